@@ -1,0 +1,56 @@
+"""Data refurbishing for PyTorch on NVIDIA DALI.
+
+Partially augmented samples are cached and reused a few times; the final augmentation is fresh at every use
+(Lee et al., "Refurbish Your Training Data", USENIX ATC 2021).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dalirefurb.augment.custom import Custom as Custom
+    from dalirefurb.loader import Loader as Loader
+    from dalirefurb.presets import rand_augment as rand_augment
+    from dalirefurb.presets import simple as simple
+    from dalirefurb.recipe import Output as Output
+    from dalirefurb.recipe import Recipe as Recipe
+    from dalirefurb.refurbish import Refurbish as Refurbish
+    from dalirefurb.refurbish import Standard as Standard
+    from dalirefurb.source import Arrays as Arrays
+    from dalirefurb.source import FileList as FileList
+    from dalirefurb.source import ImageFolder as ImageFolder
+    from dalirefurb.stats import Stats as Stats
+    from dalirefurb.store import MemoryStore as MemoryStore
+
+_HOMES = {
+    "Arrays": "source",
+    "Custom": "augment.custom",
+    "FileList": "source",
+    "ImageFolder": "source",
+    "Loader": "loader",
+    "MemoryStore": "store",
+    "Output": "recipe",
+    "Recipe": "recipe",
+    "Refurbish": "refurbish",
+    "Standard": "refurbish",
+    "Stats": "stats",
+    "rand_augment": "presets",
+    "simple": "presets",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that torch and DALI are loaded only where needed."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dalirefurb' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dalirefurb.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

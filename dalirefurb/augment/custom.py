@@ -1,0 +1,57 @@
+"""How does a user's own DALI code become a stage?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dalirefurb.augment.stage import Node, Stage
+from dalirefurb.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Custom(Stage):
+    """A deterministic stage made of a function from DALI node to DALI node.
+
+    In the partial part it must return HWC uint8. The loader cannot see what the function does, so its name and
+    revision stand for it in fingerprints: raise `revision` whenever the function makes other pixels.
+
+    Attributes:
+        function: Called once, while the graph is traced, with HWC uint8 images on "cpu" or "gpu". DALI's own random
+            operators are refused there: their numbers depend on the batch.
+        name: Unique within the recipe.
+        revision: Of the function.
+        size: Height and width in pixels of what it returns, or None if it keeps the size.
+    """
+
+    function: Callable[[Node], Node]
+    name: str
+    revision: int = 1
+    size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(
+                f"stage {self.name!r}: function must be callable, got {self.function!r}; "
+                f"pass a function that takes a DALI node and returns one"
+            )
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """The declared size."""
+        return self.size
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Call the function."""
+        return self.function(images)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return name, revision and size in place of the function."""
+        return {
+            "stage": "Custom",
+            "version": self.version,
+            "name": self.name,
+            "revision": self.revision,
+            "size": self.size,
+        }

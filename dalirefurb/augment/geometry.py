@@ -1,0 +1,367 @@
+"""Which pixels of the file reach the model? Decoding, cropping, resizing and flipping.
+
+Windows are drawn on the host, so a crop can be decoded by region when decoding and cropping are both partial, and is
+sliced from the cached image, bit-identically, when they are not.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Sizes, Stage, interpolation_type
+from dalirefurb.errors import ConfigurationError
+
+Device = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True)
+class Decode(Stage):
+    """Decode encoded bytes to RGB: EXIF orientation applied, alpha dropped, 16 bits scaled to 8."""
+
+    name: str = "decode"
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Decode whole images on the CPU."""
+        return self.decode(images, "cpu")
+
+    def decode(self, encoded: Node, device: Device) -> Node:
+        """Decode whole images; "gpu" decodes by nvJPEG from bytes on the host."""
+        from nvidia.dali import fn
+
+        return fn.decoders.image(encoded, **self._arguments(device))
+
+    def decode_region(self, encoded: Node, device: Device, start: Node, shape: Node) -> Node:
+        """Decode windows only: the same pixels as decoding the whole and slicing.
+
+        Args:
+            encoded: Bytes, shape (length,), on the host.
+            device: Where the pixels are wanted.
+            start: First row and column, int32 (2,), in the oriented image.
+            shape: Height and width in pixels, int32 (2,).
+        """
+        from nvidia.dali import fn
+
+        return fn.decoders.image_slice(
+            encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device)
+        )
+
+    def _arguments(self, device: Device) -> dict[str, Any]:
+        from nvidia.dali.types import DALIImageType
+
+        if device == "cpu":
+            return {"device": "cpu", "output_type": DALIImageType.RGB}
+        # The hardware engine would take a share of each batch, so a sample's bits would depend on its neighbours.
+        return {"device": "mixed", "output_type": DALIImageType.RGB, "hw_decoder_load": 0.0}
+
+
+class Window(Stage):
+    """A stage that begins by cutting a window; its parameters include `start` and `shape`, int32 (2,)."""
+
+    @abstractmethod
+    def apply_to_window(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Do what follows the cut."""
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window and go on from there."""
+        from nvidia.dali import fn
+
+        cut = fn.slice(images, start=parameters["start"], shape=parameters["shape"], axes=[0, 1])
+        return self.apply_to_window(cut, parameters)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Window):
+    """Crop a window of random area and aspect ratio, resize it to a square, anti-aliased.
+
+    The published procedure of torchvision's `RandomResizedCrop`: up to ten attempts, then a central crop.
+
+    Attributes:
+        size: Side of the result in pixels.
+        scale: Least and greatest share of the image's area.
+        ratio: Least and greatest width divided by height, drawn uniformly in its logarithm.
+    """
+
+    size: int
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bilinear"
+    name: str = "random_resized_crop"
+
+    ATTEMPTS = 10
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+        for field, (low, high), limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, np.inf)):
+            if not 0 < low <= high <= limit:
+                raise ConfigurationError(
+                    f"{self.name}: {field} must be two numbers with 0 < low <= high"
+                    f"{' <= 1' if limit == 1 else ''}, got ({low}, {high})"
+                )
+
+    @property
+    def num_uniforms(self) -> int:
+        """Area, ratio, row and column of each attempt."""
+        return 4 * self.ATTEMPTS
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The window."""
+        return {"start": Parameter("int32", (2,)), "shape": Parameter("int32", (2,))}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Too many to count."""
+        return np.empty(0)
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return `size` for both."""
+        return np.full_like(heights, self.size), np.full_like(widths, self.size)
+
+    def draw(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Arrays:
+        """Draw windows; see `Stage.draw`."""
+        count = len(uniforms)
+        window = np.empty((count, 4), dtype=np.int64)  # row, column, height, width
+        attempts = uniforms.reshape(count, self.ATTEMPTS, 4)
+        pending = np.arange(count)
+        for attempt in range(self.ATTEMPTS):
+            tried, fits = self._attempt(attempts[pending, attempt], heights[pending], widths[pending])
+            window[pending[fits]] = tried[fits]
+            pending = pending[~fits]
+            if not len(pending):
+                break
+        else:
+            window[pending] = self._central(heights[pending], widths[pending])
+        return {
+            "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
+            "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),
+        }
+
+    def _attempt(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Try one window per row; return (n, 4) windows and which of them fit."""
+        low, high = self.scale
+        area = heights * widths * (low + (high - low) * uniforms[:, 0])
+        low, high = np.log(self.ratio)
+        ratio = np.exp(low + (high - low) * uniforms[:, 1])
+        width = np.rint(np.sqrt(area * ratio))
+        height = np.rint(np.sqrt(area / ratio))
+        fits = (width > 0) & (width <= widths) & (height > 0) & (height <= heights)
+        row = np.floor(uniforms[:, 2] * (heights - height + 1))
+        column = np.floor(uniforms[:, 3] * (widths - width + 1))
+        return np.stack([row, column, height, width], axis=1), fits
+
+    def _central(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the largest central window whose ratio is allowed, (n, 4)."""
+        low, high = self.ratio
+        ratio = widths / heights
+        width = np.where(ratio > high, np.rint(heights * high), widths)
+        height = np.where(ratio < low, np.rint(widths / low), heights)
+        row = (heights - height) // 2
+        column = (widths - width) // 2
+        return np.stack([row, column, height, width], axis=1).astype(np.int64)
+
+    def apply_to_window(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Resize."""
+        from nvidia.dali import fn
+
+        return fn.resize(
+            images, size=(self.size, self.size), interp_type=interpolation_type(self.interpolation)
+        )
+
+
+@dataclass(frozen=True)
+class Resize(Stage):
+    """Resize so that the shorter side is `size` pixels, anti-aliased; the aspect ratio stays."""
+
+    size: int
+    interpolation: Interpolation = "bilinear"
+    name: str = "resize"
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Height and width of the result."""
+        return {"size": Parameter("float32", (2,))}
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Scale the longer side and round it down, as torchvision."""
+        shorter = np.minimum(heights, widths)
+        return self.size * heights // shorter, self.size * widths // shorter
+
+    def draw(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Arrays:
+        """Compute the sizes; see `Stage.draw`."""
+        return {"size": np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Resize."""
+        from nvidia.dali import fn
+
+        return fn.resize(images, size=parameters["size"], interp_type=interpolation_type(self.interpolation))
+
+
+@dataclass(frozen=True)
+class RandomCrop(Stage):
+    """Crop a square at a random place.
+
+    Attributes:
+        size: Side of the result in pixels.
+        margin: Pixels by which each side of the image, padding included, exceeds `size`; there are (margin + 1)^2
+            places. Images of another size are refused.
+        padding: Pixels of 0 added to each side first.
+    """
+
+    size: int
+    margin: int
+    padding: int = 0
+    name: str = "random_crop"
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+        if self.padding < 0 or self.margin < 0:
+            raise ConfigurationError(
+                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}"
+            )
+
+    @property
+    def num_uniforms(self) -> int:
+        """Row and column."""
+        return 2
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The first row and column or, without padding, how far between the first place (0) and the last (1)."""
+        if self.padding:
+            return {"start": Parameter("int32", (2,))}
+        return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for each place."""
+        places = (self.margin + 1) ** 2
+        return np.full(places, 1 / places)
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return `size` for both."""
+        return np.full_like(heights, self.size), np.full_like(widths, self.size)
+
+    def draw(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Arrays:
+        """Draw places; see `Stage.draw`.
+
+        Raises:
+            ConfigurationError: If an image does not have `size`, `margin` and `padding`'s size.
+        """
+        expected = self.size + self.margin - 2 * self.padding
+        other = (heights != expected) | (widths != expected)
+        if other.any():
+            row = int(other.argmax())
+            raise ConfigurationError(
+                f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
+                f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
+                f"before it or change its margin"
+            )
+        places = np.floor(uniforms * (self.margin + 1))  # (n, 2)
+        if self.padding:
+            return {"start": (places - self.padding).astype(np.int32)}
+        positions = (places / max(self.margin, 1)).astype(np.float32)
+        return {
+            "row_position": np.ascontiguousarray(positions[:, 0]),
+            "column_position": np.ascontiguousarray(positions[:, 1]),
+        }
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window; what lies outside the image is 0."""
+        from nvidia.dali import fn
+
+        if self.padding:
+            return fn.slice(
+                images,
+                start=parameters["start"],
+                shape=[self.size, self.size],
+                axes=[0, 1],
+                out_of_bounds_policy="pad",
+                fill_values=[0],
+            )
+        return fn.crop(images, **self.crop_arguments(parameters))
+
+    def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
+        """Return the window as arguments of DALI's cropping operators; without padding only."""
+        return {
+            "crop": (self.size, self.size),
+            "crop_pos_y": parameters["row_position"],
+            "crop_pos_x": parameters["column_position"],
+        }
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(Stage):
+    """Mirror left and right with a probability."""
+
+    probability: float = 0.5
+    name: str = "flip"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.probability <= 1:
+            raise ConfigurationError(f"{self.name}: probability must be in 0..1, got {self.probability}")
+
+    @property
+    def num_uniforms(self) -> int:
+        """Whether."""
+        return 1
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """1 to mirror, 0 not to."""
+        return {"mirror": Parameter("int32")}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Mirrored or not."""
+        return np.array([self.probability, 1 - self.probability])
+
+    def draw(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Arrays:
+        """Draw whether to mirror; see `Stage.draw`."""
+        return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Mirror the samples drawn; the others are not even copied."""
+        from nvidia.dali import fn
+
+        mirror = parameters["mirror"]
+        if mirror:
+            flipped = fn.flip(images, horizontal=1)
+        else:
+            flipped = images
+        return flipped
+
+
+def require_positive(what: str, value: int) -> None:
+    """Refuse a size that is not a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{what} must be a positive integer, got {value!r}")

@@ -1,0 +1,120 @@
+"""What is a stage? Parameters drawn on the host, then applied by the graph.
+
+Drawing and applying are apart: `draw` turns uniforms into one array per parameter (numpy, vectorised over
+samples), the loader feeds those arrays to the pipeline, and `apply` uses them as DALI operators. A stage holds no
+random state and never sees which batch a sample is in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Node = Any
+"""A DALI `DataNode`: one batch of tensors inside a graph under construction."""
+
+Arrays = dict[str, NDArray[Any]]
+"""A stage's parameters, by name; each array has one row per sample."""
+
+Interpolation = Literal["nearest", "bilinear"]
+
+Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Image heights and widths in pixels, each of shape (n,)."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One per-sample input of a stage.
+
+    Attributes:
+        dtype: "float32", "int32" or "uint8".
+        shape: Shape for one sample; () for a scalar.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+class Stage(ABC):
+    """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
+
+    Attributes:
+        name: Unique within a recipe; it keys the stage's random numbers.
+        version: Raised when the same fields come to mean other pixels.
+    """
+
+    name: str
+    version: ClassVar[int] = 1
+
+    @property
+    def num_uniforms(self) -> int:
+        """Uniform numbers taken per sample."""
+        return 0
+
+    @property
+    def random(self) -> bool:
+        """Whether two draws can differ."""
+        return self.num_uniforms > 0
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Inputs of the graph that this stage needs."""
+        return {}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Probabilities of the distinguishable outcomes, shape (k,), summing to 1; (1.0,) if deterministic.
+
+        An infinite or very large set of outcomes is an empty array: no two draws are expected to agree.
+        """
+        return np.ones(1)
+
+    def draw(
+        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Arrays:
+        """Turn uniforms into parameters.
+
+        Args:
+            uniforms: In [0, 1), shape (n, num_uniforms).
+            heights: Heights in pixels of the images that enter the stage, shape (n,).
+            widths: Widths in pixels, shape (n,).
+
+        Returns:
+            C-contiguous arrays of shape (n, *parameter.shape), one per parameter.
+        """
+        return {}
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return the sizes of the images that leave the stage; by default those that enter it."""
+        return heights, widths
+
+    @abstractmethod
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Transform HWC uint8 images to HWC uint8 images, as DALI operators on the images' device.
+
+        Args:
+            images: HWC uint8, on "cpu" or "gpu".
+            parameters: The arrays of `draw` as CPU nodes.
+        """
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width of every image that leaves the stage, or None if they depend on what enters."""
+        return None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides which pixels the stage makes, as JSON values."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {"stage": type(self).__name__, "version": self.version, **values}
+
+
+def interpolation_type(interpolation: Interpolation) -> Any:
+    """Return DALI's name for an interpolation."""
+    from nvidia.dali.types import DALIInterpType
+
+    return {"nearest": DALIInterpType.INTERP_NN, "bilinear": DALIInterpType.INTERP_LINEAR}[interpolation]

@@ -1,0 +1,69 @@
+"""How does a loop written for DALI's iterator run unchanged? By a `DALIGenericIterator` in front of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from nvidia.dali import types
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+if TYPE_CHECKING:
+    from dalirefurb.loader import Batch, Loader
+
+DaliBatch = list[dict[str, torch.Tensor]]
+
+
+class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
+    """Serves a loader's batches as `[{"data": images, "label": labels}]`.
+
+    An epoch ends with `StopIteration`; the next `for` loop serves the next epoch, with or without a call of `reset` in
+    between. Where DALI's own iterator would go on with an epoch that was left early, this one begins the next.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._epoch: Iterator[Batch] | None = None
+        # The base class wants a pipeline to describe; the loader's own belong to another thread.
+        pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
+        pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
+        super().__init__([pipeline], ["data", "label"], auto_reset=True, prepare_first_batch=False)
+
+    def __iter__(self) -> RefurbIterator:
+        """Begin an epoch."""
+        self._epoch = iter(self._loader)
+        return self
+
+    def __next__(self) -> DaliBatch:
+        if self._epoch is None:
+            self._epoch = iter(self._loader)
+        try:
+            images, labels = next(self._epoch)
+        except StopIteration:
+            self._epoch = None
+            raise
+        return [{"data": images, "label": labels}]
+
+    def reset(self) -> None:
+        """Make the next batch the first of an epoch; at an epoch's end there is nothing to do."""
+        self._epoch = None
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self._loader)
+
+    @property
+    def size(self) -> int:
+        """Samples of an epoch, as DALI's iterators report it."""
+        return self._loader.num_samples
+
+    def checkpoints(self) -> list[Any]:
+        """Refuse: the state is the loader's.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError("DALI's checkpoints do not cover the cache; use Loader.state_dict")

@@ -1,0 +1,52 @@
+"""What can go wrong, and how to tell it apart.
+
+    DalirefurbError
+    ├── ConfigurationError (ValueError)    an argument, or two that do not fit together
+    ├── SampleError                        one sample cannot be read or decoded; `.index`, `.name`
+    ├── StoreError                         a store cannot do what it was opened for
+    │   └── OutOfMemoryError (MemoryError) the slots asked for exceed the memory at hand
+    ├── StateMismatchError                 a saved state belongs to another configuration; `.keys`
+    └── LoaderError (RuntimeError)         the loader's machinery failed, or was used after `close`
+
+Every message says what must hold, what was given, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DalirefurbError(Exception):
+    """Any error this package raises on purpose."""
+
+
+class ConfigurationError(DalirefurbError, ValueError):
+    """An argument cannot work, alone or beside another."""
+
+
+class SampleError(DalirefurbError):
+    """One sample cannot be read or decoded."""
+
+    def __init__(self, index: int, name: str, reason: str) -> None:
+        super().__init__(f"sample {index} ({name}): {reason}")
+        self.index = index
+        self.name = name
+        self.reason = reason
+
+
+class StoreError(DalirefurbError):
+    """A store cannot do what it was opened for."""
+
+
+class OutOfMemoryError(StoreError, MemoryError):
+    """The slots asked for exceed the memory at hand."""
+
+
+class StateMismatchError(DalirefurbError):
+    """A saved state belongs to another configuration."""
+
+    def __init__(self, keys: tuple[str, ...], message: str) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+class LoaderError(DalirefurbError, RuntimeError):
+    """The loader's machinery failed, or it was used after `close`."""

@@ -1,0 +1,73 @@
+"""How do samples come from files without anybody waiting for them? On a few threads, ahead of time."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import SampleError
+from dalirefurb.graph import GraphError, HeaderReader
+from dalirefurb.source import Source
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a source gave for some rows.
+
+    Attributes:
+        data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
+        heights: Of the images in pixels, EXIF orientation applied, shape (n,).
+        widths: Likewise.
+    """
+
+    data: list[NDArray[np.uint8]]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+
+
+class Reader:
+    """Reads samples and their headers in the background, one job per batch."""
+
+    def __init__(self, source: Source, *, max_batch_size: int, num_threads: int) -> None:
+        self._source = source
+        self._headers = HeaderReader(max_batch_size)
+        self._max_batch_size = max_batch_size
+        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dalirefurb-read")
+
+    def read(self, indices: NDArray[np.int64]) -> Future[Samples]:
+        """Start to read; the future raises `SampleError` if one of the samples cannot be read."""
+        return self._pool.submit(self._read, indices)
+
+    def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Read some samples now; return heights and widths in pixels, each of shape (n,)."""
+        chunks = [self._read(indices[i : i + self._max_batch_size]) for i in range(0, len(indices), self._max_batch_size)]
+        return np.concatenate([chunk.heights for chunk in chunks]), np.concatenate([chunk.widths for chunk in chunks])
+
+    def close(self) -> None:
+        """Stop the threads once their present jobs are done."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, indices: NDArray[np.int64]) -> Samples:
+        data = self._source.read(indices)
+        ndim = 1 if self._source.encoded else 3
+        for index, sample in zip(indices.tolist(), data, strict=True):
+            if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
+                what = "encoded bytes, uint8 of shape (length,)" if ndim == 1 else "an HWC uint8 image"
+                raise SampleError(
+                    index,
+                    self._source.name(index),
+                    f"the source must return {what}, C-contiguous, got {sample.dtype} of shape {sample.shape}",
+                )
+        if not self._source.encoded:
+            shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
+            return Samples(data, shapes[:, 0], shapes[:, 1])
+        try:
+            heights, widths = self._headers.sizes(data)
+        except GraphError as error:
+            index = int(indices[error.row or 0])
+            reason = f"not an image that DALI can decode ({error.reason})"
+            raise SampleError(index, self._source.name(index), reason) from error
+        return Samples(data, heights, widths)

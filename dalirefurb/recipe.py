@@ -1,0 +1,206 @@
+"""What is done to an image, and how much of it is cached? Ordered stages, and where they split.
+
+    encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
+               └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘
+                                                                     split
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb import rng
+from dalirefurb.augment.geometry import Decode, require_positive
+from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.errors import ConfigurationError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the model receives: float images, NCHW, (pixel / 255 - mean) / std.
+
+    Attributes:
+        size: Side of the square images in pixels.
+        dtype: "float32" or "float16".
+        mean: Of the red, green and blue channel, for pixels in 0..1; ImageNet's by default.
+        std: Likewise.
+    """
+
+    size: int
+    dtype: Literal["float32", "float16"] = "float32"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        require_positive("output: size", self.size)
+        if self.dtype not in ("float32", "float16"):
+            raise ConfigurationError(
+                f"output: dtype must be 'float32' or 'float16', got {self.dtype!r}; cast on the model's side for others"
+            )
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ConfigurationError(
+                f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides values, as JSON."""
+        return {
+            "size": self.size,
+            "dtype": self.dtype,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Stages in order, of which the first `split` are partial, and the output, which is always final.
+
+    Attributes:
+        stages: With unique names. A recipe for encoded images begins with `Decode`, one for arrays does not.
+        output: What the model receives.
+        split: How many stages are partial. On construction also a stage's name: the final part begins there.
+    """
+
+    stages: tuple[Stage, ...]
+    output: Output
+    split: int
+
+    def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str) -> None:
+        object.__setattr__(self, "stages", tuple(stages))
+        object.__setattr__(self, "output", output)
+        names = [stage.name for stage in self.stages]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ConfigurationError(
+                f"every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than "
+                f"once; pass name= to tell them apart"
+            )
+        misplaced = [stage.name for stage in self.stages[1:] if isinstance(stage, Decode)]
+        if misplaced:
+            raise ConfigurationError(
+                f"decoding must come first, but {misplaced[0]!r} is at place {names.index(misplaced[0])}"
+            )
+        object.__setattr__(self, "split", self._count(split))
+        size = self._size(self.stages)
+        if self.encoded and size != (output.size, output.size):
+            raise ConfigurationError(
+                f"the last stage must leave images of the output's size {output.size} x {output.size}, "
+                f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
+                f"end with a crop or a resize to that size"
+            )
+
+    def _count(self, split: int | str) -> int:
+        names = [stage.name for stage in self.stages]
+        if isinstance(split, str):
+            if split not in names:
+                raise ConfigurationError(
+                    f"there is no stage {split!r} to split at; the stages are {', '.join(names)}"
+                )
+            split = names.index(split)
+        least = 1 if self.encoded else 0
+        if isinstance(split, bool) or not isinstance(split, int) or not least <= split <= len(names):
+            raise ConfigurationError(
+                f"split must be a stage's name or a count of partial stages in {least}..{len(names)}"
+                f"{' (decoding is always partial)' if least else ''}, got {split!r}; "
+                f"the stages are {', '.join(names)}"
+            )
+        return split
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the recipe starts from encoded bytes, not from arrays."""
+        return bool(self.stages) and isinstance(self.stages[0], Decode)
+
+    @property
+    def partial(self) -> tuple[Stage, ...]:
+        """The stages whose result is cached."""
+        return self.stages[: self.split]
+
+    @property
+    def final(self) -> tuple[Stage, ...]:
+        """The stages applied afresh at every use."""
+        return self.stages[self.split :]
+
+    @property
+    def deterministic_prefix(self) -> int:
+        """How many stages come before the first random one: the longest part that needs caching only once."""
+        return next((i for i, stage in enumerate(self.stages) if stage.random), len(self.stages))
+
+    def at(self, split: int | str) -> Recipe:
+        """Return the same stages, split elsewhere.
+
+        Args:
+            split: A stage's name ("the final part begins here") or a count of partial stages.
+        """
+        return Recipe(self.stages, self.output, split)
+
+    def with_output(self, **changes: Any) -> Recipe:
+        """Return the same stages with another output, such as `dtype="float16"`."""
+        return Recipe(self.stages, replace(self.output, **changes), self.split)
+
+    def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return height and width of what is cached, or None where they vary.
+
+        Args:
+            entering: Size of the source's images, None where it varies.
+        """
+        return self._size(self.partial, entering)
+
+    @staticmethod
+    def _size(
+        stages: tuple[Stage, ...], entering: tuple[int, int] | None = None
+    ) -> tuple[int, int] | None:
+        size = entering
+        for stage in stages:
+            if stage.fixed_size is not None:
+                size = stage.fixed_size
+            elif size is not None:
+                heights, widths = stage.output_sizes(np.array([size[0]]), np.array([size[1]]))
+                size = int(heights[0]), int(widths[0])
+        return size
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the served values, as JSON; the split is not part of it at reuse factor 1 only."""
+        return {
+            "stages": [stage.fingerprint() for stage in self.stages],
+            "split": self.split,
+            "output": self.output.fingerprint(),
+        }
+
+
+def draw(
+    stages: tuple[Stage, ...],
+    *,
+    seed: int,
+    indices: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    heights: NDArray[np.int64],
+    widths: NDArray[np.int64],
+) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
+    """Draw every parameter of consecutive stages.
+
+    Args:
+        stages: The partial stages or the final ones.
+        seed: The run's seed.
+        indices: Sample indices, shape (n,).
+        numbers: The samples' versions for partial stages, their servings for final ones, shape (n,).
+        heights: Of the images that enter the first stage, in pixels, shape (n,).
+        widths: Likewise.
+
+    Returns:
+        Each stage's arrays by its name, and the heights and widths that leave the last stage.
+    """
+    arrays = {}
+    for stage in stages:
+        uniforms = rng.uniforms(seed, stage.name, indices, numbers, stage.num_uniforms)
+        arrays[stage.name] = stage.draw(uniforms, heights, widths)
+        heights, widths = stage.output_sizes(heights, widths)
+    return arrays, heights, widths

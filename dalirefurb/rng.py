@@ -1,0 +1,71 @@
+"""Random numbers that are a function of their key: which ones does (seed, purpose, index, number) have?
+
+No generator carries state, so nothing depends on history, batch composition, threads or look-ahead, and a
+stage inserted into a recipe shifts no other stage's numbers. The mixing function is the finaliser of SplitMix64
+(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), applied to a counter.
+It is written in integer arithmetic that every NumPy computes alike, so a stream outlives NumPy's own generators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+
+
+def key(seed: int, *purpose: str | int) -> np.uint64:
+    """Derive a 64-bit key from a seed and what it is for.
+
+    Purposes are hashed, never added: ("a", 1, 2) and ("a", 2, 1) have unrelated keys.
+    """
+    digest = hashlib.blake2b(repr((int(seed), *purpose)).encode(), digest_size=8).digest()
+    return np.uint64(int.from_bytes(digest, "little"))
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64-bit values in place; a bijection, so distinct values stay distinct."""
+    values ^= values >> np.uint64(30)
+    values *= _MULTIPLIER_1
+    values ^= values >> np.uint64(27)
+    values *= _MULTIPLIER_2
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def uniforms(
+    seed: int, purpose: str, indices: NDArray[np.int64], numbers: NDArray[np.int64], count: int
+) -> NDArray[np.float64]:
+    """Draw `count` uniforms in [0, 1) for each row.
+
+    Args:
+        seed: The run's seed.
+        purpose: What the numbers are for; a stage's name.
+        indices: Sample indices, shape (n,).
+        numbers: Which draw of each sample, shape (n,): its version or its serving.
+        count: Uniforms per row.
+
+    Returns:
+        Shape (n, count), multiples of 2**-53. Column j of a row does not depend on `count`.
+    """
+    rows = _mix(indices.astype(np.uint64) * _GOLDEN + key(seed, purpose, "index"))
+    rows = _mix((rows ^ key(seed, purpose, "number")) + numbers.astype(np.uint64) * _GOLDEN)
+    counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+    bits = _mix(rows[:, None] + counters)
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:
+    """Give `size` distinct random 64-bit numbers; sorting by them is a random order without ties."""
+    counters = np.arange(size, dtype=np.uint64) * _GOLDEN
+    counters += key(seed, *purpose)
+    return _mix(counters)
+
+
+def permutation(size: int, seed: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Order 0 .. size-1 at random, the same way for the same seed and purpose, shape (size,)."""
+    return np.argsort(sort_keys(size, seed, *purpose)).astype(np.int64, copy=False)

@@ -1,0 +1,78 @@
+"""How are raw images in memory served? Row by row, as three channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
+
+
+class Arrays(Source):
+    """Raw images in one array, which can be a memory map.
+
+    Args:
+        images: uint8, shape (N, height, width, 3); or grey, (N, height, width) or (N, height, width, 1), read
+            as three equal channels. A NumPy array, or a tensor on the CPU.
+        labels: Shape (N, *label_shape).
+
+    Raises:
+        ConfigurationError: Images are not uint8, not channels-last or not there, or labels do not fit them.
+    """
+
+    encoded = False
+
+    def __init__(self, images: Any, labels: ArrayLike) -> None:
+        self._images = _checked_images(images)
+        self.labels = checked_labels(labels, len(self._images), "images")
+        height, width = self._images.shape[1:3]
+        self.image_shape = (height, width, 3)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Return images of shape (height, width, 3), without a copy where rows are such images already."""
+        rows = (self._images[index] for index in self._checked(indices))
+        if self._images.shape[3] == 1:
+            return [np.repeat(row, 3, axis=2) for row in rows]
+        return [np.ascontiguousarray(row) for row in rows]
+
+    def name(self, index: int) -> str:
+        """Return the row."""
+        return f"images[{index}]"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash the labels, and 64 rows of the images: evenly spaced, the first and the last among them."""
+        rows = np.linspace(0, len(self) - 1, 64).astype(np.int64)
+        return {
+            "source": "Arrays",
+            "num_samples": len(self),
+            "shape": list(self._images.shape),
+            "rows": hash_array(self._images[np.unique(rows)]),
+            "labels": hash_array(self.labels),
+        }
+
+
+def _checked_images(images: Any) -> NDArray[np.uint8]:
+    """Return images as an array of shape (N, height, width, 1 or 3)."""
+    array = as_array(images, "images")
+    if array.dtype != np.uint8:
+        raise ConfigurationError(
+            f"images must be uint8 from 0 to 255, but are {array.dtype}: leave normalising to the recipe's "
+            "output; images from 0 to 1 become uint8 by (images * 255).round().astype('uint8')"
+        )
+    if array.ndim == 3:
+        array = array[..., np.newaxis]
+    if array.ndim != 4 or array.shape[3] not in (1, 3):
+        channels_first = array.ndim == 4 and array.shape[1] in (1, 3)
+        remedy = "pass images.transpose(0, 2, 3, 1)" if channels_first else "reshape them or select channels"
+        raise ConfigurationError(
+            f"images must have shape (N, height, width, 3), (N, height, width, 1) or (N, height, width), "
+            f"but have {array.shape}: {remedy}"
+        )
+    if array.size == 0:
+        raise ConfigurationError(
+            f"images must not be empty, but have shape {array.shape}: pass at least one image"
+        )
+    return array

@@ -1,0 +1,107 @@
+"""What does a source promise? Samples by index, each with a label.
+
+A source is read at any indices, in any order, from any thread, and remembers nothing between reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError
+
+
+class Source(ABC):
+    """Samples with labels.
+
+    Attributes:
+        labels: Numeric, shape (num_samples, *label_shape).
+        encoded: Whether `read` returns encoded images; otherwise HWC ones.
+        image_shape: (height, width, 3) where every image has that shape, otherwise None.
+        classes: Names of the classes that integer labels stand for, where they are known.
+    """
+
+    labels: NDArray[Any]
+    encoded: bool
+    image_shape: tuple[int, int, int] | None = None
+    classes: list[str] | None = None
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self.labels)
+
+    @abstractmethod
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read n samples, in the order of `indices`, shape (n,).
+
+        Returns:
+            C-contiguous arrays, which can be read-only: encoded bytes of shape (length,), or images of shape
+            (height, width, 3).
+
+        Raises:
+            SampleError: A sample cannot be read.
+            ConfigurationError: An index is out of range.
+        """
+
+    @abstractmethod
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, for messages."""
+
+    @abstractmethod
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples and their order, as JSON values. Pixels are not read, or only a few."""
+
+    def _checked(self, indices: NDArray[np.int64]) -> list[int]:
+        """Turn indices into a list, and refuse those out of range."""
+        indices = np.asarray(indices)
+        if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
+            raise ConfigurationError(
+                f"indices must lie in 0 .. {len(self) - 1}, but lie in {indices.min()} .. {indices.max()}: "
+                "plan for as many samples as the source has"
+            )
+        values: list[int] = indices.tolist()
+        return values
+
+
+def checked_labels(labels: Any, count: int, items: str) -> NDArray[Any]:
+    """Return labels as a C-contiguous numeric array of `count` rows."""
+    if count == 0:
+        raise ConfigurationError(
+            f"there must be at least one sample, but {items} is empty: check where they come from"
+        )
+    array = as_array(labels, "labels")
+    if array.dtype.kind not in "biuf":
+        raise ConfigurationError(
+            f"labels must be numbers, but are {array.dtype}: number names by "
+            "np.unique(labels, return_inverse=True)[1]"
+        )
+    if array.ndim == 0 or len(array) != count:
+        given = "a single number" if array.ndim == 0 else len(array)
+        raise ConfigurationError(
+            f"there must be one label per sample, but there are {given} for {count} {items}"
+        )
+    return np.ascontiguousarray(array)
+
+
+def as_array(values: Any, what: str) -> NDArray[Any]:
+    """Turn an array, a tensor or nested sequences of numbers into an array, without a copy if possible."""
+    try:
+        if not isinstance(values, np.ndarray) and hasattr(values, "numpy"):
+            values = values.numpy()
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"{what} must be convertible to one NumPy array, but are not ({error}): "
+            "give all rows one shape, and move tensors by .detach().cpu()"
+        ) from error
+
+
+def hash_array(array: NDArray[Any]) -> str:
+    """Hash an array's dtype, shape and values."""
+    digest = hashlib.blake2b(repr((array.dtype.str, array.shape)).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,191 @@
+"""How are image files found and read? In a folder per class, or from a list."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import Source, checked_labels, hash_array
+
+EXTENSIONS = (
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".bmp",
+    ".webp",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".pbm",
+    ".pnm",
+    ".jp2",
+)
+"""Endings of files that DALI decodes, in lower case."""
+
+PathLike = str | os.PathLike[str]
+
+
+class FileList(Source):
+    """Image files anywhere, with labels of any numeric kind.
+
+    Args:
+        paths: One per sample. Files are opened when they are read, not before.
+        labels: Shape (num_samples, *label_shape).
+
+    Raises:
+        ConfigurationError: There are no paths, or not one numeric label for each.
+    """
+
+    encoded = True
+
+    def __init__(self, paths: Iterable[PathLike], labels: ArrayLike) -> None:
+        if isinstance(paths, (str, bytes, os.PathLike)):
+            raise ConfigurationError(f"paths must be a sequence of paths, but is {paths!r}: pass [path]")
+        self._paths = [os.fsdecode(path) for path in paths]
+        self.labels = checked_labels(labels, len(self._paths), "paths")
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read whole files."""
+        return [_read_file(self._paths[index], index) for index in self._checked(indices)]
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return self._paths[index]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash the paths below their common folder, and the labels. Contents are not read."""
+        # The first and the last path in order share what all share.
+        prefix = os.path.commonprefix([min(self._paths), max(self._paths)])  # noqa: RUF071
+        start = prefix.rfind(os.sep) + 1
+        return _file_fingerprint("FileList", (path[start:] for path in self._paths), self.labels)
+
+
+class ImageFolder(Source):
+    """Image files in one folder per class, in torchvision's layout, order and numbering.
+
+    A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
+    depth. Names that begin with a dot are ignored. Symbolic links are followed.
+
+    Args:
+        root: The folder that holds the class folders.
+
+    Attributes:
+        skipped: How many files were ignored: those that are not named as an image, or lie in no class folder.
+
+    Raises:
+        ConfigurationError: `root` is no folder, or holds no class folder or no image.
+    """
+
+    encoded = True
+
+    def __init__(self, root: PathLike) -> None:
+        self._root = str(Path(root))
+        try:
+            self._scan()
+        except OSError as error:
+            raise ConfigurationError(
+                f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}"
+            ) from error
+
+    def _scan(self) -> None:
+        """List the classes and the paths of their images relative to the root."""
+        self.classes, images, self.skipped = _list_folder(self._root)
+        layout = f"{self._root} must hold one folder per class, images in them (root/class/image.jpg)"
+        if not self.classes:
+            found = f"{len(images)} images directly in it" if images else "none"
+            raise ConfigurationError(
+                f"{layout}, but holds {found}: move them into class folders, or use FileList"
+            )
+        self.skipped += len(images)
+        self._paths: list[str] = []
+        counts = []
+        for name in self.classes:
+            before = len(self._paths)
+            for folder, images, skipped in sorted(_walk(self._root, name)):
+                self._paths += [f"{folder}{os.sep}{image}" for image in images]
+                self.skipped += skipped
+            counts.append(len(self._paths) - before)
+        if not self._paths:
+            raise ConfigurationError(
+                f"{layout}, but its {len(self.classes)} folders hold no image among {self.skipped} files: "
+                f"check the path; images end in {', '.join(sorted(EXTENSIONS))}"
+            )
+        self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read whole files."""
+        return [_read_file(self.name(index), index) for index in self._checked(indices)]
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return f"{self._root}{os.sep}{self._paths[index]}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash the paths relative to the root, and the labels. Contents are not read."""
+        return _file_fingerprint("ImageFolder", self._paths, self.labels)
+
+
+def _read_file(path: str, index: int) -> NDArray[np.uint8]:
+    """Read a whole file in four system calls, shape (length,)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            content = os.read(descriptor, size)
+            # One call returns everything from a local file below 2 GiB.
+            while len(content) < size and (more := os.read(descriptor, size - len(content))):
+                content += more
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SampleError(index, path, f"cannot be read: {error.strerror}") from error
+    if not content:
+        raise SampleError(index, path, "is empty")
+    return np.frombuffer(content, np.uint8)
+
+
+def _list_folder(path: str) -> tuple[list[str], list[str], int]:
+    """List a folder.
+
+    Returns:
+        Names of its folders and of its images, each sorted, and how many other files there are.
+    """
+    folders, images, skipped = [], [], 0
+    with os.scandir(path) as entries:
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir():
+                if not name.startswith("."):
+                    folders.append(name)
+            elif name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                images.append(name)
+            else:
+                skipped += 1
+    return sorted(folders), sorted(images), skipped
+
+
+def _walk(root: str, folder: str) -> Iterator[tuple[str, list[str], int]]:
+    """Yield each folder at or below `root/folder` with its images, and how many other files it holds."""
+    folders, images, skipped = _list_folder(f"{root}{os.sep}{folder}")
+    yield folder, images, skipped
+    for name in folders:
+        yield from _walk(root, f"{folder}{os.sep}{name}")
+
+
+def _file_fingerprint(source: str, paths: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:
+    """Identify files by their relative paths and their labels."""
+    names = os.fsencode("\0".join(paths))
+    return {
+        "source": source,
+        "num_samples": len(labels),
+        "names": hashlib.blake2b(names, digest_size=16).hexdigest(),
+        "labels": hash_array(labels),
+    }

@@ -1,0 +1,81 @@
+"""Where in one buffer do samples of varying size go? Best fit, with freed neighbours joined."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+ALIGNMENT = 64
+"""Blocks begin at, and are rounded up to, multiples of this many bytes: a cache line."""
+
+
+class Arena:
+    """Hands out blocks of a buffer it never sees. Not thread-safe.
+
+    Free blocks are binned by size, so a search takes time in the number of different sizes, not of blocks.
+
+    Example:
+        >>> arena = Arena(256)
+        >>> arena.allocate(100), arena.allocate(64), arena.allocate(100)
+        (0, 128, None)
+        >>> arena.free(0); arena.free(128); arena.allocate(256)
+        0
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        # Block starts to sizes, for blocks in use and for free ones.
+        self._used: dict[int, int] = {}
+        self._free: dict[int, int] = {}
+        # Ends of free blocks to their starts: the left neighbour of a block ends where it begins.
+        self._start_of_end: dict[int, int] = {}
+        # Sizes of free blocks to their starts, and those sizes in order.
+        self._bins: dict[int, set[int]] = {}
+        self._sizes: list[int] = []
+        if nbytes >= ALIGNMENT:
+            self._add(0, nbytes // ALIGNMENT * ALIGNMENT)
+
+    def allocate(self, nbytes: int) -> int | None:
+        """Reserve `nbytes` (at least 1) in the smallest free block that fits.
+
+        Returns:
+            The block's first byte, or None when nothing fits.
+        """
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        rank = bisect_left(self._sizes, size)
+        if rank == len(self._sizes):
+            return None
+        start = next(iter(self._bins[self._sizes[rank]]))
+        rest = self._remove(start) - size
+        if rest:
+            self._add(start + size, rest)
+        self._used[start] = size
+        return start
+
+    def free(self, start: int) -> None:
+        """Give back the block that begins at `start`."""
+        size = self._used.pop(start)
+        end = start + size
+        if end in self._free:
+            size += self._remove(end)
+        if start in self._start_of_end:
+            start = self._start_of_end[start]
+            size += self._remove(start)
+        self._add(start, size)
+
+    def _add(self, start: int, size: int) -> None:
+        """List a free block."""
+        self._free[start] = size
+        self._start_of_end[start + size] = start
+        if size not in self._bins:
+            self._bins[size] = set()
+            insort(self._sizes, size)
+        self._bins[size].add(start)
+
+    def _remove(self, start: int) -> int:
+        """Unlist the free block at `start` and return its size."""
+        size = self._free.pop(start)
+        del self._start_of_end[start + size]
+        self._bins[size].remove(start)
+        if not self._bins[size]:
+            del self._bins[size]
+            del self._sizes[bisect_left(self._sizes, size)]
+        return size

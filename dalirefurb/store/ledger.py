@@ -1,0 +1,103 @@
+"""Which slot holds which version, and when is a slot free? The bookkeeping of a store, without its bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Ledger:
+    """Names of slots. A slot is free, held, or hidden: evicted while pinned, and free at its last unpin.
+
+    Slots come back last in, first out, so memory that was touched is used again before fresh memory.
+    Not thread-safe: the store that owns it holds a lock.
+
+    Example:
+        >>> ledger = Ledger(1)
+        >>> ledger.take(7, 0)
+        0
+        >>> ledger.pin(ledger.find([7], [0]))
+        >>> ledger.hide(7), ledger.find([7], [0]), ledger.full
+        ([], array([-1]), True)
+        >>> ledger.unpin(np.array([0])), ledger.full
+        ([0], False)
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._slot_of: dict[tuple[int, int], int] = {}
+        self._versions_of: dict[int, tuple[int, ...]] = {}
+        self._pins = np.zeros(slots, np.int64)
+        self._hidden = np.zeros(slots, np.bool_)
+        self._free: list[int] = []
+        # Slots from here on were never taken.
+        self._fresh = 0
+
+    def __len__(self) -> int:
+        """Count the versions held."""
+        return len(self._slot_of)
+
+    def __contains__(self, key: tuple[int, int]) -> bool:
+        """Tell whether an (index, version) is held."""
+        return key in self._slot_of
+
+    @property
+    def full(self) -> bool:
+        """Whether every slot is held or hidden."""
+        return not self._free and self._fresh == self._slots
+
+    @property
+    def indices(self) -> list[int]:
+        """The indices of which a version is held."""
+        return list(self._versions_of)
+
+    def find(self, indices: list[int], versions: list[int]) -> NDArray[np.int64]:
+        """Return the slots of n versions, shape (n,), -1 where one is not held."""
+        slot_of = self._slot_of.get
+        slots = [slot_of(key, -1) for key in zip(indices, versions, strict=True)]
+        return np.array(slots, dtype=np.int64)
+
+    def take(self, index: int, version: int) -> int:
+        """Name a free slot after a version that is not held; the ledger must not be full."""
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = self._fresh
+            self._fresh += 1
+        self._slot_of[index, version] = slot
+        self._versions_of[index] = (*self._versions_of.get(index, ()), version)
+        return slot
+
+    def hide(self, index: int, *, older_than: int | None = None) -> list[int]:
+        """Forget an index's versions, or only those below `older_than`.
+
+        Returns:
+            The slots that are free now; pinned ones are hidden instead.
+        """
+        freed = []
+        kept = []
+        for version in self._versions_of.pop(index, ()):
+            if older_than is not None and version >= older_than:
+                kept.append(version)
+                continue
+            slot = self._slot_of.pop((index, version))
+            if self._pins[slot]:
+                self._hidden[slot] = True
+            else:
+                freed.append(slot)
+        if kept:
+            self._versions_of[index] = tuple(kept)
+        self._free += freed
+        return freed
+
+    def pin(self, slots: NDArray[np.int64]) -> None:
+        """Keep slots from being taken, shape (n,), until each is unpinned as often as it was pinned."""
+        np.add.at(self._pins, slots, 1)
+
+    def unpin(self, slots: NDArray[np.int64]) -> list[int]:
+        """Undo one `pin` of the same slots, and return those that are free now."""
+        np.subtract.at(self._pins, slots, 1)
+        freed: list[int] = np.unique(slots[self._hidden[slots] & (self._pins[slots] == 0)]).tolist()
+        self._hidden[freed] = False
+        self._free += freed
+        return freed

@@ -1,0 +1,210 @@
+"""How are samples kept in host memory? In fixed slots of one array, or in one byte arena when sizes vary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import OutOfMemoryError, StoreError
+from dalirefurb.store.arena import ALIGNMENT, Arena
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.contract import Image, Lease, Opening, Store, checked_keys
+from dalirefurb.store.ledger import Ledger
+
+_REMEDY = "use a smaller reuse factor, a coverage below 1 or a smaller image"
+
+
+class MemoryStore(Store):
+    """Keeps samples in memory that is allocated once, and touched when it is first written.
+
+    One lock guards everything, copies included. Leased views outlive `close`.
+
+    Args:
+        max_bytes: The most to set aside; by default what the machine and its control groups have available.
+    """
+
+    def __init__(self, *, max_bytes: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._contents: _Contents | None = None
+
+    def open(
+        self,
+        slot_shape: tuple[int, int, int] | None,
+        *,
+        slots: int,
+        fingerprint: str,
+        arena_bytes: int = 0,
+    ) -> None:
+        """Set memory aside, as `Store.open` says."""
+        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        with self._lock:
+            if self._contents is not None:
+                self._contents.opening.check_same(opening)
+                return
+            self._check_memory(opening)
+            self._contents = _Contents(opening)
+
+    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        """Lend samples, as `Store.get` says."""
+        keys = checked_keys(indices, versions)
+        with self._lock:
+            contents = self._opened()
+            slots = contents.ledger.find(*keys)
+            found = slots >= 0
+            pinned = slots[found]
+            contents.ledger.pin(pinned)
+            views = contents.views
+            samples = [views.get(slot) for slot in slots.tolist()]
+        return Lease(found, samples, partial(self._release, contents, pinned))
+
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Copy samples in, as `Store.put` says."""
+        keys = checked_keys(indices, versions)
+        with self._lock:
+            contents = self._opened()
+            contents.opening.check_samples(samples, len(keys[0]))
+            stored = [contents.keep(*row) for row in zip(*keys, samples, strict=True)]
+        return np.array(stored, dtype=np.bool_)
+
+    def evict(self, indices: NDArray[np.int64]) -> None:
+        """Forget these indices, as `Store.evict` says."""
+        keys, _ = checked_keys(indices, indices)
+        with self._lock:
+            contents = self._opened()
+            for index in keys:
+                contents.free(contents.ledger.hide(index))
+
+    def clear(self) -> None:
+        """Forget everything, as `Store.clear` says."""
+        with self._lock:
+            contents = self._opened()
+            for index in contents.ledger.indices:
+                contents.free(contents.ledger.hide(index))
+
+    def close(self) -> None:
+        """Let the memory go, as `Store.close` says."""
+        with self._lock:
+            self._contents = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside for samples."""
+        with self._lock:
+            return 0 if self._contents is None else self._contents.opening.nbytes
+
+    def __len__(self) -> int:
+        """Count the versions held; none when closed."""
+        with self._lock:
+            return 0 if self._contents is None else len(self._contents.ledger)
+
+    def _release(self, contents: _Contents, slots: NDArray[np.int64]) -> None:
+        """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
+        with self._lock:
+            contents.free(contents.ledger.unpin(slots))
+
+    def _opened(self) -> _Contents:
+        """Return the contents of an open store."""
+        if self._contents is None:
+            raise StoreError("a store must be open to be used, but this one is not: call open first")
+        return self._contents
+
+    def _check_memory(self, opening: Opening) -> None:
+        """Refuse slots that exceed the memory at hand."""
+        limit = available_bytes() if self._max_bytes is None else self._max_bytes
+        if limit is not None and opening.nbytes > limit:
+            origin = "available" if self._max_bytes is None else "allowed by max_bytes"
+            raise OutOfMemoryError(
+                f"the store must fit in memory, but {opening.slots} slots need {opening.nbytes / 1e9:.2f} GB "
+                f"and {limit / 1e9:.2f} GB are {origin}: {_REMEDY}"
+            )
+
+
+class _Contents:
+    """One opening's slots: their names, their bytes, and a view of each one that is held or hidden."""
+
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.ledger = Ledger(opening.slots)
+        self.views: dict[int, Image] = {}
+        self._room = _Blocks(opening.arena_bytes) if opening.slot_shape is None else _Rows(opening)
+
+    def keep(self, index: int, version: int, sample: Image) -> bool:
+        """Copy one sample in, unless its version is held; False when there is no room."""
+        if (index, version) in self.ledger:
+            return True
+        self.free(self.ledger.hide(index, older_than=version))
+        if self.ledger.full:
+            return False
+        slot = self.ledger.take(index, version)
+        view = self._room.place(slot, sample.shape)
+        if view is None:
+            pass
+            return False
+        np.copyto(view, sample)
+        view.flags.writeable = False
+        self.views[slot] = view
+        return True
+
+    def free(self, slots: list[int]) -> None:
+        """Give back the bytes of slots that the ledger has freed."""
+        for slot in slots:
+            del self.views[slot]
+            self._room.free(slot)
+
+
+class _Rows:
+    """Bytes for slots of one shape: the rows of one array."""
+
+    def __init__(self, opening: Opening) -> None:
+        assert opening.slot_shape is not None
+        self._rows = _aligned_empty(opening.nbytes).reshape(opening.slots, *opening.slot_shape)
+
+    def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
+        """Return the slot's bytes, of the one shape there is."""
+        row: Image = self._rows[slot]
+        return row
+
+    def free(self, slot: int) -> None:
+        """Do nothing: a row belongs to its slot."""
+
+
+class _Blocks:
+    """Bytes for slots of any shape: blocks of one arena."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = _aligned_empty(nbytes)
+        self._arena = Arena(nbytes)
+        self._starts: dict[int, int] = {}
+
+    def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
+        """Return bytes for the slot, or None when no free block is large enough."""
+        nbytes = math.prod(shape)
+        start = self._arena.allocate(nbytes)
+        if start is None:
+            return None
+        self._starts[slot] = start
+        return self._bytes[start : start + nbytes].reshape(shape)
+
+    def free(self, slot: int) -> None:
+        """Give the slot's block back."""
+        self._arena.free(self._starts.pop(slot))
+
+
+def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
+    """Allocate untouched bytes that begin at a multiple of `ALIGNMENT`, shape (nbytes,)."""
+    try:
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"the store must fit in memory, but {nbytes / 1e9:.2f} GB cannot be allocated: {_REMEDY}"
+        ) from error
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]

@@ -1,0 +1,263 @@
+"""The cache is only an accelerator: whatever it does, the served tensors are the same, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, Stats, rand_augment
+from dalirefurb.plan import Planner
+from dalirefurb.source import Source
+from dalirefurb.store import Image, Lease
+from tests.pictures import picture, write_folder
+
+SIZE = 32
+NUM_SAMPLES = 23
+BATCH_SIZE = 6
+EPOCHS = 5
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+Meddle = Callable[[MemoryStore, int], None]
+
+
+class SmallStore(MemoryStore):
+    """A store with a third of the slots, or of the arena, that the plan needs."""
+
+    def open(
+        self,
+        slot_shape: tuple[int, int, int] | None,
+        *,
+        slots: int,
+        fingerprint: str,
+        arena_bytes: int = 0,
+    ) -> None:
+        super().open(
+            slot_shape, slots=max(1, slots // 3), fingerprint=fingerprint, arena_bytes=arena_bytes // 3
+        )
+
+
+class LeakyStore(MemoryStore):
+    """A store that loses every other sample that is put into it."""
+
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        stored = super().put(indices, versions, samples)
+        self.evict(indices[indices % 2 == 0])
+        return stored
+
+
+class ForgetfulStore(MemoryStore):
+    """A store that loses a sample soon after it was lent."""
+
+    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        lease = super().get(indices, versions)
+        self.evict(indices[::3])
+        return lease
+
+
+def wipe_mid_epoch(store: MemoryStore, batch: int) -> None:
+    if batch == 2:
+        store.clear()
+
+
+def leave_alone(store: MemoryStore, batch: int) -> None:
+    pass
+
+
+def serve(
+    source: Source,
+    recipe: Recipe,
+    planner: Planner,
+    store: MemoryStore | None = None,
+    *,
+    meddle: Meddle = leave_alone,
+    num_threads: int = 2,
+    replicas: int = 2,
+    look_ahead: int = 3,
+    epochs: int = EPOCHS,
+) -> tuple[Batches, Stats]:
+    batches = []
+    with Loader(
+        source, recipe, planner, store, num_threads=num_threads, replicas=replicas, look_ahead=look_ahead
+    ) as loader:
+        for _ in range(epochs):
+            for number, (images, labels) in enumerate(loader):
+                batches.append((images.clone(), labels.clone()))
+                if store is not None:
+                    meddle(store, number)
+        return batches, loader.stats()
+
+
+def assert_same(expected: Batches, actual: Batches) -> None:
+    assert len(expected) == len(actual)
+    for number, ((images, labels), (other_images, other_labels)) in enumerate(zip(expected, actual, strict=True)):
+        assert torch.equal(labels, other_labels), f"labels of batch {number}"
+        assert torch.equal(images, other_images), f"images of batch {number}"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    images = [np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(NUM_SAMPLES)]
+    return Arrays(np.stack(images), np.arange(NUM_SAMPLES))
+
+
+def refurbish(reuse_factor: int = 3) -> Refurbish:
+    return Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=reuse_factor, seed=7)
+
+
+RECIPES = [
+    pytest.param("paper", "random_resized_crop", id="paper, split after decoding"),
+    pytest.param("paper", "rand_augment_1", id="paper, split before the first layer"),
+    pytest.param("paper", "rand_augment_2", id="paper, split in the middle"),
+    pytest.param("paper", 5, id="paper, split at the end"),
+    pytest.param("crop_last", "random_resized_crop", id="crop_last, split after decoding"),
+    pytest.param("crop_last", "rand_augment_2", id="crop_last, split in the middle"),
+    pytest.param("crop_last", "random_crop", id="crop_last, split before the crop"),
+    pytest.param("crop_last", 6, id="crop_last, split at the end"),
+]
+
+STORES = [
+    pytest.param(MemoryStore, leave_alone, id="store on"),
+    pytest.param(SmallStore, leave_alone, id="too small"),
+    pytest.param(LeakyStore, leave_alone, id="half lost on the way in"),
+    pytest.param(ForgetfulStore, leave_alone, id="lost after use"),
+    pytest.param(MemoryStore, wipe_mid_epoch, id="wiped in the middle of an epoch"),
+]
+
+
+@pytest.fixture(scope="module")
+def without_store(folder: ImageFolder) -> Callable[[str, int | str], Batches]:
+    """What each recipe serves without any store, from one pipeline with one thread."""
+    known: dict[tuple[str, int | str], Batches] = {}
+
+    def look_up(order: str, split: int | str) -> Batches:
+        if (order, split) not in known:
+            recipe = recipe_of(order, split)
+            known[order, split], stats = serve(
+                folder, recipe, refurbish(), num_threads=1, replicas=1, look_ahead=1
+            )
+            assert stats.hits == 0
+        return known[order, split]
+
+    return look_up
+
+
+def recipe_of(order: str, split: int | str) -> Recipe:
+    assert order in ("paper", "crop_last")
+    return rand_augment(SIZE, order="paper" if order == "paper" else "crop_last", split=split)
+
+
+@pytest.mark.parametrize(("kind", "meddle"), STORES)
+@pytest.mark.parametrize(("order", "split"), RECIPES)
+def test_tensors_are_the_same_whatever_the_store_does(
+    order: str,
+    split: int | str,
+    kind: type[MemoryStore],
+    meddle: Meddle,
+    folder: ImageFolder,
+    without_store: Callable[[str, int | str], Batches],
+) -> None:
+    served, stats = serve(folder, recipe_of(order, split), refurbish(), kind(), meddle=meddle)
+    assert_same(without_store(order, split), served)
+    assert stats.hits > 0
+    intact = kind is MemoryStore and meddle is leave_alone
+    assert (stats.recomputed == 0) == intact
+
+
+@pytest.mark.parametrize(("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)])
+@pytest.mark.parametrize(("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
+def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
+    order: str,
+    split: int | str,
+    num_threads: int,
+    replicas: int,
+    look_ahead: int,
+    folder: ImageFolder,
+    without_store: Callable[[str, int | str], Batches],
+) -> None:
+    served, stats = serve(
+        folder,
+        recipe_of(order, split),
+        refurbish(),
+        MemoryStore(),
+        num_threads=num_threads,
+        replicas=replicas,
+        look_ahead=look_ahead,
+    )
+    assert_same(without_store(order, split), served)
+    assert stats.recomputed == 0
+
+
+@pytest.mark.parametrize("order", ["paper", "crop_last"])
+def test_at_reuse_factor_1_every_split_serves_the_same_tensors(order: str, folder: ImageFolder) -> None:
+    stages = len(recipe_of(order, 1).stages)
+    served = [
+        serve(folder, recipe_of(order, split), refurbish(1), MemoryStore(), epochs=2)[0]
+        for split in range(1, stages + 1)
+    ]
+    for others in served[1:]:
+        assert_same(served[0], others)
+    standard = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, seed=7)
+    assert_same(served[0], serve(folder, recipe_of(order, 1), standard, epochs=2)[0])
+
+
+def test_reuse_changes_what_is_served_after_the_first_epoch_only(
+    folder: ImageFolder, without_store: Callable[[str, int | str], Batches]
+) -> None:
+    fresh, _ = serve(folder, recipe_of("paper", "rand_augment_2"), refurbish(1))
+    reused = without_store("paper", "rand_augment_2")
+    first, later = slice(0, 4), slice(4, None)
+
+    def pixel_sets(batches: Batches) -> set[bytes]:
+        return {image.numpy().tobytes() for images, _ in batches for image in images}
+
+    assert pixel_sets(fresh[first]) == pixel_sets(reused[first])
+    assert pixel_sets(fresh[later]) != pixel_sets(reused[later])
+
+
+@pytest.mark.parametrize("order", ["paper", "crop_last"])
+@pytest.mark.parametrize("split", [0, 1, "flip", None])
+def test_arrays_are_served_alike_with_and_without_a_store(
+    order: str, split: int | str | None, arrays: Arrays
+) -> None:
+    recipe = rand_augment(SIZE, order="paper" if order == "paper" else "crop_last", split=split, raw=True)
+    expected, _ = serve(arrays, recipe, refurbish(), replicas=1)
+    served, stats = serve(arrays, recipe, refurbish(), MemoryStore())
+    assert_same(expected, served)
+    assert stats.hits > 0
+    assert stats.recomputed == 0
+
+
+def test_a_row_waits_for_the_batch_in_flight_that_computes_its_version(folder: ImageFolder) -> None:
+    """With 23 samples in 2 batches and 8 batches in flight, the next epochs are planned before the first is made."""
+    planner = Refurbish(NUM_SAMPLES, batch_size=12, reuse_factor=4, seed=3)
+    recipe = recipe_of("paper", "rand_augment_2")
+    expected, _ = serve(folder, recipe, planner, replicas=1, look_ahead=1, epochs=9)
+    served, stats = serve(folder, recipe, planner, MemoryStore(), replicas=2, look_ahead=8, epochs=9)
+    assert_same(expected, served)
+    assert stats.recomputed == 0
+
+
+def test_leaving_an_epoch_early_keeps_later_epochs_the_same(folder: ImageFolder) -> None:
+    recipe = recipe_of("paper", "rand_augment_2")
+
+    def stream(store: MemoryStore | None) -> Batches:
+        batches: Batches = []
+        with Loader(folder, recipe, refurbish(), store) as loader:
+            for length in (4, 2, 1, 4, 3, 4):
+                batches += [(images.clone(), labels) for images, labels in islice(loader, length)]
+        return batches
+
+    assert_same(stream(None), stream(MemoryStore()))

@@ -1,0 +1,411 @@
+import hashlib
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard, deal_groups
+from dalirefurb.shuffle import BatchShuffler, PlainShuffler
+
+FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
+GOLDEN = Path(__file__).parent / "golden" / "refurbish.json"
+CHI_SQUARE_7 = 24.3  # 0.1 % of draws exceed it, 7 degrees of freedom
+
+HARDEST = Refurbish(5, batch_size=4, reuse_factor=5, shards=2, drop_last=True)
+
+
+@st.composite
+def planners(draw, *, waiting=True, ablations=True, coverage=(1.0, 0.6, 0.01)):
+    """Planners small enough for every corner; with `waiting=False` every epoch serves every sample."""
+    shards = draw(st.integers(1, 4))
+    batch_size = shards * draw(st.integers(1, 4))
+    drop_last = draw(st.booleans())
+    if not waiting and (shards > 1 or drop_last):
+        num_samples = batch_size * draw(st.integers(1, 12))
+    else:
+        num_samples = draw(st.integers(batch_size, batch_size + 40))
+    return Refurbish(
+        num_samples,
+        batch_size=batch_size,
+        reuse_factor=draw(st.integers(1, 6)),
+        seed=draw(st.integers(0, 9)),
+        shards=shards,
+        coverage=draw(st.sampled_from(coverage)),
+        drop_last=drop_last,
+        evict_shuffler=draw(
+            st.sampled_from([EvictShuffler(), ReferenceCount()] if ablations else [EvictShuffler()])
+        ),
+        batch_shuffler=draw(
+            st.sampled_from([BatchShuffler(), PlainShuffler()] if ablations else [BatchShuffler()])
+        ),
+    )
+
+
+def listed(plan):
+    return {name: getattr(plan, name).tolist() for name in FIELDS}
+
+
+def joined(planner, epoch, name):
+    return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
+
+
+def born(planner, epochs):
+    """Samples that miss in each epoch."""
+    return [joined(planner, epoch, "indices")[joined(planner, epoch, "miss")] for epoch in epochs]
+
+
+def horizon(planner):
+    return range(3 * planner.reuse_factor + 2)
+
+
+@given(planner=planners())
+@example(planner=HARDEST)
+def test_an_epoch_serves_each_sample_at_most_once_in_len_batches(planner):
+    for epoch in horizon(planner):
+        plans = list(planner.epoch(epoch))
+        assert len(plans) == len(planner)
+        sizes = [len(plan.indices) for plan in plans]
+        assert set(sizes[:-1]) <= {planner.batch_size}
+        served = np.concatenate([plan.indices for plan in plans])
+        assert len(set(served.tolist())) == len(served)
+        if planner.drop_last or planner.shards > 1:
+            assert sizes[-1] == planner.batch_size
+            assert len(planner) == planner.num_samples // planner.shards // (
+                planner.batch_size // planner.shards
+            )
+        else:
+            assert sorted(served) == list(range(planner.num_samples))
+
+
+@given(planner=planners())
+@example(planner=HARDEST)
+def test_executing_the_plans_never_exceeds_the_peak_and_every_hit_is_stored(planner):
+    """Frees, then stores, after each batch; each shard by itself."""
+    stored: dict[int, int] = {}
+    used: dict[tuple[int, int], int] = Counter()
+    for epoch in horizon(planner):
+        for plan in planner.epoch(epoch):
+            rows = list(zip(*(getattr(plan, name).tolist() for name in FIELDS[:5]), strict=True))
+            for index, version, serving, miss, _ in rows:
+                assert serving == epoch
+                assert miss == (used[index, version] == 0)
+                assert miss or stored[index] == version
+                used[index, version] += 1
+            for index in plan.evict.tolist():
+                del stored[index]
+            for index, version, _, miss, keep in rows:
+                if miss and keep:
+                    assert index not in stored
+                    stored[index] = version
+                assert keep == (index in stored)
+            owners = planner.owners(np.array(list(stored), np.int64))
+            assert all(np.bincount(owners, minlength=planner.shards) <= planner.shard_slots)
+    final = 3 * planner.reuse_factor + 1
+    for index, version in stored.items():
+        assert any(
+            version == planned and index == served
+            for epoch in range(final + 1, final + planner.reuse_factor)
+            for plan in planner.epoch(epoch)
+            for served, planned in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)
+        ), "a version is stored that is not served again"
+
+
+@given(planner=planners(ablations=False))
+def test_the_peak_is_all_covered_samples_but_one_group(planner):
+    covered = round(planner.coverage * planner.num_samples) if planner.reuse_factor > 1 else 0
+    share = covered - covered // planner.reuse_factor
+    assert planner.peak_slots <= covered
+    if planner.shards == 1:
+        assert planner.peak_slots == share
+    else:
+        per_shard = 4 * (np.log2(len(planner)) / 3 + 1) + 2
+        assert planner.peak_slots <= share + planner.shards * per_shard
+
+
+def test_the_peak_is_reached():
+    planner = Refurbish(60, batch_size=6, reuse_factor=3)
+    stored = peak = 0
+    for epoch in range(9):
+        for plan in planner.epoch(epoch):
+            stored += int((plan.miss & plan.keep).sum()) - len(plan.evict)
+            peak = max(peak, stored)
+    assert peak == planner.peak_slots == 40
+
+
+@given(planner=planners(waiting=False))
+def test_a_cycle_evicts_every_covered_sample_exactly_once(planner):
+    covered = round(planner.coverage * planner.num_samples) if planner.reuse_factor > 1 else 0
+    for first in range(planner.reuse_factor + 2):
+        cycle = range(first, first + planner.reuse_factor)
+        evicted = Counter(np.concatenate([joined(planner, epoch, "evict") for epoch in cycle]).tolist())
+        assert max(evicted.values(), default=1) == 1
+        if first > 0:  # group 1 is served once in epoch 0, so it is not stored
+            assert len(evicted) == covered
+
+
+@given(planner=planners(waiting=False, ablations=False))
+def test_epochs_miss_and_evict_equally_within_one(planner):
+    covered = round(planner.coverage * planner.num_samples) if planner.reuse_factor > 1 else 0
+    uncovered = planner.num_samples - covered
+    for epoch in horizon(planner)[1:]:
+        misses = joined(planner, epoch, "miss").sum() - uncovered
+        assert abs(misses - covered / planner.reuse_factor) < 1
+        assert abs(len(joined(planner, epoch, "evict")) - covered / planner.reuse_factor) < 1
+
+
+@given(planner=planners(ablations=False))
+@example(planner=HARDEST)
+def test_batches_and_every_run_of_shards_miss_within_one_of_their_share(planner):
+    width = planner.batch_size // planner.shards
+    for epoch in horizon(planner):
+        plans = list(planner.epoch(epoch))
+        rows = sum(len(plan.indices) for plan in plans)
+        for first in range(planner.shards):
+            for last in range(first, planner.shards):
+                cut = slice(first * width, (last + 1) * width)
+                misses = sum(plan.miss[cut].sum() for plan in plans)
+                for plan in plans:
+                    assert abs(plan.miss[cut].sum() - misses * len(plan.indices) / rows) < 1
+
+
+@given(planner=planners(waiting=False, coverage=(1.0,)))
+def test_every_version_is_used_exactly_reuse_factor_times_but_those_of_the_first_epochs(planner):
+    uses = Counter()
+    for epoch in range(4 * planner.reuse_factor):
+        for plan in planner.epoch(epoch):
+            uses.update(zip(plan.indices.tolist(), plan.version.tolist(), strict=True))
+    for (_, version), count in uses.items():
+        if 0 < version <= 3 * planner.reuse_factor:
+            assert count == planner.reuse_factor
+        assert count <= planner.reuse_factor
+
+
+@given(planner=planners(waiting=False, coverage=(0.5,)))
+def test_uncovered_samples_miss_in_every_epoch_and_are_not_kept(planner):
+    always = set(range(planner.num_samples))
+    for epoch in horizon(planner):
+        for plan in planner.epoch(epoch):
+            fresh = plan.miss & ~plan.keep & (plan.version == epoch)
+            if epoch > 0:
+                always &= {*plan.indices[fresh].tolist()} | (always - {*plan.indices.tolist()})
+    covered = round(planner.coverage * planner.num_samples) if planner.reuse_factor > 1 else 0
+    assert len(always) == planner.num_samples - covered
+
+
+@given(planner=planners())
+def test_plans_are_the_same_asked_twice_or_out_of_order(planner):
+    forth = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in range(5)}
+    other = replace(planner)
+    for epoch in reversed(range(5)):
+        assert [listed(plan) for plan in other.epoch(epoch)] == forth[epoch]
+        assert [listed(plan) for plan in planner.epoch(epoch)] == forth[epoch]
+
+
+@given(planner=planners())
+def test_reuse_factor_one_is_plain_shuffling(planner):
+    arguments = {name: getattr(planner, name) for name in ("batch_size", "seed", "shards", "drop_last")}
+    once = Refurbish(planner.num_samples, reuse_factor=1, coverage=planner.coverage, **arguments)
+    standard = Standard(planner.num_samples, **arguments)
+    assert standard.peak_slots == once.peak_slots == 0
+    assert len(standard) == len(once)
+    for epoch in range(3):
+        plans = [listed(plan) for plan in standard.epoch(epoch)]
+        assert plans == [listed(plan) for plan in once.epoch(epoch)]
+        for plan in plans:
+            assert set(plan["version"]) == set(plan["serving"]) == {epoch}
+            assert all(plan["miss"])
+            assert not any(plan["keep"])
+            assert not plan["evict"]
+
+
+def test_standard_serves_a_sample_in_every_batch_equally_often():
+    planner = Standard(64, batch_size=8)
+    counts = np.zeros(8)
+    for epoch in range(400):
+        counts[np.flatnonzero(joined(planner, epoch, "indices") == 5) // 8] += 1
+    assert ((counts - 50) ** 2 / 50).sum() < CHI_SQUARE_7
+
+
+def test_refurbish_serves_a_sample_in_every_batch_equally_often():
+    planner = Refurbish(64, batch_size=8, reuse_factor=2, shards=2)
+    counts = np.zeros(8)
+    for epoch in range(400):
+        counts[np.flatnonzero(joined(planner, epoch, "indices") == 5) // 8] += 1
+    assert ((counts - 50) ** 2 / 50).sum() < CHI_SQUARE_7
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = {
+        tuple(joined(Refurbish(50, batch_size=5, reuse_factor=3, seed=seed), epoch, "indices").tolist())
+        for seed in range(4)
+        for epoch in range(12)
+    }
+    assert len(orders) == 48
+
+
+def test_group_sizes_are_equal_within_one_over_every_prefix_and_every_shards_prefix():
+    for shards in range(1, 9):
+        for groups in range(1, 8):
+            positions = np.arange(150)
+            group = deal_groups(positions, groups=groups, shards=shards)
+            member = group[:, None] == np.arange(groups)
+            for rows in (member, *(member[shard::shards] for shard in range(shards))):
+                assert np.ptp(np.cumsum(rows, axis=0), axis=1).max() <= 1
+
+
+@pytest.mark.parametrize("coverage", [1.0, 0.6])
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_only_hits_wait_after_the_first_epoch_and_no_version_is_lost(shards, coverage):
+    planner = Refurbish(95, batch_size=8, reuse_factor=3, shards=shards, coverage=coverage, drop_last=True)
+    births = [set(indices) for indices in born(planner, range(1, 10))]
+    for epoch in range(3, 9):
+        assert births[epoch] == births[epoch - 3]
+    assert len(set().union(*births)) == 95
+    uses = Counter()
+    for epoch in range(10):
+        uses.update(zip(joined(planner, epoch, "indices"), joined(planner, epoch, "version"), strict=True))
+    covered = set().union(
+        *(joined(planner, epoch, "indices")[joined(planner, epoch, "keep")] for epoch in range(3))
+    )
+    for (index, version), count in uses.items():
+        if version > 0 and index in covered:
+            assert count in (2, 3) if version < 8 else count <= 2
+
+
+@pytest.mark.parametrize("evict_shuffler", [EvictShuffler(), ReferenceCount()])
+@pytest.mark.parametrize("reuse_factor", [1, 2, 3, 5])
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("num_samples", [46, 61])
+def test_waiting_goes_round_each_group_of_a_shard(num_samples, shards, reuse_factor, evict_shuffler):
+    planner = Refurbish(
+        num_samples,
+        batch_size=8,
+        reuse_factor=reuse_factor,
+        shards=shards,
+        drop_last=True,
+        evict_shuffler=evict_shuffler,
+    )
+    waits = np.zeros(num_samples, np.int64)
+    before = np.zeros(num_samples, np.bool_)
+    for epoch in range(12 * reuse_factor):
+        waiting = np.ones(num_samples, np.bool_)
+        waiting[joined(planner, epoch, "indices")] = False
+        assert waiting.sum() == num_samples % 8
+        assert not (waiting & before).any()
+        waits += waiting
+        before = waiting
+    owners = planner.owners(np.arange(num_samples))
+    if evict_shuffler == ReferenceCount():
+        groups = [np.arange(num_samples)]
+    else:
+        groups = born(planner, range(1, reuse_factor + 1))
+    for group in groups:
+        for shard in range(shards):
+            assert np.ptp(waits[group[owners[group] == shard]]) <= 1
+
+
+def test_evicting_by_reference_count_makes_misses_burst():
+    planner = Refurbish(60, batch_size=6, reuse_factor=3, evict_shuffler=ReferenceCount())
+    assert [joined(planner, epoch, "miss").sum() for epoch in range(7)] == [60, 0, 0, 60, 0, 0, 60]
+    assert planner.peak_slots == 60
+
+
+def test_a_plain_shuffle_varies_more_in_misses_per_batch():
+    ranges = [
+        np.ptp([plan.miss.sum() for plan in planner.epoch(4)])
+        for planner in (
+            Refurbish(3000, batch_size=60, reuse_factor=3),
+            Refurbish(3000, batch_size=60, reuse_factor=3, batch_shuffler=PlainShuffler()),
+        )
+    ]
+    assert ranges[0] == 0
+    assert ranges[1] > 10
+
+
+def test_slots_in_use_stay_constant_within_an_epoch():
+    planner = Refurbish(3000, batch_size=60, reuse_factor=3)
+    for epoch in range(1, 5):
+        assert {int((plan.miss & plan.keep).sum()) - len(plan.evict) for plan in planner.epoch(epoch)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"reuse_factor": 0},
+            "reuse_factor must be an int of at least 1, got 0: pass 1 to reuse nothing, 2 or",
+        ),
+        ({"reuse_factor": 2.5}, "reuse_factor must be an int of at least 1, got 2.5"),
+        ({"reuse_factor": True}, "reuse_factor must be an int of at least 1, got True"),
+        (
+            {"coverage": 0},
+            "coverage must be a number above 0 and at most 1, got 0: pass the share of samples",
+        ),
+        ({"coverage": 1.5}, "coverage must be a number above 0 and at most 1, got 1.5"),
+        ({"coverage": float("nan")}, "coverage must be a number above 0 and at most 1, got nan"),
+        ({"coverage": True}, "coverage must be a number above 0 and at most 1, got True"),
+        (
+            {"batch_shuffler": PlainShuffler},
+            "batch_shuffler must be an instance of BatchOrder, got "
+            "<class 'dalirefurb.shuffle.PlainShuffler'>: pass an object",
+        ),
+        (
+            {"evict_shuffler": None},
+            "evict_shuffler must be an instance of EvictOrder, got None: pass an object",
+        ),
+    ],
+)
+def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arguments, message):
+    with pytest.raises(ConfigurationError) as refusal:
+        Refurbish(8, **{"batch_size": 4, "reuse_factor": 2, **arguments})
+    assert str(refusal.value).startswith(message)
+
+
+def golden():
+    """Plans that pin the stream: small ones whole, a larger one by its hash."""
+    small = [
+        {"num_samples": 11, "batch_size": 4, "reuse_factor": 1},
+        {"num_samples": 10, "batch_size": 4, "reuse_factor": 3, "seed": 7},
+        {"num_samples": 13, "batch_size": 4, "reuse_factor": 2, "shards": 2, "coverage": 0.7},
+        {"num_samples": 11, "batch_size": 4, "reuse_factor": 3, "drop_last": True},
+    ]
+    large = {
+        "num_samples": 50021,
+        "batch_size": 128,
+        "reuse_factor": 3,
+        "shards": 4,
+        "coverage": 0.9,
+        "seed": 1,
+    }
+    digest = hashlib.sha256()
+    for epoch in (0, 1, 5):
+        for plan in Refurbish(**large).epoch(epoch):
+            for name in FIELDS:
+                digest.update(getattr(plan, name).tobytes())
+    return {
+        "small": [
+            {
+                "arguments": arguments,
+                "epochs": [
+                    [listed(plan) for plan in Refurbish(**arguments).epoch(epoch)] for epoch in range(4)
+                ],
+            }
+            for arguments in small
+        ],
+        "large": {"arguments": large, "epochs": [0, 1, 5], "sha256": digest.hexdigest()},
+    }
+
+
+def test_plans_are_those_on_record():
+    """A change here is a breaking change; running this file as a script records the new plans."""
+    assert golden() == json.loads(GOLDEN.read_text())
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(golden(), indent=None, separators=(",", ":")) + "\n")

@@ -1,0 +1,276 @@
+"""Sources against real files and arrays: order, labels, contents, fingerprints, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source import Arrays, FileList, ImageFolder, Source
+
+
+def fill(root: Path, *names: str) -> Path:
+    """Write files whose contents are their names."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return root
+
+
+def contents(source: Source) -> list[bytes]:
+    return [encoded.tobytes() for encoded in source.read(np.arange(len(source)))]
+
+
+NAMES = ("cat/b.jpg", "cat/a.JPEG", "cat/deep/er/c.png", "cat/deep.er/d.webp", "ant/z.bmp", "dog/y.tiff")
+
+
+def test_a_folder_lists_images_in_torchvisions_order_with_its_labels(tmp_path: Path) -> None:
+    source = ImageFolder(fill(tmp_path, *NAMES))
+    expected, labels = [], []
+    for label, name in enumerate(sorted(folder.name for folder in tmp_path.iterdir())):
+        for folder, _, files in sorted(os.walk(tmp_path / name)):
+            expected += [str((Path(folder) / file).relative_to(tmp_path)).encode() for file in sorted(files)]
+            labels += [label] * len(files)
+    assert source.classes == ["ant", "cat", "dog"]
+    assert contents(source) == expected
+    assert source.labels.tolist() == labels
+    assert source.labels.dtype == np.int64
+    assert [source.name(index) for index in range(6)] == [str(tmp_path / name.decode()) for name in expected]
+
+
+def test_a_folder_counts_the_files_it_skips(tmp_path: Path) -> None:
+    source = ImageFolder(
+        fill(tmp_path, "a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/b/x.gif", "top.jpg")
+    )
+    assert len(source) == 1
+    assert source.skipped == 5
+
+
+def test_a_hidden_folder_is_no_class(tmp_path: Path) -> None:
+    source = ImageFolder(fill(tmp_path, ".checkpoints/1.jpg", "a/1.jpg", "a/.cache/2.jpg"))
+    assert source.classes == ["a"]
+    assert len(source) == 1
+
+
+def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    source = ImageFolder(fill(tmp_path, "b/1.jpg"))
+    assert source.classes == ["a", "b"]
+    assert source.labels.tolist() == [1]
+
+
+def test_a_folder_follows_links(tmp_path: Path) -> None:
+    fill(tmp_path, "elsewhere/1.jpg")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root/a").symlink_to(tmp_path / "elsewhere")
+    assert contents(ImageFolder(tmp_path / "root")) == [b"elsewhere/1.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("names", "root", "message"),
+    [
+        ((), "missing", "missing is none: No such file or directory"),
+        (("file",), "file", "file is none: Not a directory"),
+        ((), "", "one folder per class.*but holds none"),
+        (("1.jpg", "2.png"), "", "one folder per class.*but holds 2 images directly in it: move them"),
+        (("a/1.gif", "b/2.txt"), "", "its 2 folders hold no image among 2 files.*images end in .bmp"),
+    ],
+)
+def test_a_folder_that_is_no_dataset_is_refused(
+    tmp_path: Path, names: tuple[str, ...], root: str, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ImageFolder(fill(tmp_path, *names) / root)
+
+
+def test_a_list_reads_the_files_asked_for_in_that_order(tmp_path: Path) -> None:
+    fill(tmp_path, *NAMES)
+    source = FileList([tmp_path / name for name in NAMES], range(6))
+    read = source.read(np.array([4, 0, 4]))
+    assert [encoded.tobytes().decode() for encoded in read] == [NAMES[4], NAMES[0], NAMES[4]]
+    assert all(encoded.dtype == np.uint8 and encoded.ndim == 1 for encoded in read)
+    assert source.encoded
+    assert source.image_shape is None
+
+
+def test_an_encoded_image_is_read_byte_for_byte(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "noise.png")
+    (encoded,) = FileList([tmp_path / "noise.png"], [0]).read(np.array([0]))
+    assert encoded.tobytes() == (tmp_path / "noise.png").read_bytes()
+
+
+def test_labels_can_have_any_fixed_shape(tmp_path: Path) -> None:
+    labels = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    source = FileList(["a.jpg", "b.jpg"], labels)
+    np.testing.assert_array_equal(source.labels, labels)
+    assert source.labels.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("paths", "labels", "message"),
+    [
+        (["a", "b"], [0], "one label per sample, but there are 1 for 2 paths"),
+        (["a"], 0, "one label per sample, but there are a single number for 1 paths"),
+        (["a"], ["cat"], "labels must be numbers, but are <U3: number names by np.unique"),
+        (
+            ["a", "b"],
+            [[0], [0, 1]],
+            "labels must be convertible to one NumPy array, .*give all rows one shape",
+        ),
+        ([], [], "at least one sample, but paths is empty"),
+        ("a.jpg", [0], r"a sequence of paths, but is 'a.jpg': pass \[path\]"),
+    ],
+)
+def test_a_list_that_does_not_pair_is_refused(paths: Any, labels: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        FileList(paths, labels)
+
+
+def test_a_file_that_cannot_be_read_names_its_sample(tmp_path: Path) -> None:
+    fill(tmp_path, "good.jpg")
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "folder.jpg").mkdir()
+    reasons = {
+        "missing.jpg": "cannot be read: No such file or directory",
+        "empty.jpg": "is empty",
+        "folder.jpg": "cannot be read: Is a directory",
+    }
+    source = FileList([tmp_path / name for name in ("good.jpg", *reasons)], range(4))
+    for index, (name, reason) in enumerate(reasons.items(), start=1):
+        with pytest.raises(SampleError) as caught:
+            source.read(np.array([0, index]))
+        assert (caught.value.index, caught.value.name, caught.value.reason) == (
+            index,
+            str(tmp_path / name),
+            reason,
+        )
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_an_index_out_of_range_is_refused(index: int) -> None:
+    for source in (FileList(["a", "b"], [0, 1]), Arrays(np.zeros((2, 4, 4, 3), np.uint8), [0, 1])):
+        with pytest.raises(ConfigurationError, match=rf"0 \.\. 1, but lie in .*{index}"):
+            source.read(np.array([0, index]))
+
+
+def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
+    fill(tmp_path, "a.jpg")
+    source = FileList([tmp_path / "a.jpg", tmp_path], [0, 1])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    source.read(np.zeros(50, np.int64))
+    with pytest.raises(SampleError):
+        source.read(np.array([1]))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
+
+
+def test_arrays_serve_rows_without_a_copy() -> None:
+    source = Arrays(IMAGES, np.arange(5))
+    read = source.read(np.array([3, 1]))
+    np.testing.assert_array_equal(read, IMAGES[[3, 1]])
+    assert np.shares_memory(read[0], IMAGES)
+    assert (source.image_shape, source.encoded, source.name(3)) == ((6, 7, 3), False, "images[3]")
+
+
+@pytest.mark.parametrize("grey", [IMAGES[..., 0], IMAGES[..., :1]])
+def test_grey_arrays_are_read_as_three_equal_channels(grey: np.ndarray) -> None:
+    source = Arrays(grey, np.arange(5))
+    (read,) = source.read(np.array([2]))
+    np.testing.assert_array_equal(read, np.stack([IMAGES[2, ..., 0]] * 3, axis=2))
+    assert read.flags.c_contiguous
+    assert source.image_shape == (6, 7, 3)
+
+
+def test_channels_first_arrays_can_be_passed_transposed() -> None:
+    channels_first = np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2))
+    (read,) = Arrays(channels_first.transpose(0, 2, 3, 1), np.arange(5)).read(np.array([4]))
+    np.testing.assert_array_equal(read, IMAGES[4])
+    assert read.flags.c_contiguous
+
+
+def test_a_memory_map_is_read_as_plain_arrays(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    (read,) = Arrays(np.load(tmp_path / "images.npy", mmap_mode="r"), np.arange(5)).read(np.array([1]))
+    np.testing.assert_array_equal(read, IMAGES[1])
+    assert type(read) is np.ndarray
+
+
+class Tensor:
+    """What a tensor has in common with PyTorch's: `numpy()`, which can refuse."""
+
+    def __init__(self, array: np.ndarray, error: Exception | None = None) -> None:
+        self.array, self.error = array, error
+
+    def numpy(self) -> np.ndarray:
+        if self.error:
+            raise self.error
+        return self.array
+
+
+def test_arrays_take_tensors() -> None:
+    source = Arrays(Tensor(IMAGES), Tensor(np.arange(5)))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(source.read(np.array([0]))[0], IMAGES[0])
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (IMAGES.astype(np.float32), "must be uint8 from 0 to 255, but are float32: .*round"),
+        (IMAGES.transpose(0, 3, 1, 2), r"but have \(5, 3, 6, 7\): pass images.transpose\(0, 2, 3, 1\)"),
+        (np.zeros((5, 6, 7, 4), np.uint8), r"but have \(5, 6, 7, 4\): reshape them or select channels"),
+        (np.zeros((5, 3072), np.uint8), r"but have \(5, 3072\): reshape"),
+        (IMAGES[:, :0], r"must not be empty, but have shape \(5, 0, 7, 3\)"),
+        (Tensor(IMAGES, TypeError("on cuda")), r"not \(on cuda\): .*\.detach\(\)\.cpu\(\)"),
+        (IMAGES[:3], "one label per sample, but there are 5 for 3 images"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused_with_a_remedy(images: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Arrays(images, np.arange(5))
+
+
+def test_a_fingerprint_is_json_and_the_same_wherever_the_files_lie(tmp_path: Path) -> None:
+    here, there = fill(tmp_path / "here", *NAMES), fill(tmp_path / "there/deeper", *NAMES)
+    for make in (ImageFolder, lambda root: FileList([root / name for name in NAMES], range(6))):
+        assert make(here).fingerprint() == make(there).fingerprint()
+        assert json.loads(json.dumps(make(here).fingerprint())) == make(here).fingerprint()
+    arrays = Arrays(IMAGES, np.arange(5)).fingerprint()
+    assert json.loads(json.dumps(arrays)) == arrays == Arrays(IMAGES.copy(), list(range(5))).fingerprint()
+
+
+def test_a_fingerprint_changes_with_the_names_the_labels_and_their_order(tmp_path: Path) -> None:
+    fill(tmp_path, "a/1.jpg", "b/2.jpg")
+    paths = ["a/1.jpg", "b/2.jpg"]
+    sources = [
+        ImageFolder(tmp_path),
+        FileList(paths, [0, 1]),
+        FileList(paths, [1, 0]),
+        FileList(paths, [0.0, 1.0]),
+        FileList(paths[::-1], [0, 1]),
+        FileList(["a/1.jpg", "b/3.jpg"], [0, 1]),
+    ]
+    assert len({json.dumps(source.fingerprint()) for source in sources}) == len(sources)
+
+
+def test_a_fingerprint_of_arrays_changes_with_shape_labels_and_the_rows_it_samples() -> None:
+    first, last = IMAGES.copy(), IMAGES.copy()
+    first[0, 0, 0, 0] ^= 1
+    last[-1, -1, -1, -1] ^= 1
+    sources = [
+        Arrays(IMAGES, np.arange(5)),
+        Arrays(IMAGES, np.arange(1, 6)),
+        Arrays(IMAGES.reshape(5, 7, 6, 3), np.arange(5)),
+        Arrays(first, np.arange(5)),
+        Arrays(last, np.arange(5)),
+    ]
+    assert len({json.dumps(source.fingerprint()) for source in sources}) == len(sources)

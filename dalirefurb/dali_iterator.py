@@ -31,6 +31,7 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
         super().__init__([pipeline], ["data", "label"], auto_reset=True, prepare_first_batch=False)
+        self._size = loader.num_samples
 
     def __iter__(self) -> RefurbIterator:
         """Begin an epoch."""
@@ -54,11 +55,6 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
     def __len__(self) -> int:
         """Count the batches of an epoch."""
         return len(self._loader)
-
-    @property
-    def size(self) -> int:
-        """Samples of an epoch, as DALI's iterators report it."""
-        return self._loader.num_samples
 
     def checkpoints(self) -> list[Any]:
         """Refuse: the state is the loader's.

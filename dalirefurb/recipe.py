@@ -90,7 +90,7 @@ class Recipe:
             )
         object.__setattr__(self, "split", self._count(split))
         size = self._size(self.stages)
-        if self.encoded and size != (output.size, output.size):
+        if (self.encoded or size is not None) and size != (output.size, output.size):
             raise ConfigurationError(
                 f"the last stage must leave images of the output's size {output.size} x {output.size}, "
                 f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
@@ -99,20 +99,19 @@ class Recipe:
 
     def _count(self, split: int | str) -> int:
         names = [stage.name for stage in self.stages]
-        if isinstance(split, str):
-            if split not in names:
-                raise ConfigurationError(
-                    f"there is no stage {split!r} to split at; the stages are {', '.join(names)}"
-                )
-            split = names.index(split)
+        if isinstance(split, str) and split not in names:
+            raise ConfigurationError(
+                f"there is no stage {split!r} to split at; the stages are {', '.join(names)}"
+            )
+        count = names.index(split) if isinstance(split, str) else split
         least = 1 if self.encoded else 0
-        if isinstance(split, bool) or not isinstance(split, int) or not least <= split <= len(names):
+        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= len(names):
             raise ConfigurationError(
                 f"split must be a stage's name or a count of partial stages in {least}..{len(names)}"
                 f"{' (decoding is always partial)' if least else ''}, got {split!r}; "
                 f"the stages are {', '.join(names)}"
             )
-        return split
+        return count
 
     @property
     def encoded(self) -> bool:
@@ -200,7 +199,8 @@ def draw(
     """
     arrays = {}
     for stage in stages:
-        uniforms = rng.uniforms(seed, stage.name, indices, numbers, stage.num_uniforms)
-        arrays[stage.name] = stage.draw(uniforms, heights, widths)
+        if stage.parameters:
+            uniforms = rng.uniforms(seed, stage.name, indices, numbers, stage.num_uniforms)
+            arrays[stage.name] = stage.draw(uniforms, heights, widths)
         heights, widths = stage.output_sizes(heights, widths)
     return arrays, heights, widths

@@ -9,6 +9,7 @@ It is written in integer arithmetic that every NumPy computes alike, so a stream
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,12 +19,15 @@ _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
+@lru_cache(maxsize=4096)
 def key(seed: int, *purpose: str | int) -> np.uint64:
     """Derive a 64-bit key from a seed and what it is for.
 
     Purposes are hashed, never added: ("a", 1, 2) and ("a", 2, 1) have unrelated keys.
     """
-    digest = hashlib.blake2b(repr((int(seed), *purpose)).encode(), digest_size=8).digest()
+    # NumPy's own integers and strings are written otherwise than Python's, differently by each version.
+    parts = (int(seed), *(str(part) if isinstance(part, str) else int(part) for part in purpose))
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 

@@ -85,6 +85,9 @@ def test_an_epoch_serves_each_sample_at_most_once_in_len_batches(planner):
 
 @given(planner=planners())
 @example(planner=HARDEST)
+@example(planner=Refurbish(60, batch_size=6, reuse_factor=3, batch_shuffler=PlainShuffler()))
+@example(planner=Refurbish(403, batch_size=8, reuse_factor=5, shards=4))
+@example(planner=Refurbish(400, batch_size=8, reuse_factor=3, coverage=0.5))
 def test_executing_the_plans_never_exceeds_the_peak_and_every_hit_is_stored(planner):
     """Frees, then stores, after each batch; each shard by itself."""
     stored: dict[int, int] = {}
@@ -238,6 +241,17 @@ def test_refurbish_serves_a_sample_in_every_batch_equally_often():
     for epoch in range(400):
         counts[np.flatnonzero(joined(planner, epoch, "indices") == 5) // 8] += 1
     assert ((counts - 50) ** 2 / 50).sum() < CHI_SQUARE_7
+
+
+def test_samples_of_two_shards_meet_in_a_batch_no_more_often_than_by_chance():
+    planner = Standard(64, batch_size=8, shards=2)
+    first, second = planner.owned(0), planner.owned(1)
+    met = 0
+    for epoch in range(20):
+        batch = np.empty(64, np.int64)
+        batch[joined(planner, epoch, "indices")] = np.arange(64) // 8
+        met += (batch[first] == batch[second]).sum()
+    assert met < 120  # 80 are expected, with a deviation of 9
 
 
 def test_epochs_and_seeds_have_orders_of_their_own():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -141,6 +142,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.evict(ints(*indices))
         self.images = {key: image for key, image in self.images.items() if key[0] not in indices}
 
+    @rule(wanted=keys)
+    def retain(self, wanted: list[tuple[int, int]]) -> None:
+        self.store.retain(*(ints(*(key[axis] for key in wanted)) for axis in (0, 1)))
+        self.images = {key: image for key, image in self.images.items() if key in wanted}
+
     @rule()
     def clear(self) -> None:
         self.store.clear()
@@ -262,12 +268,36 @@ def test_a_lease_released_twice_gives_its_slot_back_once(store: Store) -> None:
     np.testing.assert_array_equal(second.samples[0], image(0))
 
 
+def test_a_lease_from_before_closing_is_harmless_to_the_store_opened_after(kind: Kind, store: Store) -> None:
+    indices = np.arange(SLOTS)
+    images = [image(index) for index in indices]
+    store.put(indices, indices * 0, images)
+    early, late = store.get(indices, indices * 0), store.get(indices, indices * 0)
+    store.close()
+    early.release()
+    kind.open(store)
+    store.put(indices, indices * 0, images)
+    late.release()
+    store.evict(indices)
+    assert store.put(indices, indices * 0, images).all()
+
+
 def test_a_store_without_slots_declines_everything(kind: Kind, tmp_path: Path) -> None:
     with kind.make(tmp_path) as store:
         kind.open(store, slots=0)
         assert not store.put(ints(0), ints(0), [image(0)])[0]
 
 
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Let threads take turns after microseconds instead of milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless")
 def test_threads_see_whole_samples_of_the_version_they_asked_for(store: Store) -> None:
     failures: list[BaseException] = []
 

@@ -133,46 +133,51 @@ class RandomResizedCrop(Window):
     ) -> Arrays:
         """Draw windows; see `Stage.draw`."""
         count = len(uniforms)
-        window = np.empty((count, 4), dtype=np.int64)  # row, column, height, width
         attempts = uniforms.reshape(count, self.ATTEMPTS, 4)
-        pending = np.arange(count)
-        for attempt in range(self.ATTEMPTS):
-            tried, fits = self._attempt(attempts[pending, attempt], heights[pending], widths[pending])
-            window[pending[fits]] = tried[fits]
-            pending = pending[~fits]
-            if not len(pending):
-                break
-        else:
-            window[pending] = self._central(heights[pending], widths[pending])
+        window, fits = self._first_fit(attempts[:, :1], heights, widths)
+        again = np.flatnonzero(~fits)
+        if len(again):
+            window[again], fits = self._first_fit(attempts[again, 1:], heights[again], widths[again])
+            again = again[~fits]
+            window[again] = self._central(heights[again], widths[again])
         return {
             "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
             "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),
         }
 
-    def _attempt(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    def _first_fit(
+        self, attempts: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Try one window per row; return (n, 4) windows and which of them fit."""
+        """Return for each row the first of k attempts that lies within the image.
+
+        Args:
+            attempts: Uniforms for area, ratio, row and column, shape (n, k, 4).
+            heights: Of the images, shape (n,).
+            widths: Likewise.
+
+        Returns:
+            Row, column, height and width of the windows, shape (n, 4), and whether any attempt fits, shape (n,).
+        """
         low, high = self.scale
-        area = heights * widths * (low + (high - low) * uniforms[:, 0])
+        area = (heights * widths)[:, None] * (low + (high - low) * attempts[..., 0])  # (n, k)
         low, high = np.log(self.ratio)
-        ratio = np.exp(low + (high - low) * uniforms[:, 1])
+        ratio = np.exp(low + (high - low) * attempts[..., 1])
         width = np.rint(np.sqrt(area * ratio))
         height = np.rint(np.sqrt(area / ratio))
-        fits = (width > 0) & (width <= widths) & (height > 0) & (height <= heights)
-        row = np.floor(uniforms[:, 2] * (heights - height + 1))
-        column = np.floor(uniforms[:, 3] * (widths - width + 1))
-        return np.stack([row, column, height, width], axis=1), fits
+        fits = (width > 0) & (width <= widths[:, None]) & (height > 0) & (height <= heights[:, None])
+        first = np.arange(len(attempts)), fits.argmax(axis=1)
+        width, height = width[first], height[first]
+        row = np.floor(attempts[..., 2][first] * (heights - height + 1))
+        column = np.floor(attempts[..., 3][first] * (widths - width + 1))
+        return np.stack([row, column, height, width], axis=1), fits[first]
 
-    def _central(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the largest central window whose ratio is allowed, (n, 4)."""
+    def _central(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the largest central window whose ratio is allowed, (n, 4); a pixel at least."""
         low, high = self.ratio
         ratio = widths / heights
-        width = np.where(ratio > high, np.rint(heights * high), widths)
-        height = np.where(ratio < low, np.rint(widths / low), heights)
-        row = (heights - height) // 2
-        column = (widths - width) // 2
-        return np.stack([row, column, height, width], axis=1).astype(np.int64)
+        width = np.where(ratio > high, np.rint(heights * high).clip(1), widths)
+        height = np.where(ratio < low, np.rint(widths / low).clip(1), heights)
+        return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
     def apply_to_window(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Resize."""

@@ -1,12 +1,12 @@
 """What do RandAugment's operations do to a picture, and with which numbers?
 
-The operations and their ranges are those of Cubuk et al., "RandAugment: Practical automated data augmentation with
-a reduced search space" (2019), as torchvision publishes them; the pixels are Pillow's, to within one level where
-`Group` does not say otherwise. Operations that are the same computation with other numbers share a `Group`, so that
-few branches stand in a graph. All numbers of a sample travel as one 3x3 matrix: an affine map, a filter's kernel,
-or scalars.
+The operations and their ranges are those of Cubuk et al., "RandAugment: Practical automated data
+augmentation with a reduced search space" (2019), as torchvision publishes them; the pixels are Pillow's, as
+closely as `Group` says. Operations that are one computation with different numbers share a group, so that few
+branches stand in a graph. All numbers of a sample travel as one 3x3 matrix: an affine map, a filter's kernel,
+or a scalar.
 
-`OperationTable` is the host's half: it looks matrices up. `apply_operations` is the graph's half.
+This is the host's half: `OperationTable` looks matrices up. `operation_graph` applies them.
 """
 
 from __future__ import annotations
@@ -15,47 +15,43 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, interpolation_type
+from dalirefurb.augment.stage import Arrays, Parameter
 
 PARAMETERS: Mapping[str, Parameter] = {
     "group": Parameter("int32"),
     "matrix": Parameter("float32", (3, 3)),
 }
-"""The inputs of `apply_operations`."""
-
-# Pillow truncates where DALI rounds: subtracting just less than a half first makes rounding truncate, and leaves
-# whole numbers that a float represents a little too low where they are.
-_TRUNCATE = 0.498
+"""The inputs of `operation_graph.apply_operations`."""
 
 
 class Group(IntEnum):
-    """Which computation an operation is, and how far from Pillow's it may come (in levels of 0 .. 255)."""
+    """Which computation an operation is, and how far its pixels may be from Pillow's, in levels 0 .. 255."""
 
     IDENTITY = 0
     """Exact."""
     POSTERIZE = 1
-    """Clears low bits. Exact."""
+    """Clear low bits. Exact."""
     SOLARIZE = 2
-    """Inverts the levels from a threshold on. Exact."""
+    """Invert the levels from a threshold on. Exact."""
     BRIGHTNESS = 3
-    """Blends with black. Exact."""
+    """Blend with black. Within 1, where a float lies next to a whole number; else exact."""
     CONTRAST = 4
-    """Blends with the mean of the grey picture. Within 1 (the mean may round to its neighbour)."""
+    """Blend with the mean of the grey picture. Within 1, where the mean lies next to a half; else exact."""
     COLOR = 5
-    """Blends with the grey picture. Within 1 (rounded, not truncated)."""
+    """Blend with the grey picture. Within 1, as it rounds where Pillow truncates; rarely (1 in 1000) 2."""
     SHARPNESS = 6
-    """Blends with a smoothed picture; the outermost pixels stay. Within 1 (rounded once, not twice)."""
+    """Blend with a smoothed picture but for the outermost pixels. Within 1, as it rounds once, not twice."""
     WARP = 7
-    """Nearest: a pixel whose source lies on the border of two may take the other. Bilinear: see `apply_operations`."""
+    """Map coordinates. Nearest: exact, but where a source lies between two pixels either may be taken."""
     EQUALIZE = 8
-    """OpenCV's formula, which differs from Pillow's in how the cumulative histogram is rounded to levels."""
+    """Spread each channel's histogram. Within 2 from 224 x 224 pixels on. Pillow cuts the pixels per level to
+    a whole number, which shows in small pictures, and leaves those of fewer than 255 pixels as they are."""
     AUTO_CONTRAST = 9
-    """Stretches each channel to 0 .. 255. Within 1 (Pillow's own rounding can land one below)."""
+    """Stretch each channel to 0 .. 255. Within 1, where Pillow puts a whole number one lower; else exact."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +65,8 @@ class Operation:
         last: Magnitude at the last bin; those between are spaced evenly.
         signed: Whether the magnitude is negated half of the time.
         matrix: Maps a magnitude to the 3x3 matrix that `group` takes.
-        shares: Maps a magnitude to what the picture's sides add to a warp's offset, shape (2, 2): rows x and y,
-            columns width and height.
+        shares: Maps a magnitude to the shares of the picture's sides in a warp's offset, shape (2, 2): rows x
+            and y, columns width and height.
         whole: Whether offsets are cut to whole pixels.
     """
 
@@ -124,8 +120,8 @@ def _solarize(magnitude: float) -> NDArray[np.float64]:
     return np.diag([1.0 - math.ceil(magnitude), 0, 0])
 
 
-# A warp maps a destination's coordinates to its source's. The corner of the picture is the origin, so that the
-# centre of the first pixel is at (.5, .5).
+# A warp maps a destination's coordinates to its source's. The corner of the picture is the origin: the centre
+# of the first pixel is at (.5, .5).
 OPERATIONS: tuple[Operation, ...] = (
     Operation("Identity", Group.IDENTITY),
     Operation("ShearX", Group.WARP, 0.0, 0.3, True, lambda m: _shear(x=m)),
@@ -176,7 +172,7 @@ class OperationTable:
         heights: NDArray[np.int64],
         widths: NDArray[np.int64],
     ) -> Arrays:
-        """Look up the inputs of `apply_operations`.
+        """Look up the numbers of each sample.
 
         Args:
             operations: Rows of the table, shape (n,).
@@ -196,175 +192,3 @@ class OperationTable:
         matrices = self._matrices.take(keys, axis=0)  # (n, 3, 3)
         matrices[:, :2, 2] += offsets
         return {"group": self._groups.take(keys), "matrix": matrices}
-
-
-def apply_operations(
-    images: Node, parameters: Mapping[str, Node], *, interpolation: Interpolation, fill: Sequence[int]
-) -> Node:
-    """Apply to each image the operation that its parameters describe; call it where conditionals are enabled.
-
-    Args:
-        images: HWC uint8 with 3 channels, on "cpu" or "gpu".
-        parameters: `PARAMETERS` as CPU nodes.
-        interpolation: "nearest", or "bilinear": OpenCV's, whose coordinates are multiples of 1/32 pixel and which
-            blends the outermost pixels with `fill`, where Pillow repeats them.
-        fill: Levels of the channels where a warp shows no source.
-    """
-    warp = partial(_warp, interpolation=interpolation, fill=[float(level) for level in fill])
-    branches = {**_BRANCHES, Group.WARP: warp}
-    in_order = [branches[group] for group in Group]
-    return _choose(in_order, 0, parameters["group"], images, parameters["matrix"])
-
-
-def _choose(
-    branches: Sequence[Callable[[Node, Node], Node]], first: int, group: Node, images: Node, matrix: Node
-) -> Node:
-    """Halve the branches until one is left: a sample passes about log2 of them."""
-    if len(branches) == 1:
-        return branches[0](images, matrix)
-    half = len(branches) // 2
-    if group < first + half:
-        chosen = _choose(branches[:half], first, group, images, matrix)
-    else:
-        chosen = _choose(branches[half:], first + half, group, images, matrix)
-    return chosen
-
-
-def _scalar(matrix: Node) -> Node:
-    """Give the one number of a group that takes one."""
-    return matrix[0, 0]
-
-
-def _identity(images: Node, matrix: Node) -> Node:
-    return images
-
-
-def _posterize_levels(images: Node, matrix: Node) -> Node:
-    from nvidia.dali import fn, types
-
-    mask = fn.cast(_scalar(matrix), dtype=types.UINT8)
-    return images & (mask.gpu() if images.device == "gpu" else mask)
-
-
-def _solarize_levels(images: Node, matrix: Node) -> Node:
-    """Flip all bits where the level exceeds -scalar: 255 * (level - scalar) saturates to 0 or to 255."""
-    from nvidia.dali import fn
-
-    return images ^ fn.brightness_contrast(images, brightness=255.0, brightness_shift=_scalar(matrix))
-
-
-def _brightness(images: Node, matrix: Node) -> Node:
-    from nvidia.dali import fn
-
-    return fn.brightness_contrast(images, brightness=_scalar(matrix), brightness_shift=-_TRUNCATE / 255)
-
-
-def _grey(images: Node) -> Node:
-    from nvidia.dali import fn, types
-
-    return fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
-
-
-def _contrast(images: Node, matrix: Node) -> Node:
-    from nvidia.dali import fn, math, types
-
-    factor = _scalar(matrix)
-    mean = math.floor(fn.reductions.mean(_grey(images)) + 0.5)
-    if images.device == "gpu":
-        # The mean is on the device, where an operator takes no named arguments from.
-        return fn.cast((images - mean) * factor.gpu() + (mean - _TRUNCATE), dtype=types.UINT8)
-    return fn.brightness_contrast(
-        images, contrast=factor, contrast_center=mean, brightness_shift=-_TRUNCATE / 255
-    )
-
-
-def _size(images: Node) -> Node:
-    from nvidia.dali import types
-
-    return images.shape(dtype=types.INT32)[:2]
-
-
-def _color_blend(images: Node, matrix: Node) -> Node:
-    """Let a filter two rows high blend each row with its grey one, laid below it; keep every other row."""
-    from nvidia.dali import fn, types
-
-    grey = fn.color_space_conversion(_grey(images), image_type=types.GRAY, output_type=types.RGB)
-    size = _size(images)
-    # (height, 2 * width) is (2 * height, width) with rows and grey rows in turn.
-    pairs = fn.multi_paste(
-        images,
-        grey,
-        out_anchors_rel=types.Constant(np.array([[0, 0], [0, 0.5]], np.float32)),
-        output_size=size * types.Constant(np.array([1, 2], np.int32)),
-    )
-    kernel = matrix[:2, :1]
-    kernel = kernel.gpu() if images.device == "gpu" else kernel
-    blended = fn.filter(fn.reshape(pairs, rel_shape=[2.0, 0.5, 1.0]), kernel, anchor=[0, 0])
-    return fn.multi_paste(
-        fn.reshape(blended, rel_shape=[0.5, 2.0, 1.0]),
-        shapes_rel=types.Constant(np.array([[1, 0.5]], np.float32)),
-        output_size=size,
-    )
-
-
-def _sharpness_blend(images: Node, matrix: Node) -> Node:
-    """Filter, then put the inner pixels on the images."""
-    from nvidia.dali import fn, math, types
-
-    size = _size(images)
-    inner = math.max(size - types.Constant(2, dtype=types.INT32), types.Constant(0, dtype=types.INT32))
-    anchors = types.Constant(np.array([[0, 0], [1, 1]], np.int32))
-    return fn.multi_paste(
-        images,
-        fn.filter(images, matrix.gpu() if images.device == "gpu" else matrix),
-        in_anchors=anchors,
-        out_anchors=anchors,
-        shapes=fn.stack(size, inner),
-        output_size=size,
-    )
-
-
-def _warp(images: Node, matrix: Node, *, interpolation: Interpolation, fill: Sequence[float]) -> Node:
-    """Warp by OpenCV's perspective, a third of the time of `fn.warp_affine` and a tenth if bilinear."""
-    from nvidia.dali import fn
-
-    mode = interpolation_type(interpolation)
-    return fn.experimental.warp_perspective(images, matrix=matrix, interp_type=mode, fill_value=fill)
-
-
-def _equalize(images: Node, matrix: Node) -> Node:
-    from nvidia.dali import fn
-
-    return fn.equalize(images)
-
-
-def _auto_contrast(images: Node, matrix: Node) -> Node:
-    from nvidia.dali import fn, math, types
-
-    low = fn.reductions.min(images, axes=[0, 1], keep_dims=True)
-    extent = fn.reductions.max(images, axes=[0, 1], keep_dims=True) - low
-    # A channel of a single level has extent 0 and stays: low 0, extent 255.
-    scaled = extent * 255.0
-    low = math.min(low, scaled)
-    extent = math.max(extent, 255.0 - scaled)
-    low = low + extent * (_TRUNCATE / 255)
-    if images.device == "gpu":
-        return fn.cast((images - low) * (255.0 / extent), dtype=types.UINT8)
-    # Floats around 1.5 * 2**23 are whole numbers, so adding that rounds, and the level is the last byte of the
-    # float's bits: half the time of a cast, which rounds and saturates one number after the other.
-    levels = fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, shift=1.5 * 2**23)
-    bits = fn.reinterpret(levels, dtype=types.INT32)
-    return fn.cast(bits & types.Constant(255, dtype=types.INT32), dtype=types.UINT8)
-
-
-_BRANCHES: dict[Group, Callable[[Node, Node], Node]] = {
-    Group.IDENTITY: _identity,
-    Group.POSTERIZE: _posterize_levels,
-    Group.SOLARIZE: _solarize_levels,
-    Group.BRIGHTNESS: _brightness,
-    Group.CONTRAST: _contrast,
-    Group.COLOR: _color_blend,
-    Group.SHARPNESS: _sharpness_blend,
-    Group.EQUALIZE: _equalize,
-    Group.AUTO_CONTRAST: _auto_contrast,
-}

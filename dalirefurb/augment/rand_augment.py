@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import OPERATIONS, PARAMETERS, OperationTable, apply_operations
+from dalirefurb.augment.operations import OPERATIONS, PARAMETERS, OperationTable
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage
 from dalirefurb.errors import ConfigurationError
 
@@ -22,8 +22,8 @@ class RandAugmentLayer(Stage):
         magnitude: Magnitude bin, 0 .. num_magnitude_bins - 1.
         num_magnitude_bins: Bins between no effect and the strongest, at least 2.
         interpolation: "nearest" or "bilinear"; of shears, translations and rotations.
-        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends. torchvision's default None is
-            black on Pillow images, hence 0.
+        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends. torchvision's default,
+            None, is black.
     """
 
     name: str = "rand_augment"
@@ -35,7 +35,7 @@ class RandAugmentLayer(Stage):
     def __post_init__(self) -> None:
         if self.num_magnitude_bins < 2:
             raise ConfigurationError(
-                f"num_magnitude_bins must be at least 2, got {self.num_magnitude_bins}: use 31, as the paper does"
+                f"num_magnitude_bins must be at least 2, got {self.num_magnitude_bins}: the paper has 31"
             )
         if not 0 <= self.magnitude < self.num_magnitude_bins:
             raise ConfigurationError(
@@ -44,7 +44,7 @@ class RandAugmentLayer(Stage):
             )
         if self.interpolation not in ("nearest", "bilinear"):
             raise ConfigurationError(
-                f'interpolation must be "nearest" or "bilinear", got {self.interpolation!r}: choose one of them'
+                f'interpolation must be "nearest" or "bilinear", got {self.interpolation!r}: choose one'
             )
         levels = self._fill_levels
         if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
@@ -91,4 +91,6 @@ class RandAugmentLayer(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's operation; call it where conditionals are enabled."""
+        from dalirefurb.augment.operation_graph import apply_operations
+
         return apply_operations(images, parameters, interpolation=self.interpolation, fill=self._fill_levels)

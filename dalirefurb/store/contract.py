@@ -203,8 +203,12 @@ class Store(ABC):
         """Forget every version of these indices, shape (n,); indices that are not held are ignored."""
 
     @abstractmethod
+    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Forget everything but these indices, shape (n,), in these versions, shape (n,); leases stay valid."""
+
     def clear(self) -> None:
         """Forget everything; the store stays open and its leases stay valid."""
+        self.retain(np.empty(0, np.int64), np.empty(0, np.int64))
 
     @abstractmethod
     def close(self) -> None:

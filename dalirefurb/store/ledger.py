@@ -46,11 +46,6 @@ class Ledger:
         """Whether every slot is held or hidden."""
         return not self._free and self._fresh == self._slots
 
-    @property
-    def indices(self) -> list[int]:
-        """The indices of which a version is held."""
-        return list(self._versions_of)
-
     def find(self, indices: list[int], versions: list[int]) -> NDArray[np.int64]:
         """Return the slots of n versions, shape (n,), -1 where one is not held."""
         slot_of = self._slot_of.get
@@ -74,11 +69,21 @@ class Ledger:
         Returns:
             The slots that are free now; pinned ones are hidden instead.
         """
+        versions = self._versions_of.get(index, ())
+        kept = () if older_than is None else tuple(v for v in versions if v >= older_than)
+        return self._hide_others(index, kept)
+
+    def retain(self, wanted: set[tuple[int, int]]) -> list[int]:
+        """Forget every (index, version) that is not wanted; see `hide`."""
         freed = []
-        kept = []
+        for index, versions in list(self._versions_of.items()):
+            freed += self._hide_others(index, tuple(v for v in versions if (index, v) in wanted))
+        return freed
+
+    def _hide_others(self, index: int, kept: tuple[int, ...]) -> list[int]:
+        freed = []
         for version in self._versions_of.pop(index, ()):
-            if older_than is not None and version >= older_than:
-                kept.append(version)
+            if version in kept:
                 continue
             slot = self._slot_of.pop((index, version))
             if self._pins[slot]:
@@ -86,7 +91,7 @@ class Ledger:
             else:
                 freed.append(slot)
         if kept:
-            self._versions_of[index] = tuple(kept)
+            self._versions_of[index] = kept
         self._free += freed
         return freed
 

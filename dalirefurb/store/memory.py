@@ -82,12 +82,12 @@ class MemoryStore(Store):
             for index in keys:
                 contents.free(contents.ledger.hide(index))
 
-    def clear(self) -> None:
-        """Forget everything, as `Store.clear` says."""
+    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Forget all but these versions, as `Store.retain` says."""
+        wanted = set(zip(*checked_keys(indices, versions), strict=True))
         with self._lock:
             contents = self._opened()
-            for index in contents.ledger.indices:
-                contents.free(contents.ledger.hide(index))
+            contents.free(contents.ledger.retain(wanted))
 
     def close(self) -> None:
         """Let the memory go, as `Store.close` says."""
@@ -146,7 +146,7 @@ class _Contents:
         slot = self.ledger.take(index, version)
         view = self._room.place(slot, sample.shape)
         if view is None:
-            pass
+            self.ledger.hide(index, older_than=version + 1)
             return False
         np.copyto(view, sample)
         view.flags.writeable = False

@@ -1,0 +1,8 @@
+"""`python -m dalirefurb` is `dalirefurb`."""
+
+import sys
+
+from dalirefurb.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""Does it learn, and how fast? A small residual network, and the loop that trains it on a loader.
+
+Made for the command line: it shows what a loader does for a training loop, it is no trainer to build on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from tqdm import tqdm
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.loader import Loader
+from dalirefurb.plan import Planner
+from dalirefurb.recipe import Recipe
+from dalirefurb.source import Source
+from dalirefurb.store import MemoryStore
+
+_GRID = 16
+_WARM_UP = 0.15
+_WEIGHT_DECAY = 0.05
+
+
+class SmallResNet(nn.Module):
+    """A residual network of 75,000 weights that costs a CPU core about half a millisecond per training image.
+
+    The stem cuts an image into about 16 x 16 patches, whatever its size; three residual blocks follow, the
+    second and third at half the resolution and twice the width.
+
+    Args:
+        num_classes: Length of the output.
+        size: Side of the images in pixels, at least 32.
+        width: Channels of the first block.
+
+    Raises:
+        ConfigurationError: If the images are smaller than 32 pixels.
+    """
+
+    def __init__(self, num_classes: int, *, size: int = 224, width: int = 16) -> None:
+        super().__init__()
+        if size < 2 * _GRID:
+            raise ConfigurationError(
+                f"the network needs images of at least {2 * _GRID} pixels, got {size}; pass a larger size"
+            )
+        patch = size // _GRID
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, width, patch, stride=patch, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            _ResidualBlock(width, width, stride=1),
+            _ResidualBlock(width, 2 * width, stride=2),
+            _ResidualBlock(2 * width, 4 * width, stride=2),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(4 * width, num_classes),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Turn images, shape (B, 3, size, size), into logits, shape (B, num_classes)."""
+        logits: torch.Tensor = self.layers(images)
+        return logits
+
+
+class _ResidualBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut."""
+
+    def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
+            nn.BatchNorm2d(channels_out),
+        )
+        self.shortcut = (
+            nn.Identity()
+            if stride == 1 and channels_in == channels_out
+            else nn.Sequential(
+                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
+                nn.BatchNorm2d(channels_out),
+            )
+        )
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Turn features, shape (B, C, H, W), into others, at half the resolution where the stride is 2."""
+        activated: torch.Tensor = nn.functional.relu(self.body(features) + self.shortcut(features))
+        return activated
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What one epoch of training did.
+
+    Attributes:
+        epoch: Counted from 0.
+        rows: Samples in each batch, shape (batches,).
+        batch_s: Seconds from one batch's end to the next one's, shape (batches,).
+        step_s: Seconds of each spent in the model's step, shape (batches,). The rest is waiting for data.
+        hits: Samples whose partial image was reused.
+        misses: Samples whose partial image was computed.
+        loss: Mean cross-entropy over the epoch's training samples.
+        accuracy: Share of them that the model classified correctly before it learned from them, 0..1.
+    """
+
+    epoch: int
+    rows: NDArray[np.int64]
+    batch_s: NDArray[np.float64]
+    step_s: NDArray[np.float64]
+    hits: int
+    misses: int
+    loss: float
+    accuracy: float
+
+    def after(self, batches: int) -> EpochReport:
+        """Return the report with times of later batches only; unchanged where there are no more than `batches`."""
+        if len(self.rows) <= batches:
+            return self
+        later = slice(batches, None)
+        return replace(self, rows=self.rows[later], batch_s=self.batch_s[later], step_s=self.step_s[later])
+
+    @property
+    def images_per_s(self) -> float:
+        """Throughput."""
+        return float(self.rows.sum() / self.batch_s.sum())
+
+    def batch_ms(self, percentile: float) -> float:
+        """Return a percentile of the time per batch, in milliseconds."""
+        return float(1e3 * np.percentile(self.batch_s, percentile))
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time that the model waited for data, 0..1."""
+        return 1 - float(self.step_s.sum() / self.batch_s.sum())
+
+
+class Trainer:
+    """Trains a small network, one epoch at a time: AdamW, with a warm-up and then a cosine to 0.
+
+    The loader keeps partial images in memory. Where a GPU is found the network is there; the data are made on the CPU.
+
+    Args:
+        source: Labels are classes, counted from 0.
+        recipe: Leaves images of at least 32 x 32 pixels.
+        planner: Its seed is also that of the initial weights. No global random state is touched.
+        epochs: Length of the learning rate's schedule.
+        learning_rate: The highest of the schedule.
+        progress: Show a bar on stderr, if that is a terminal.
+
+    Raises:
+        ConfigurationError: If `epochs` or `learning_rate` is not positive, or the parts do not fit together.
+        OutOfMemoryError: If the partial images exceed the memory at hand.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        planner: Planner,
+        *,
+        epochs: int,
+        learning_rate: float = 0.01,
+        progress: bool = False,
+    ) -> None:
+        if epochs < 1:
+            raise ConfigurationError(f"epochs must be at least 1, got {epochs}; 5 is a start")
+        if not 0 < learning_rate < float("inf"):
+            raise ConfigurationError(f"learning rate must be a positive number, got {learning_rate}; 0.01 is usual")
+        self._planner = planner
+        self._progress = progress
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(planner.seed)
+            model = SmallResNet(int(source.labels.max()) + 1, size=recipe.output.size)
+        self._model = model.to(self._device)
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
+        )
+        self._store = MemoryStore()
+        self._loader = Loader(source, recipe, planner, self._store)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory set aside for partial images."""
+        return self._store.nbytes
+
+    def epoch(self) -> EpochReport:
+        """Train on the next epoch."""
+        epoch = self._loader.epoch
+        recomputed = self._loader.stats().recomputed
+        rows, batch_s, step_s = [], [], []
+        # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
+        sums = torch.zeros(2, device=self._device)
+        disable = None if self._progress else True
+        with tqdm(self._loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=disable) as bar:
+            ended = time.perf_counter()
+            for images, labels in bar:
+                arrived = time.perf_counter()
+                sums += self._step(images.to(self._device), labels.to(self._device))
+                now = time.perf_counter()
+                rows.append(len(labels))
+                batch_s.append(now - ended)
+                step_s.append(now - arrived)
+                ended = now
+        # The plan is what is served, but for versions that the store has lost.
+        planned = sum(int(plan.miss.sum()) for plan in self._planner.epoch(epoch))
+        misses = planned + self._loader.stats().recomputed - recomputed
+        loss, accuracy = (sums / sum(rows)).tolist()
+        return EpochReport(
+            epoch=epoch,
+            rows=np.array(rows),
+            batch_s=np.array(batch_s),
+            step_s=np.array(step_s),
+            hits=sum(rows) - misses,
+            misses=misses,
+            loss=loss,
+            accuracy=accuracy,
+        )
+
+    def close(self) -> None:
+        """End the loader and let the cache go."""
+        self._loader.close()
+        self._store.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""
+        logits = self._model(images)
+        loss = nn.functional.cross_entropy(logits, labels)
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._optimizer.step()
+        self._schedule.step()
+        correct = (logits.detach().argmax(dim=1) == labels).sum()
+        return torch.stack([loss.detach() * len(labels), correct.float()])

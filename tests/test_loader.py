@@ -1,0 +1,361 @@
+"""The loader: epochs, positions, the DALI iterator in front of it, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import threading
+import weakref
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dalirefurb import (
+    Arrays,
+    Custom,
+    FileList,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    Standard,
+    rand_augment,
+    simple,
+)
+from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
+from tests.pictures import write_folder
+
+SIZE = 32
+NUM_SAMPLES = 14
+BATCH_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
+
+
+def refurbish(**changes: Any) -> Refurbish:
+    return Refurbish(NUM_SAMPLES, **{"batch_size": BATCH_SIZE, "reuse_factor": 2, **changes})
+
+
+def make(folder: ImageFolder, **changes: Any) -> Loader:
+    arguments: dict[str, Any] = {
+        "recipe": simple(SIZE),
+        "planner": refurbish(),
+        "store": MemoryStore(),
+        **changes,
+    }
+    return Loader(folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments)
+
+
+def planned_labels(folder: ImageFolder, epoch: int) -> list[list[int]]:
+    return [folder.labels[plan.indices].tolist() for plan in refurbish().epoch(epoch)]
+
+
+def test_batches_are_the_planned_ones_in_the_planned_order(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        for epoch in range(3):
+            assert [labels.tolist() for _, labels in loader] == planned_labels(folder, epoch)
+
+
+def test_images_are_float_nchw_and_labels_int64(folder: ImageFolder) -> None:
+    with make(folder, recipe=simple(SIZE, dtype="float16")) as loader:
+        images, labels = next(iter(loader))
+    assert images.shape == (BATCH_SIZE, 3, SIZE, SIZE)
+    assert images.dtype == torch.float16
+    assert labels.dtype == torch.int64
+    assert labels.shape == (BATCH_SIZE,)
+
+
+def test_length_is_that_of_an_epoch_with_its_short_last_batch(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        lengths = [len(labels) for _, labels in loader]
+        assert len(loader) == len(lengths) == 4
+        assert lengths == [4, 4, 4, 2]
+
+
+def test_served_images_stay_valid_after_the_loader_is_closed(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        kept = [images for _ in range(3) for images, _ in loader]
+        copies = [images.clone() for images in kept]
+    gc.collect()
+    assert all(torch.equal(image, copy) for image, copy in zip(kept, copies, strict=True))
+
+
+def test_leaving_an_epoch_early_begins_the_next_one(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        list(islice(loader, 2))
+        assert [labels.tolist() for _, labels in loader] == planned_labels(folder, 1)
+
+
+def test_an_iterator_that_was_never_asked_leaves_the_epoch_unserved(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        iter(loader)
+        assert [labels.tolist() for _, labels in loader] == planned_labels(folder, 0)
+
+
+def test_set_epoch_chooses_the_next_epoch(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        loader.set_epoch(5)
+        assert [labels.tolist() for _, labels in loader] == planned_labels(folder, 5)
+        list(islice(loader, 1))
+        loader.set_epoch(1)
+        assert [labels.tolist() for _, labels in loader] == planned_labels(folder, 1)
+        assert loader.epoch == 2
+        with pytest.raises(ConfigurationError, match="at least 0, got -1"):
+            loader.set_epoch(-1)
+
+
+def test_jumping_back_and_forth_serves_the_same_tensors_as_going_straight(folder: ImageFolder) -> None:
+    recipe = rand_augment(SIZE)
+
+    def epoch(loader: Loader, number: int) -> list[torch.Tensor]:
+        loader.set_epoch(number)
+        return [images.clone() for images, _ in loader]
+
+    with make(folder, recipe=recipe, store=None) as loader:
+        expected = {number: epoch(loader, number) for number in range(5)}
+    with make(folder, recipe=recipe) as loader:
+        for number in (3, 0, 1, 4, 2, 2, 3):
+            for one, other in zip(expected[number], epoch(loader, number), strict=True):
+                assert torch.equal(one, other)
+
+
+def test_a_jump_leaves_room_for_what_the_new_epoch_stores(folder: ImageFolder) -> None:
+    store = MemoryStore()
+    with make(folder, store=store) as loader:
+        for number in (0, 7, 2, 9):
+            loader.set_epoch(number)
+            for _ in loader:
+                pass
+        assert loader.stats().declined == 0
+
+
+# ---- state
+
+
+def test_restoring_at_every_batch_serves_the_same_remaining_tensors(folder: ImageFolder) -> None:
+    recipe = rand_augment(SIZE)
+    with make(folder, recipe=recipe) as loader:
+        states = [json.loads(json.dumps(loader.state_dict()))]
+        expected = []
+        for _ in range(3):
+            for images, labels in loader:
+                expected.append((images.clone(), labels.tolist()))
+                states.append(json.loads(json.dumps(loader.state_dict())))
+    with make(folder, recipe=recipe) as warm:
+        for served, state in enumerate(states[:-1]):
+            warm.load_state_dict(state)
+            epochs_left = 3 - state["epoch"]
+            rest = [(images.clone(), labels.tolist()) for _ in range(epochs_left) for images, labels in warm]
+            assert len(rest) == len(expected) - served
+            for (images, labels), (wanted_images, wanted_labels) in zip(rest, expected[served:], strict=True):
+                assert labels == wanted_labels
+                assert torch.equal(images, wanted_images)
+
+
+def test_a_state_is_small_json(folder: ImageFolder) -> None:
+    with make(folder, recipe=rand_augment(SIZE)) as loader:
+        assert len(json.dumps(loader.state_dict())) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"planner": refurbish(seed=1)}, "planner.seed"),
+        ({"planner": refurbish(reuse_factor=3)}, "planner.reuse_factor"),
+        ({"recipe": simple(SIZE, split=1)}, "recipe.split"),
+        ({"recipe": simple(SIZE, mean=(0.5, 0.5, 0.5))}, r"recipe.output.mean\[0\]"),
+    ],
+)
+def test_a_state_of_another_configuration_is_refused_by_the_names_of_what_differs(
+    folder: ImageFolder, changes: dict[str, Any], key: str
+) -> None:
+    with make(folder) as loader, make(folder, **changes) as other:
+        with pytest.raises(StateMismatchError, match=key) as caught:
+            other.load_state_dict(loader.state_dict())
+        assert len(caught.value.keys) >= 1
+
+
+# ---- DALI's iterator
+
+
+def test_a_loop_written_for_dali_runs_unchanged_over_several_epochs(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        iterator = loader.dali_iterator()
+        assert isinstance(iterator, DALIGenericIterator)
+        assert len(iterator) == len(loader)
+        for epoch in range(3):
+            served = []
+            for batch in iterator:
+                assert batch[0]["data"].shape[1:] == (3, SIZE, SIZE)
+                served.append(batch[0]["label"].tolist())
+            assert served == planned_labels(folder, epoch)
+            iterator.reset()
+
+
+def test_reset_between_epochs_is_optional(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        iterator = loader.dali_iterator()
+        served = [[batch[0]["label"].tolist() for batch in iterator] for _ in range(2)]
+    assert served == [planned_labels(folder, 0), planned_labels(folder, 1)]
+
+
+def test_next_without_a_loop_works_as_in_dali(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        iterator = loader.dali_iterator()
+        labels = [iterator.next()[0]["label"].tolist() for _ in range(len(iterator))]
+        assert labels == planned_labels(folder, 0)
+        with pytest.raises(StopIteration):
+            next(iterator)
+        iterator.reset()
+        assert next(iterator)[0]["label"].tolist() == planned_labels(folder, 1)[0]
+
+
+# ---- what is wrong
+
+
+def test_a_file_that_is_no_image_is_named(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, num_samples=8)
+    (root / "class_1" / "zzz.jpg").write_text("this is not an image, sorry")
+    source = ImageFolder(root)
+    with (
+        Loader(source, simple(SIZE), Standard(len(source), batch_size=4)) as loader,
+        pytest.raises(SampleError, match=r"zzz\.jpg.*not an image"),
+    ):
+        list(loader)
+
+
+def test_a_truncated_image_is_named(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, num_samples=8)
+    victim = root / "class_2" / "005.jpg"
+    victim.write_bytes(victim.read_bytes()[:-200])
+    source = ImageFolder(root)
+    for store in (None, MemoryStore()):
+        with (
+            Loader(source, simple(SIZE), Refurbish(8, batch_size=8, reuse_factor=2), store) as loader,
+            pytest.raises(SampleError, match=r"005\.jpg.*decoding failed") as caught,
+        ):
+            list(loader)
+        assert source.name(caught.value.index).endswith("005.jpg")
+
+
+def test_a_file_that_vanishes_is_named_and_the_loader_can_go_on(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=8))
+    path = next(tmp_path.rglob("003.jpg"))
+    content = path.read_bytes()
+    path.unlink()
+    with Loader(source, simple(SIZE), Standard(8, batch_size=4)) as loader:
+        with pytest.raises(SampleError, match=r"003\.jpg"):
+            list(loader)
+        path.write_bytes(content)
+        assert len(list(loader)) == 2
+
+
+def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> None:
+    def shrink(images: Any) -> Any:
+        from nvidia.dali import fn
+
+        return fn.resize(images, size=(SIZE // 2, SIZE // 2))
+
+    stages = [*simple(SIZE).stages, Custom(shrink, "shrink", size=(SIZE, SIZE))]
+    recipe = Recipe(stages, Output(SIZE), split=4)
+    with make(folder, recipe=recipe) as loader, pytest.raises(LoaderError, match=r"32, 32, 3.*\(16, 16, 3\).*shrink"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"planner": Standard(13, batch_size=4)}, "13 and 14"),
+        ({"recipe": simple(SIZE, raw=True)}, "starts from arrays, but the source gives encoded images"),
+        ({"replicas": 0}, "replicas must be a positive integer or None, got 0"),
+        ({"num_threads": True}, "num_threads must be a positive integer"),
+        ({"look_ahead": -1}, "look_ahead must be a positive integer"),
+        ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),
+        ({"partial_device": "tpu"}, "must be one of"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(folder, **changes)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_gpu_placement_without_a_gpu_is_refused(folder: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match="torch finds no CUDA device"):
+        make(folder, final_device="gpu")
+
+
+def test_a_store_that_would_not_fit_is_refused_with_both_numbers(folder: ImageFolder) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"GB.*GB"):
+        make(folder, store=MemoryStore(max_bytes=10_000))
+
+
+def test_a_closed_loader_says_so(folder: ImageFolder) -> None:
+    loader = make(folder)
+    list(islice(loader, 1))
+    loader.close()
+    loader.close()
+    with pytest.raises(LoaderError, match="closed"):
+        next(iter(loader))
+
+
+def test_a_loader_used_after_a_fork_is_refused(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        next(iter(loader))
+        loader._owner_pid = os.getpid() + 1
+        with pytest.raises(LoaderError, match="forked"):
+            next(iter(loader))
+
+
+def loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("dalirefurb")]
+
+
+def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
+    loader = make(folder)
+    next(iter(loader))
+    assert loader_threads()
+    loader.close()
+    assert not [name for name in loader_threads() if name == "dalirefurb-owner"]
+
+
+def test_a_loader_collected_in_the_middle_of_an_epoch_leaves_no_owner_thread(folder: ImageFolder) -> None:
+    loader = make(folder)
+    iterator = iter(loader)
+    next(iterator)
+    gone = weakref.ref(loader)
+    del loader, iterator
+    gc.collect()
+    assert gone() is None
+    assert "dalirefurb-owner" not in loader_threads()
+
+
+def test_file_list_and_multi_label_targets_are_served(folder: ImageFolder, tmp_path: Path) -> None:
+    root = write_folder(tmp_path, num_samples=6)
+    paths = sorted(root.rglob("*.jpg"))
+    labels = np.arange(12, dtype=np.float32).reshape(6, 2)
+    with Loader(FileList(paths, labels), simple(SIZE), Standard(6, batch_size=6)) as loader:
+        ((_, served),) = list(loader)
+    assert served.dtype == torch.float32
+    assert sorted(served[:, 0].tolist()) == [0, 2, 4, 6, 8, 10]
+
+
+def test_gray_arrays_are_served_as_colour() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, SIZE, SIZE), dtype=np.uint8)
+    recipe = Recipe([], Output(SIZE, mean=(0, 0, 0), std=(1, 1, 1)), split=0)
+    with Loader(Arrays(images, np.arange(6)), recipe, Standard(6, batch_size=6)) as loader:
+        ((served, labels),) = list(loader)
+    expected = torch.from_numpy(images[labels.numpy()].astype(np.float32) / 255)
+    for channel in range(3):
+        torch.testing.assert_close(served[:, channel], expected)

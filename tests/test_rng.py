@@ -1,0 +1,178 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from dalirefurb import rng
+
+ROWS = 1 << 15
+UNLIKELY = 1e-6
+
+GOLDEN_KEYS = [0x490A32D6978C23C8, 0xC899F0F44B8F7719]
+GOLDEN_UNIFORMS = [
+    [413209414498129, 7207319588648318, 6421555238219356],
+    [4065932495091178, 5887653018703101, 6514303981016281],
+    [3958038988319328, 8570607389096051, 6244357660142152],
+]
+GOLDEN_PERMUTATION = [4, 0, 5, 10, 9, 11, 3, 7, 6, 1, 2, 8]
+
+
+def draw(*, seed=0, purpose="flip", first=0, number=0, count=1, rows=ROWS):
+    indices = np.arange(first, first + rows)
+    return rng.uniforms(seed, purpose, indices, np.full(rows, number), count)
+
+
+def assert_even(cells, size):
+    """Chi-square: all `size` cells are equally likely."""
+    expected = len(cells) / size
+    statistic = ((np.bincount(cells, minlength=size) - expected) ** 2 / expected).sum()
+    assert UNLIKELY < chi2.sf(statistic, size - 1) < 1 - UNLIKELY
+
+
+def assert_unrelated(first, second):
+    """No linear correlation, and all 16 x 16 cells of the unit square are equally likely."""
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
+    assert_even((first * 16).astype(int) * 16 + (second * 16).astype(int), 256)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**31)), min_size=1, max_size=20),
+    data=st.data(),
+)
+def test_a_row_does_not_depend_on_which_other_rows_are_drawn_or_in_which_order(rows, data):
+    indices, numbers = np.array(rows).T
+    together = rng.uniforms(5, "crop", indices, numbers, 3)
+    chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=20)))
+    assert np.array_equal(rng.uniforms(5, "crop", indices[chosen], numbers[chosen], 3), together[chosen])
+
+
+@given(fewer=st.integers(0, 8), more=st.integers(8, 40))
+def test_a_column_does_not_depend_on_how_many_are_drawn(fewer, more):
+    assert np.array_equal(draw(count=fewer, rows=7), draw(count=more, rows=7)[:, :fewer])
+
+
+def test_drawing_leaves_the_indices_and_numbers_as_they_were():
+    indices, numbers = np.arange(5), np.arange(5)
+    rng.uniforms(0, "crop", indices, numbers, 2)
+    assert np.array_equal(indices, np.arange(5))
+    assert np.array_equal(numbers, np.arange(5))
+
+
+def test_no_rows_and_no_columns_are_fine():
+    assert draw(rows=0, count=3).shape == (0, 3)
+    assert draw(rows=3, count=0).shape == (3, 0)
+
+
+@pytest.mark.parametrize("column", [0, 1, 39])
+@pytest.mark.parametrize("number", [0, 1, 1_000_000])
+def test_uniforms_fill_the_unit_interval_evenly(number, column):
+    values = draw(number=number, count=40)[:, column]
+    assert values.min() >= 0
+    assert values.max() < 1
+    assert_even((values * 256).astype(int), 256)
+
+
+def test_uniforms_of_one_sample_over_its_servings_are_even():
+    values = rng.uniforms(0, "flip", np.full(ROWS, 17), np.arange(ROWS), 1)[:, 0]
+    assert_even((values * 256).astype(int), 256)
+
+
+def test_the_lowest_bits_of_uniforms_are_even():
+    values = draw()[:, 0] * 2**53
+    assert np.array_equal(values, np.floor(values))
+    assert_even(values.astype(np.int64) % 256, 256)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"first": 1},
+        {"first": 64},
+        {"number": 1},
+        {"number": 2},
+        {"number": ROWS},
+        {"seed": 1},
+        {"seed": -1},
+        {"seed": 2**64},
+        {"purpose": "flips"},
+        {"purpose": "crop"},
+    ],
+    ids=str,
+)
+def test_neighbouring_keys_are_unrelated(other):
+    assert_unrelated(draw()[:, 0], draw(**other)[:, 0])
+
+
+@pytest.mark.parametrize("distance", [1, 2, 4, 39])
+def test_neighbouring_draws_of_a_row_are_unrelated(distance):
+    values = draw(count=40)
+    assert_unrelated(values[:, 0], values[:, distance])
+    assert_unrelated(values[:, 0], np.roll(values[:, distance], 1))
+
+
+def test_index_and_number_do_not_stand_in_for_each_other():
+    index, number = np.divmod(np.arange(ROWS), 300)
+    assert_unrelated(
+        rng.uniforms(0, "flip", index, number, 1)[:, 0], rng.uniforms(0, "flip", number, index, 1)[:, 0]
+    )
+    assert_unrelated(
+        rng.uniforms(0, "flip", index, number, 1)[:, 0],
+        rng.uniforms(0, "flip", index + 1, number - 1 + 300, 1)[:, 0],
+    )
+
+
+def test_all_uniforms_of_a_run_are_distinct():
+    index, number = np.divmod(np.arange(ROWS), 128)
+    values = rng.uniforms(0, "flip", index, number, 8)
+    assert len(np.unique(values)) == values.size
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((0, "a", 1, 2), (0, "a", 2, 1)),
+        ((0, "a", 1, 2), (1, "a", 0, 2)),
+        ((0, "a", 12), (0, "a", 1, 2)),
+        ((0, "a", 1), (0, "a", "1")),
+        ((0, "a", "b"), (0, "ab")),
+        ((0, "a"), (0, "a", 0)),
+    ],
+)
+def test_purposes_are_told_apart(one, other):
+    assert rng.key(*one) != rng.key(*other)
+    assert not np.array_equal(rng.permutation(50, *one), rng.permutation(50, *other))
+
+
+def test_numpy_integers_mean_what_python_integers_mean():
+    assert rng.key(np.int64(3), "epoch", np.int32(4)) == rng.key(3, "epoch", 4)
+    assert rng.key(3, np.str_("epoch")) == rng.key(3, "epoch")
+
+
+@given(size=st.integers(0, 300), seed=st.integers(), purpose=st.text(max_size=5))
+def test_a_permutation_holds_each_number_once(size, seed, purpose):
+    order = rng.permutation(size, seed, purpose)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(size))
+
+
+def test_a_permutation_puts_every_number_anywhere():
+    orders = np.array([rng.permutation(8, 0, "order", epoch) for epoch in range(4000)])
+    for place in range(8):
+        assert_even(orders[:, place], 8)
+    assert_even(orders[:, 0] * 8 + orders[:, 1] - orders[:, 0] - (orders[:, 1] > orders[:, 0]), 56)
+
+
+def test_sort_keys_are_distinct_and_those_of_more_numbers_begin_alike():
+    keys = rng.sort_keys(ROWS, 3, "order")
+    assert len(np.unique(keys)) == ROWS
+    assert np.array_equal(rng.sort_keys(10, 3, "order"), keys[:10])
+
+
+def test_the_stream_is_the_published_one():
+    """Other values are a breaking change: every run's images and batches change with them."""
+    assert rng.key(0) == GOLDEN_KEYS[0]
+    assert rng.key(7, "flip", 3, "a") == GOLDEN_KEYS[1]
+    values = rng.uniforms(7, "flip", np.array([0, 1, 1_281_166]), np.array([0, 5, 89]), 3)
+    assert (values * 2**53).astype(np.int64).tolist() == GOLDEN_UNIFORMS
+    assert rng.permutation(12, 7, "order", 3).tolist() == GOLDEN_PERMUTATION

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.utils.dlpack
 from numpy.typing import NDArray
 
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
@@ -201,7 +202,7 @@ class Engine:
                     self._submit(ticket)
                 self._collect(in_flight[0])
                 in_flight.popleft()
-        except BaseException as error:  # noqa: BLE001 - whatever happened belongs to the caller of `take`
+        except BaseException as error:  # whatever happened belongs to the caller of `take`
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -336,7 +337,9 @@ class Engine:
             for stage, arrays in partial.items()
             for name, values in arrays.items()
         }
-        feeds |= {f"{stage}/{name}": values for stage, arrays in final.items() for name, values in arrays.items()}
+        feeds |= {
+            f"{stage}/{name}": values for stage, arrays in final.items() for name, values in arrays.items()
+        }
         data: list[NDArray[np.uint8]] = [_NO_SAMPLE[self._recipe.encoded]] * count
         for row, sample in zip(rows.tolist(), samples.data, strict=True):
             data[row] = sample
@@ -377,7 +380,7 @@ class Engine:
             misses=len(ticket.rows),
             recomputed=int((~ticket.plan.miss[ticket.rows]).sum()),
         )
-        self._hand_over(Served(ticket.position, torch.from_dlpack(images), ticket.plan.indices))
+        self._hand_over(Served(ticket.position, torch.utils.dlpack.from_dlpack(images), ticket.plan.indices))
         if self._store is not None:
             began = time.perf_counter()
             self._settle(ticket, computed, self._store)

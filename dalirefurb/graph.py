@@ -137,7 +137,7 @@ class Graph:
             images = cached if self.partial_device == "cpu" else cached.gpu()
         else:
             images = partial_part(self.recipe, nodes, self.partial_device)
-        _, computed = fn._conditional.split(images, predicate=hit)
+        _, computed = fn._conditional.split(images, predicate=hit)  # type: ignore[attr-defined]
         outputs = final_part(self.recipe, self._on_final_device(images), nodes)
         return outputs, computed if self.partial_device == "cpu" else computed.cpu()
 
@@ -316,7 +316,8 @@ class HeaderReader:
         self._pipeline.schedule_run()
         try:
             (shapes,) = self._pipeline.share_outputs()
-            return np.array(np.asarray(shapes.as_tensor()))
+            peeked: NDArray[np.int64] = np.array(np.asarray(shapes.as_tensor()), dtype=np.int64)
+            return peeked
         finally:
             self._pipeline.release_outputs()
 
@@ -327,7 +328,9 @@ def _peek_shapes() -> Node:
 
 def first_undecodable(encoded: Sequence[NDArray[np.uint8]]) -> tuple[int, str] | None:
     """Decode samples one by one on the CPU; return the row that fails and why, or None if all succeed."""
-    pipeline = pipeline_def(_decode_whole)(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    pipeline = pipeline_def(_decode_whole)(
+        batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
+    )
     pipeline.build()
     for row, sample in enumerate(encoded):
         pipeline.feed_input("sample", [sample])

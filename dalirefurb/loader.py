@@ -108,7 +108,7 @@ class Loader:
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def _open(self, store: Store, source: Source, recipe: Recipe, reader: Reader) -> None:
-        partial = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}
+        partial: dict[str, Any] = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}
         partial |= {"seed": self._planner.seed, "stages": [stage.fingerprint() for stage in recipe.partial]}
         slots = self._planner.peak_slots
         shape = None if source.image_shape is None else (source.image_shape[0], source.image_shape[1])
@@ -305,7 +305,5 @@ def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
         )
     if isinstance(saved, list) and isinstance(present, list) and len(saved) == len(present):
         pairs = zip(saved, present, strict=True)
-        return tuple(
-            leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]")
-        )
+        return tuple(leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]"))
     return () if saved == present else (path,)

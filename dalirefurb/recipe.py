@@ -1,8 +1,8 @@
 """What is done to an image, and how much of it is cached? Ordered stages, and where they split.
 
-    encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
-               └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘
-                                                                     split
+encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
+           └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘
+                                                                 split
 """
 
 from __future__ import annotations
@@ -154,9 +154,7 @@ class Recipe:
         return self._size(self.partial, entering)
 
     @staticmethod
-    def _size(
-        stages: tuple[Stage, ...], entering: tuple[int, int] | None = None
-    ) -> tuple[int, int] | None:
+    def _size(stages: tuple[Stage, ...], entering: tuple[int, int] | None = None) -> tuple[int, int] | None:
         size = entering
         for stage in stages:
             if stage.fixed_size is not None:

@@ -60,7 +60,7 @@ def uniforms(
     rows = _mix((rows ^ key(seed, purpose, "number")) + numbers.astype(np.uint64) * _GOLDEN)
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     bits = _mix(rows[:, None] + counters)
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:

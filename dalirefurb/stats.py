@@ -47,7 +47,5 @@ class Stats:
 
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(
-            **{
-                field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)
-            }
+            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         )

@@ -170,7 +170,9 @@ class Trainer:
         if epochs < 1:
             raise ConfigurationError(f"epochs must be at least 1, got {epochs}; 5 is a start")
         if not 0 < learning_rate < float("inf"):
-            raise ConfigurationError(f"learning rate must be a positive number, got {learning_rate}; 0.01 is usual")
+            raise ConfigurationError(
+                f"learning rate must be a positive number, got {learning_rate}; 0.01 is usual"
+            )
         self._planner = planner
         self._progress = progress
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, Stats, rand_augment
+from dalirefurb import (
+    Arrays,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Recipe,
+    Refurbish,
+    Standard,
+    Stats,
+    rand_augment,
+)
 from dalirefurb.plan import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Image, Lease
@@ -97,7 +106,9 @@ def serve(
 
 def assert_same(expected: Batches, actual: Batches) -> None:
     assert len(expected) == len(actual)
-    for number, ((images, labels), (other_images, other_labels)) in enumerate(zip(expected, actual, strict=True)):
+    for number, ((images, labels), (other_images, other_labels)) in enumerate(
+        zip(expected, actual, strict=True)
+    ):
         assert torch.equal(labels, other_labels), f"labels of batch {number}"
         assert torch.equal(images, other_images), f"images of batch {number}"
 
@@ -176,8 +187,12 @@ def test_tensors_are_the_same_whatever_the_store_does(
     assert (stats.recomputed == 0) == intact
 
 
-@pytest.mark.parametrize(("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)])
-@pytest.mark.parametrize(("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
+@pytest.mark.parametrize(
+    ("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)]
+)
+@pytest.mark.parametrize(
+    ("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")]
+)
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     order: str,
     split: int | str,

@@ -30,7 +30,13 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
+from dalirefurb.errors import (
+    ConfigurationError,
+    LoaderError,
+    OutOfMemoryError,
+    SampleError,
+    StateMismatchError,
+)
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -54,7 +60,9 @@ def make(folder: ImageFolder, **changes: Any) -> Loader:
         "store": MemoryStore(),
         **changes,
     }
-    return Loader(folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments)
+    return Loader(
+        folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments
+    )
 
 
 def planned_labels(folder: ImageFolder, epoch: int) -> list[list[int]]:
@@ -269,7 +277,10 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
 
     stages = [*simple(SIZE).stages, Custom(shrink, "shrink", size=(SIZE, SIZE))]
     recipe = Recipe(stages, Output(SIZE), split=4)
-    with make(folder, recipe=recipe) as loader, pytest.raises(LoaderError, match=r"32, 32, 3.*\(16, 16, 3\).*shrink"):
+    with (
+        make(folder, recipe=recipe) as loader,
+        pytest.raises(LoaderError, match=r"32, 32, 3.*\(16, 16, 3\).*shrink"),
+    ):
         list(loader)
 
 
@@ -285,7 +296,9 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
         ({"partial_device": "tpu"}, "must be one of"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[str, Any], message: str) -> None:
+def test_parts_that_do_not_fit_are_refused(
+    folder: ImageFolder, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(folder, **changes)
 

@@ -7,6 +7,7 @@ encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -100,9 +101,7 @@ class Recipe:
     def _count(self, split: int | str) -> int:
         names = [stage.name for stage in self.stages]
         if isinstance(split, str) and split not in names:
-            raise ConfigurationError(
-                f"there is no stage {split!r} to split at; the stages are {', '.join(names)}"
-            )
+            raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
         count = names.index(split) if isinstance(split, str) else split
         least = 1 if self.encoded else 0
         if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= len(names):
@@ -166,11 +165,14 @@ class Recipe:
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON; the split is not part of it at reuse factor 1 only."""
-        return {
+        values = {
             "stages": [stage.fingerprint() for stage in self.stages],
             "split": self.split,
             "output": self.output.fingerprint(),
         }
+        # As it looks once it was saved and loaded: tuples become lists.
+        as_loaded: dict[str, Any] = json.loads(json.dumps(values))
+        return as_loaded
 
 
 def draw(

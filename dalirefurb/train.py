@@ -21,16 +21,19 @@ from dalirefurb.recipe import Recipe
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 
-_GRID = 16
+_LEAST_SIZE = 32
+_SEEN_SIZE = 56
+_PATCH = 4
 _WARM_UP = 0.15
 _WEIGHT_DECAY = 0.05
 
 
 class SmallResNet(nn.Module):
-    """A residual network of 75,000 weights that costs a CPU core about half a millisecond per training image.
+    """A residual network of 78,000 weights that costs a CPU core about half a millisecond per training image.
 
-    The stem cuts an image into about 16 x 16 patches, whatever its size; three residual blocks follow, the
-    second and third at half the resolution and twice the width.
+    Large images are averaged to 56 .. 111 pixels a side, which needs no gradient.
+    The stem cuts the result into patches of 4 x 4; three residual blocks follow, the second and third at half the
+    resolution and twice the width.
 
     Args:
         num_classes: Length of the output.
@@ -43,13 +46,13 @@ class SmallResNet(nn.Module):
 
     def __init__(self, num_classes: int, *, size: int = 224, width: int = 16) -> None:
         super().__init__()
-        if size < 2 * _GRID:
+        if size < _LEAST_SIZE:
             raise ConfigurationError(
-                f"the network needs images of at least {2 * _GRID} pixels, got {size}; pass a larger size"
+                f"the network needs images of at least {_LEAST_SIZE} pixels, got {size}; pass a larger size"
             )
-        patch = size // _GRID
         self.layers = nn.Sequential(
-            nn.Conv2d(3, width, patch, stride=patch, bias=False),
+            nn.AvgPool2d(max(1, size // _SEEN_SIZE)),
+            nn.Conv2d(3, width, _PATCH, stride=_PATCH, bias=False),
             nn.BatchNorm2d(width),
             nn.ReLU(inplace=True),
             _ResidualBlock(width, width, stride=1),

@@ -84,9 +84,7 @@ def test_a_batch_plan_has_the_types_of_its_contract():
 def test_cutting_an_epoch_into_batches_loses_no_row_and_no_eviction(num_rows, batch_size):
     rows, odd = np.arange(num_rows), np.arange(num_rows) % 2 == 1
     plans: list[BatchPlan] = list(
-        batch_plans(
-            indices=rows, version=rows, serving=rows, miss=odd, keep=~odd, evict=odd, batch_size=batch_size
-        )
+        batch_plans(indices=rows, version=rows, serving=rows, miss=odd, keep=~odd, evict=odd, batch_size=batch_size)
     )
     assert len(plans) == -(-num_rows // batch_size)
     for number, plan in enumerate(plans):

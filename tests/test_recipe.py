@@ -81,16 +81,12 @@ def test_a_split_outside_the_stages_is_refused(split):
 
 @pytest.mark.parametrize("split", [-1, 3, False, 0.0], ids=repr)
 def test_a_split_outside_the_stages_for_arrays_is_refused(split):
-    with pytest.raises(
-        ConfigurationError, match=rf"in 0..2, got {split!r}; the stages are random_crop, flip"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"in 0..2, got {split!r}; the stages are random_crop, flip"):
         Recipe(RAW, Output(32), split)
 
 
 def test_a_split_at_an_unknown_stage_is_refused():
-    with pytest.raises(
-        ConfigurationError, match=f"no stage 'flop' to split at; the stages are {', '.join(NAMES)}"
-    ):
+    with pytest.raises(ConfigurationError, match=f"no stage 'flop' to split at; the stages are {', '.join(NAMES)}"):
         Recipe(STAGES, Output(32), "flop")
     with pytest.raises(ConfigurationError, match=r"decoding is always partial\), got 'decode'"):
         Recipe(STAGES, Output(32), "decode")
@@ -98,9 +94,7 @@ def test_a_split_at_an_unknown_stage_is_refused():
 
 def test_stages_of_one_name_are_refused():
     stages = [*STAGES, HorizontalFlip(), RandomCrop(32, margin=0)]
-    with pytest.raises(
-        ConfigurationError, match=r"but 'flip', 'random_crop' occurs more than once; pass name="
-    ):
+    with pytest.raises(ConfigurationError, match=r"but 'flip', 'random_crop' occurs more than once; pass name="):
         Recipe(stages, Output(32), 1)
 
 
@@ -121,9 +115,7 @@ def test_decoding_that_does_not_come_first_is_refused():
     ],
 )
 def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, found):
-    with pytest.raises(
-        ConfigurationError, match=f"the output's size 28 x 28, got {found}; end with a crop or"
-    ):
+    with pytest.raises(ConfigurationError, match=f"the output's size 28 x 28, got {found}; end with a crop or"):
         Recipe(stages, Output(28), 1)
 
 
@@ -247,17 +239,13 @@ def test_a_custom_stage_works_in_the_partial_and_in_the_final_part(split):
 
 def test_a_custom_stage_may_be_a_lambda_and_change_the_size():
     images = [np.asarray(picture(k, height=32, width=32)) for k in range(3)]
-    crop = Custom(
-        lambda node: fn.crop(node, crop=(16, 16), crop_pos_x=0.0, crop_pos_y=0.0), "corner", size=(16, 16)
-    )
+    crop = Custom(lambda node: fn.crop(node, crop=(16, 16), crop_pos_x=0.0, crop_pos_y=0.0), "corner", size=(16, 16))
     served = serve(Recipe([crop], levels(16), 1), images)
     assert np.array_equal(served, np.stack(images)[:, :16, :16].transpose(0, 3, 1, 2))
 
 
 def test_a_custom_stage_that_is_no_function_is_refused():
-    with pytest.raises(
-        ConfigurationError, match="stage 'invert': function must be callable, got 3; pass a function"
-    ):
+    with pytest.raises(ConfigurationError, match="stage 'invert': function must be callable, got 3; pass a function"):
         Custom(3, "invert")
 
 
@@ -267,9 +255,7 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
         Loader(Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), num_threads=1) as loader,
-        pytest.raises(
-            LoaderError, match=r"shape \(32, 32, 3\), got \(16, 16, 3\).*halve, flip\) declares another"
-        ),
+        pytest.raises(LoaderError, match=r"shape \(32, 32, 3\), got \(16, 16, 3\).*halve, flip\) declares another"),
     ):
         list(loader)
 
@@ -278,9 +264,7 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
 @pytest.mark.parametrize("split", [0, 1])
 def test_dalis_own_random_operators_are_refused_by_name(split, caching):
     graph = Graph(Recipe([Custom(noisy, "noisy")], Output(32), split), caching=caching)
-    with pytest.raises(
-        ConfigurationError, match=r"DALI's random operator 'noise__Gaussian'.*in a Stage of your own"
-    ):
+    with pytest.raises(ConfigurationError, match=r"DALI's random operator 'noise__Gaussian'.*in a Stage of your own"):
         graph.serialize(max_batch_size=4, num_threads=1)
 
 
@@ -335,6 +319,12 @@ def test_a_recipes_fingerprint_covers_stages_their_order_split_and_output():
     ]
     assert len({json.dumps(variant.fingerprint()) for variant in variants}) == len(variants)
     assert Recipe([crop, flip], Output(32), "flip").fingerprint() == variants[0].fingerprint()
+
+
+def test_a_recipes_fingerprint_survives_being_saved_and_loaded():
+    stages = [described for described in CHANGES if isinstance(described, RandomResizedCrop | Custom)]
+    fingerprint = Recipe([*stages, Custom(halve, "halve", size=(16, 16))], Output(16), 1).fingerprint()
+    assert json.loads(json.dumps(fingerprint)) == fingerprint
 
 
 def test_a_custom_stages_fingerprint_does_not_see_its_function():

@@ -38,12 +38,8 @@ def planners(draw, *, waiting=True, ablations=True, coverage=(1.0, 0.6, 0.01)):
         shards=shards,
         coverage=draw(st.sampled_from(coverage)),
         drop_last=drop_last,
-        evict_shuffler=draw(
-            st.sampled_from([EvictShuffler(), ReferenceCount()] if ablations else [EvictShuffler()])
-        ),
-        batch_shuffler=draw(
-            st.sampled_from([BatchShuffler(), PlainShuffler()] if ablations else [BatchShuffler()])
-        ),
+        evict_shuffler=draw(st.sampled_from([EvictShuffler(), ReferenceCount()] if ablations else [EvictShuffler()])),
+        batch_shuffler=draw(st.sampled_from([BatchShuffler(), PlainShuffler()] if ablations else [BatchShuffler()])),
     )
 
 
@@ -76,9 +72,7 @@ def test_an_epoch_serves_each_sample_at_most_once_in_len_batches(planner):
         assert len(set(served.tolist())) == len(served)
         if planner.drop_last or planner.shards > 1:
             assert sizes[-1] == planner.batch_size
-            assert len(planner) == planner.num_samples // planner.shards // (
-                planner.batch_size // planner.shards
-            )
+            assert len(planner) == planner.num_samples // planner.shards // (planner.batch_size // planner.shards)
         else:
             assert sorted(served) == list(range(planner.num_samples))
 
@@ -88,6 +82,7 @@ def test_an_epoch_serves_each_sample_at_most_once_in_len_batches(planner):
 @example(planner=Refurbish(60, batch_size=6, reuse_factor=3, batch_shuffler=PlainShuffler()))
 @example(planner=Refurbish(403, batch_size=8, reuse_factor=5, shards=4))
 @example(planner=Refurbish(400, batch_size=8, reuse_factor=3, coverage=0.5))
+@example(planner=Refurbish(61, batch_size=8, reuse_factor=3, shards=2, evict_shuffler=ReferenceCount()))
 def test_executing_the_plans_never_exceeds_the_peak_and_every_hit_is_stored(planner):
     """Frees, then stores, after each batch; each shard by itself."""
     stored: dict[int, int] = {}
@@ -284,9 +279,7 @@ def test_only_hits_wait_after_the_first_epoch_and_no_version_is_lost(shards, cov
     uses = Counter()
     for epoch in range(10):
         uses.update(zip(joined(planner, epoch, "indices"), joined(planner, epoch, "version"), strict=True))
-    covered = set().union(
-        *(joined(planner, epoch, "indices")[joined(planner, epoch, "keep")] for epoch in range(3))
-    )
+    covered = set().union(*(joined(planner, epoch, "indices")[joined(planner, epoch, "keep")] for epoch in range(3)))
     for (index, version), count in uses.items():
         if version > 0 and index in covered:
             assert count in (2, 3) if version < 8 else count <= 2
@@ -406,9 +399,7 @@ def golden():
         "small": [
             {
                 "arguments": arguments,
-                "epochs": [
-                    [listed(plan) for plan in Refurbish(**arguments).epoch(epoch)] for epoch in range(4)
-                ],
+                "epochs": [[listed(plan) for plan in Refurbish(**arguments).epoch(epoch)] for epoch in range(4)],
             }
             for arguments in small
         ],

@@ -90,9 +90,7 @@ def test_the_plain_shuffler_varies_more_in_misses_per_batch():
     rows = [np.random.default_rng(0).permutation(size)]
     miss, keep = np.arange(size) % 3 == 0, np.ones(size, bool)
     misses = {
-        type(shuffler): [
-            miss[batch].sum() for batch in batches(arrange(shuffler, (rows, miss, keep, width)), width)
-        ]
+        type(shuffler): [miss[batch].sum() for batch in batches(arrange(shuffler, (rows, miss, keep, width)), width)]
         for shuffler in (BatchShuffler(), PlainShuffler())
     }
     assert np.ptp(misses[BatchShuffler]) <= 1

@@ -46,9 +46,7 @@ def test_a_folder_lists_images_in_torchvisions_order_with_its_labels(tmp_path: P
 
 
 def test_a_folder_counts_the_files_it_skips(tmp_path: Path) -> None:
-    source = ImageFolder(
-        fill(tmp_path, "a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/b/x.gif", "top.jpg")
-    )
+    source = ImageFolder(fill(tmp_path, "a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/b/x.gif", "top.jpg"))
     assert len(source) == 1
     assert source.skipped == 5
 
@@ -256,6 +254,8 @@ def test_a_fingerprint_changes_with_the_names_the_labels_and_their_order(tmp_pat
         FileList(paths, [0, 1]),
         FileList(paths, [1, 0]),
         FileList(paths, [0.0, 1.0]),
+        FileList(paths, np.array([0, 1], np.uint64)),
+        FileList(paths, [[0], [1]]),
         FileList(paths[::-1], [0, 1]),
         FileList(["a/1.jpg", "b/3.jpg"], [0, 1]),
     ]

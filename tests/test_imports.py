@@ -1,0 +1,195 @@
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dalirefurb
+
+PACKAGE = Path(dalirefurb.__file__).parent
+ANYTHING = None
+
+PLANNER = {"errors", "plan", "rng", "shuffle", "numpy"}
+STAGE = {"augment", "errors", "numpy", "nvidia"}
+FILES = {"errors", "numpy"}
+
+# Who may import whom. A name stands for a module of the package with all in it, or for a library; Python's own
+# are always allowed.
+MAY_IMPORT = {
+    # leaves
+    "errors": set(),
+    "rng": {"numpy"},
+    "stats": {"numpy"},
+    # what an epoch will do
+    "plan": PLANNER,
+    "shuffle": PLANNER,
+    "refurbish": PLANNER,
+    # where samples come from and where partial images wait
+    "source": FILES | {"source"},
+    "source.arrays": FILES | {"source.contract"},
+    "source.contract": FILES,
+    "source.files": FILES | {"source.contract"},
+    "store": FILES | {"store"},
+    "store.arena": FILES,
+    "store.available": FILES,
+    "store.contract": FILES,
+    "store.ledger": FILES,
+    "store.memory": FILES | {"store"},
+    # what is done to an image
+    "augment.stage": {"errors", "numpy", "nvidia"},
+    "augment.custom": STAGE,
+    "augment.geometry": STAGE,
+    "augment.operation_graph": STAGE,
+    "augment.operations": STAGE,
+    "augment.rand_augment": STAGE,
+    "recipe": {"augment", "errors", "rng", "numpy"},
+    "presets": {"augment", "errors", "recipe"},
+    "graph": {"augment", "errors", "recipe", "numpy", "nvidia"},
+    # where they meet
+    "reader": {"errors", "graph", "source", "numpy"},
+    "engine": {"errors", "graph", "plan", "reader", "recipe", "source", "stats", "store", "numpy", "torch"},
+    "loader": {
+        *("augment", "dali_iterator", "engine", "errors", "graph", "plan", "reader", "recipe", "rng", "source"),
+        *("stats", "store", "numpy", "torch"),
+    },
+    "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
+    # programs
+    "": ANYTHING,
+    "__main__": ANYTHING,
+    "cli": ANYTHING,
+    "demo": ANYTHING,
+    "train": ANYTHING,
+}
+
+
+def module_name(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(source, module, *, is_package=False):
+    """Name what a module imports, anywhere in it: modules of the package without its name, and libraries."""
+    package = ["dalirefurb", *module.split(".")] if module else ["dalirefurb"]
+    package = package if is_package else package[:-1]
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {origin if _is_no_module(origin, alias.name) else f"{origin}.{alias.name}" for alias in node.names}
+    ours = {name.partition(".")[2] for name in names if name.split(".")[0] == "dalirefurb"}
+    others = {name.split(".")[0] for name in names} - {"dalirefurb"} - sys.stdlib_module_names
+    return ours | others
+
+
+def _is_no_module(origin, name):
+    """Whether `from origin import name` takes a name out of a module rather than a module of the package."""
+    folder = PACKAGE.joinpath(*origin.split(".")[1:])
+    return not (origin.split(".")[0] == "dalirefurb" and any((folder / end).exists() for end in (name, f"{name}.py")))
+
+
+def allows(allowed, name):
+    return any(name == entry or name.startswith(f"{entry}.") for entry in allowed)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_the_table_allows(module):
+    assert module in MAY_IMPORT, (
+        f"dalirefurb.{module} is not in the table: add to MAY_IMPORT which modules and libraries it may import, "
+        f"in the directions that the other rows show"
+    )
+    allowed = MAY_IMPORT[module]
+    path = MODULES[module]
+    names = imported(path.read_text(), module, is_package=path.name == "__init__.py")
+    if allowed is not ANYTHING:
+        forbidden = sorted(name for name in names if not allows(allowed, name))
+        assert not forbidden, f"dalirefurb.{module} may import {sorted(allowed)}, but imports {forbidden}"
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("import torch.nn as nn", "torch"),
+        ("from nvidia.dali import fn", "nvidia"),
+        ("from dalirefurb import rng", "rng"),
+        ("from dalirefurb import Loader", ""),
+        ("from dalirefurb.store.memory import MemoryStore", "store.memory"),
+        ("from dalirefurb.store import memory", "store.memory"),
+        ("import dalirefurb.graph", "graph"),
+        ("from . import contract", "store.contract"),
+        ("from .contract import Store", "store.contract"),
+        ("from .. import graph", "graph"),
+        ("def late():\n    import torch", "torch"),
+        ("if TYPE_CHECKING:\n    from dalirefurb.loader import Loader", "loader"),
+    ],
+)
+def test_imports_are_found_wherever_and_however_they_are_written(statement, name):
+    assert imported(statement, "store.memory") == {name}
+
+
+def test_pythons_own_modules_need_no_permission():
+    assert (
+        imported("from __future__ import annotations\nimport os.path\nfrom collections.abc import Set", "rng") == set()
+    )
+
+
+def test_the_table_keeps_the_layers_apart():
+    """The table may grow, but not into a circle between these."""
+    upper = {"engine", "loader", "dali_iterator", "cli", "demo", "train", "torch"}
+    for module, allowed in MAY_IMPORT.items():
+        if allowed is not ANYTHING and module not in upper:
+            assert not allowed & upper, module
+    for module in ("plan", "shuffle", "refurbish", "recipe", "presets", "stats", "reader"):
+        assert "nvidia" not in MAY_IMPORT[module]
+    assert not MAY_IMPORT["graph"] & {"plan", "shuffle", "refurbish", "store"}
+
+
+def loaded_after(statement):
+    """Run a statement in a fresh interpreter; return which heavy libraries it loaded and what it printed."""
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    *printed, modules = done.stdout.splitlines()
+    return {"torch", "nvidia.dali", "cupy"} & set(modules.split()), printed
+
+
+def test_importing_the_package_loads_neither_torch_nor_dali_and_lists_the_public_names():
+    heavy, printed = loaded_after("import dalirefurb\nprint(*dir(dalirefurb))")
+    assert heavy == set()
+    assert printed == [" ".join(dalirefurb.__all__)]
+    assert {"Arrays", "ImageFolder", "Loader", "MemoryStore", "Recipe", "Refurbish", "Standard"} <= {
+        *dalirefurb.__all__
+    }
+
+
+def test_planning_storing_reading_and_describing_load_neither_torch_nor_dali():
+    names = "Arrays, Custom, FileList, ImageFolder, MemoryStore, Output, Recipe, Refurbish, Standard, rand_augment"
+    heavy, _ = loaded_after(
+        f"from dalirefurb import {names}\nrand_augment(32)\nRefurbish(8, batch_size=4, reuse_factor=2)"
+    )
+    assert heavy == set()
+
+
+@pytest.mark.parametrize("name", dalirefurb.__all__)
+def test_a_public_name_is_there_and_is_called_so(name):
+    assert getattr(dalirefurb, name).__name__ == name
+
+
+def test_type_checkers_see_the_public_names():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.asname: f"{node.module}" for node in block.body for alias in node.names}
+    assert sorted(seen) == dalirefurb.__all__
+    for name, home in seen.items():
+        assert getattr(importlib.import_module(home), name) is getattr(dalirefurb, name)
+
+
+def test_an_unknown_name_is_refused_as_python_does():
+    with pytest.raises(AttributeError, match="module 'dalirefurb' has no attribute 'Loaders'"):
+        dalirefurb.Loaders  # noqa: B018

@@ -32,6 +32,7 @@ _QUALITY = 90
 _GRAIN = 8.0
 _GRAIN_MARGIN = 256
 _DESCRIPTION = "dalirefurb-demo.json"
+_PACKAGES = {"Pillow": "PIL", "scikit-image": "skimage"}
 _PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -81,9 +82,7 @@ class Photographs:
         try:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
-            temporary = tempfile.TemporaryDirectory(
-                prefix="dalirefurb-demo-", dir=parent, ignore_cleanup_errors=True
-            )
+            temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent, ignore_cleanup_errors=True)
         except OSError as error:
             raise ConfigurationError(
                 f"the folder must be writable, but {error.filename} is not: {error.strerror}; name another"
@@ -168,9 +167,7 @@ class _Sheet:
         cos, sin = scale * math.cos(angle), scale * math.sin(angle)
         x, y = WIDTH / 2, HEIGHT / 2
         turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
-        image = self._image.transform(
-            (WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR
-        )
+        image = self._image.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
         gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
         image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
         left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
@@ -199,7 +196,8 @@ def _paths() -> list[Path]:
             'pip install "dalirefurb[demo]"'
         )
     spec = specs["scikit-image"]
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     folder = Path(spec.origin).parent / "data"
     absent = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
     if absent:
@@ -208,9 +206,6 @@ def _paths() -> list[Path]:
             f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
         )
     return [folder / name for name in _PHOTOGRAPHS]
-
-
-_PACKAGES = {"Pillow": "PIL", "scikit-image": "skimage"}
 
 
 def _words(description: dict[str, int]) -> str:

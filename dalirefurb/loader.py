@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from dalirefurb import rng
 from dalirefurb.augment.geometry import Device
-from dalirefurb.engine import Engine, Position
+from dalirefurb.engine import Engine
+from dalirefurb.exchange import Position
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.graph import Graph, Replica, versions
 from dalirefurb.plan import Planner

@@ -41,9 +41,7 @@ def serve(
     return np.array(replica.collect()[0])
 
 
-def sizes(
-    recipe: Recipe, samples: Sequence[NDArray[np.uint8]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def sizes(recipe: Recipe, samples: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return heights and widths."""
     if recipe.encoded:
         return HeaderReader(MAX_BATCH_SIZE).sizes(samples)

@@ -226,18 +226,21 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
-@pytest.mark.xfail(reason="an error of a batch in preparation overtakes the batches in flight")
-@pytest.mark.parametrize("kind", KINDS)
+OVERTAKEN = pytest.mark.xfail(reason="an error of a batch in preparation overtakes the batches in flight")
+
+
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=OVERTAKEN) for kind in KINDS[:-1]), KINDS[-1]])
 def test_batches_before_a_bad_file_are_served(tmp_path, kind):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))
     planner = Standard(24, batch_size=4)
     plans = list(planner.epoch(0))
     write_bad(Path(source.name(int(plans[3].indices[0]))), kind)
-    count = 0
-    with Loader(source, WINDOW, planner, num_threads=1, look_ahead=3) as loader, pytest.raises(SampleError):
-        for _ in loader:
-            count += 1
-    assert count == 3
+    with Loader(source, WINDOW, planner, num_threads=1, look_ahead=3) as loader:
+        batches = iter(loader)
+        for _ in plans[:3]:
+            next(batches)
+        with pytest.raises(SampleError):
+            next(batches)
 
 
 @pytest.fixture(scope="module")

@@ -67,12 +67,8 @@ def published_window(uniforms, height, width, scale, ratio):
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-@pytest.mark.parametrize(
-    "size", [(375, 500), (500, 333), (64, 64), (31, 200), (1, 1000), (3, 3), (10, 5000), (1, 1)]
-)
-@pytest.mark.parametrize(
-    ("scale", "ratio"), [((0.08, 1), (3 / 4, 4 / 3)), ((0.9, 1), (0.5, 2)), ((0.2, 0.2), (1, 1))]
-)
+@pytest.mark.parametrize("size", [(375, 500), (500, 333), (64, 64), (31, 200), (1, 1000), (3, 3), (10, 5000), (1, 1)])
+@pytest.mark.parametrize(("scale", "ratio"), [((0.08, 1), (3 / 4, 4 / 3)), ((0.9, 1), (0.5, 2)), ((0.2, 0.2), (1, 1))])
 def test_windows_are_those_of_the_published_procedure(size, scale, ratio):
     height, width = size
     uniforms, arrays = drawn(RandomResizedCrop(224, scale, ratio), height=height, width=width, rows=500)
@@ -153,9 +149,7 @@ def test_crops_of_photographs_are_resized_as_pillow_does(photos, interpolation, 
     encoded = [np.fromfile(path, np.uint8) for path in paths]
     heights, widths = sizes(recipe, encoded)
     indices = np.arange(len(paths))
-    arrays, _, _ = draw(
-        (stage,), seed=0, indices=indices, numbers=0 * indices, heights=heights, widths=widths
-    )
+    arrays, _, _ = draw((stage,), seed=0, indices=indices, numbers=0 * indices, heights=heights, widths=widths)
     windows = arrays[stage.name]
     served = serve(recipe, encoded)
     for path, image, start, shape in zip(paths, served, windows["start"], windows["shape"], strict=True):
@@ -174,9 +168,7 @@ def test_crops_of_photographs_are_resized_as_pillow_does(photos, interpolation, 
 @pytest.mark.parametrize("field", ["scale", "ratio"])
 @pytest.mark.parametrize("interval", [(0, 1), (0.5, 0.4), (-1, 1), (math.nan, 1)])
 def test_an_impossible_interval_is_refused(field, interval):
-    with pytest.raises(
-        ConfigurationError, match=rf"random_resized_crop: {field} must be two numbers with 0 < low"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"random_resized_crop: {field} must be two numbers with 0 < low"):
         RandomResizedCrop(224, **{field: interval})
 
 
@@ -208,9 +200,7 @@ def test_resize_makes_the_shorter_side_the_size_and_rounds_the_longer_down(heigh
 
 
 def test_resize_makes_images_of_the_sizes_it_announces():
-    images = [
-        np.asarray(picture(k, height=h, width=w)) for k, (h, w) in enumerate([(31, 40), (57, 24), (20, 20)])
-    ]
+    images = [np.asarray(picture(k, height=h, width=w)) for k, (h, w) in enumerate([(31, 40), (57, 24), (20, 20)])]
     stage = Resize(20)
     for image in images:
         (height,), (width,) = stage.output_sizes(np.array(image.shape[:1]), np.array(image.shape[1:2]))
@@ -261,9 +251,7 @@ def test_a_random_crop_pads_with_black():
             assert np.array_equal(crop, padded[row : row + 32, column : column + 32].transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize(
-    "crop", [RandomCrop(28, margin=4), RandomCrop(32, margin=8, padding=4)], ids=["crop", "pad"]
-)
+@pytest.mark.parametrize("crop", [RandomCrop(28, margin=4), RandomCrop(32, margin=8, padding=4)], ids=["crop", "pad"])
 def test_every_split_of_crop_and_flip_serves_the_same_bits(crop):
     images = [np.asarray(picture(k, height=32, width=32)) for k in range(64)]
     recipe = Recipe([crop, HorizontalFlip()], Output(crop.size), 0)
@@ -272,9 +260,7 @@ def test_every_split_of_crop_and_flip_serves_the_same_bits(crop):
 
 
 def test_an_image_of_another_size_is_refused():
-    with pytest.raises(
-        ConfigurationError, match=r"random_crop: images must be 32 x 32 pixels .* got 32 x 33; put a"
-    ):
+    with pytest.raises(ConfigurationError, match=r"random_crop: images must be 32 x 32 pixels .* got 32 x 33; put a"):
         drawn(RandomCrop(32, margin=8, padding=4), height=32, width=33)
 
 
@@ -381,9 +367,7 @@ def test_decoding_a_region_equals_decoding_the_whole_and_slicing(regions, mode, 
     height, width = 93, 151
     file = io.BytesIO()
     picture(1, height=height, width=width).convert(mode).save(file, **options)
-    _, arrays = drawn(
-        RandomResizedCrop(8, scale=(0.001, 1), ratio=(0.1, 10)), height=height, width=width, rows=60
-    )
+    _, arrays = drawn(RandomResizedCrop(8, scale=(0.001, 1), ratio=(0.1, 10)), height=height, width=width, rows=60)
     corners = [
         (0, 0, height, width),
         (height - 1, width - 1, 1, 1),

@@ -113,9 +113,7 @@ def test_neighbouring_draws_of_a_row_are_unrelated(distance):
 
 def test_index_and_number_do_not_stand_in_for_each_other():
     index, number = np.divmod(np.arange(ROWS), 300)
-    assert_unrelated(
-        rng.uniforms(0, "flip", index, number, 1)[:, 0], rng.uniforms(0, "flip", number, index, 1)[:, 0]
-    )
+    assert_unrelated(rng.uniforms(0, "flip", index, number, 1)[:, 0], rng.uniforms(0, "flip", number, index, 1)[:, 0])
     assert_unrelated(
         rng.uniforms(0, "flip", index, number, 1)[:, 0],
         rng.uniforms(0, "flip", index + 1, number - 1 + 300, 1)[:, 0],
@@ -145,8 +143,9 @@ def test_purposes_are_told_apart(one, other):
 
 
 def test_numpy_integers_mean_what_python_integers_mean():
-    assert rng.key(np.int64(3), "epoch", np.int32(4)) == rng.key(3, "epoch", 4)
-    assert rng.key(3, np.str_("epoch")) == rng.key(3, "epoch")
+    # The values are written out, since `key` remembers what it gave for an equal purpose.
+    assert rng.key(np.int64(3), np.str_("epoch"), np.int32(4)) == 0x8B7DF197387E6D44
+    assert rng.key(3, "epoch", 4) == 0x8B7DF197387E6D44
 
 
 @given(size=st.integers(0, 300), seed=st.integers(), purpose=st.text(max_size=5))

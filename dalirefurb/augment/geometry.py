@@ -47,9 +47,7 @@ class Decode(Stage):
         """
         from nvidia.dali import fn
 
-        return fn.decoders.image_slice(
-            encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device)
-        )
+        return fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device))
 
     def _arguments(self, device: Device) -> dict[str, Any]:
         from nvidia.dali.types import DALIImageType
@@ -128,9 +126,7 @@ class RandomResizedCrop(Window):
         """Return `size` for both."""
         return np.full_like(heights, self.size), np.full_like(widths, self.size)
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows; see `Stage.draw`."""
         count = len(uniforms)
         attempts = uniforms.reshape(count, self.ATTEMPTS, 4)
@@ -183,9 +179,7 @@ class RandomResizedCrop(Window):
         """Resize."""
         from nvidia.dali import fn
 
-        return fn.resize(
-            images, size=(self.size, self.size), interp_type=interpolation_type(self.interpolation)
-        )
+        return fn.resize(images, size=(self.size, self.size), interp_type=interpolation_type(self.interpolation))
 
 
 @dataclass(frozen=True)
@@ -209,9 +203,7 @@ class Resize(Stage):
         shorter = np.minimum(heights, widths)
         return self.size * heights // shorter, self.size * widths // shorter
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the sizes; see `Stage.draw`."""
         return {"size": np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)}
 
@@ -272,9 +264,7 @@ class RandomCrop(Stage):
         """Return `size` for both."""
         return np.full_like(heights, self.size), np.full_like(widths, self.size)
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
 
         Raises:
@@ -348,9 +338,7 @@ class HorizontalFlip(Stage):
         """Mirrored or not."""
         return np.array([self.probability, 1 - self.probability])
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw whether to mirror; see `Stage.draw`."""
         return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
 

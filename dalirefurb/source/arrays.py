@@ -72,7 +72,5 @@ def _checked_images(images: Any) -> NDArray[np.uint8]:
             f"but have {array.shape}: {remedy}"
         )
     if array.size == 0:
-        raise ConfigurationError(
-            f"images must not be empty, but have shape {array.shape}: pass at least one image"
-        )
+        raise ConfigurationError(f"images must not be empty, but have shape {array.shape}: pass at least one image")
     return array

@@ -70,20 +70,15 @@ class Source(ABC):
 def checked_labels(labels: Any, count: int, items: str) -> NDArray[Any]:
     """Return labels as a C-contiguous numeric array of `count` rows."""
     if count == 0:
-        raise ConfigurationError(
-            f"there must be at least one sample, but {items} is empty: check where they come from"
-        )
+        raise ConfigurationError(f"there must be at least one sample, but {items} is empty: check where they come from")
     array = as_array(labels, "labels")
     if array.dtype.kind not in "biuf":
         raise ConfigurationError(
-            f"labels must be numbers, but are {array.dtype}: number names by "
-            "np.unique(labels, return_inverse=True)[1]"
+            f"labels must be numbers, but are {array.dtype}: number names by np.unique(labels, return_inverse=True)[1]"
         )
     if array.ndim == 0 or len(array) != count:
         given = "a single number" if array.ndim == 0 else len(array)
-        raise ConfigurationError(
-            f"there must be one label per sample, but there are {given} for {count} {items}"
-        )
+        raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")
     return np.ascontiguousarray(array)
 
 

@@ -101,9 +101,7 @@ class ImageFolder(Source):
         layout = f"{self._root} must hold one folder per class, images in them (root/class/image.jpg)"
         if not self.classes:
             found = f"{len(images)} images directly in it" if images else "none"
-            raise ConfigurationError(
-                f"{layout}, but holds {found}: move them into class folders, or use FileList"
-            )
+            raise ConfigurationError(f"{layout}, but holds {found}: move them into class folders, or use FileList")
         self.skipped += len(images)
         self._paths: list[str] = []
         counts = []

@@ -51,9 +51,7 @@ class Opening:
                 "pass None if samples vary in size"
             )
         if self.slots < 0:
-            raise ConfigurationError(
-                f"slots must be at least 0, but is {self.slots}: pass the plan's peak_slots"
-            )
+            raise ConfigurationError(f"slots must be at least 0, but is {self.slots}: pass the plan's peak_slots")
         if (shape is None) != (self.arena_bytes > 0):
             raise ConfigurationError(
                 f"arena_bytes must be positive if slot_shape is None, otherwise 0, but is {self.arena_bytes} "
@@ -71,9 +69,7 @@ class Opening:
         Raises:
             StoreError: An attribute differs; the message names each with both values.
         """
-        pairs = (
-            (field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)
-        )
+        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
         differences = [f"{name} {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs]
         if differences:
             raise StoreError(f"the store is open for {'; '.join(differences)}: close it first")
@@ -85,9 +81,7 @@ class Opening:
             ConfigurationError: There are not `count`, or one is no HWC uint8 image of the slots' shape.
         """
         if len(samples) != count:
-            raise ConfigurationError(
-                f"put needs one sample per index, but got {len(samples)} for {count} indices"
-            )
+            raise ConfigurationError(f"put needs one sample per index, but got {len(samples)} for {count} indices")
         for row, sample in enumerate(samples):
             if sample.dtype != np.uint8 or sample.ndim != 3 or sample.size == 0:
                 raise ConfigurationError(
@@ -131,9 +125,7 @@ class Lease:
 
     __slots__ = ("_on_release", "found", "samples")
 
-    def __init__(
-        self, found: NDArray[np.bool_], samples: list[Image | None], on_release: Callable[[], None]
-    ) -> None:
+    def __init__(self, found: NDArray[np.bool_], samples: list[Image | None], on_release: Callable[[], None]) -> None:
         self.found = found
         self.samples = samples
         self._on_release: Callable[[], None] | None = on_release

@@ -11,20 +11,18 @@ fed, and any number of copies of it (`Replica`) serve the same tensors.
 
 from __future__ import annotations
 
-import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
-from nvidia.dali.pipeline import Pipeline, pipeline_def
+from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomCrop, Window
 from dalirefurb.augment.stage import Node, Stage
-from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.recipe import Output, Recipe
 
 Feed = NDArray[Any] | Sequence[NDArray[Any]]
@@ -199,150 +197,3 @@ def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:
         std=[255 * value for value in output.std],
         **fused,
     )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what computes pixels: DALI and its codecs."""
-    import nvidia.dali
-    from nvidia import nvimgcodec
-
-    return {"dali": nvidia.dali.__version__, "nvimgcodec": nvimgcodec.__version__}
-
-
-class Replica:
-    """One running copy of a graph. It has one owner thread; `submit` does not block, `collect` does."""
-
-    def __init__(self, graph: Graph, serialized: bytes, *, num_threads: int, device_id: int | None) -> None:
-        self._inputs = graph.inputs
-        self._caching = graph.caching
-        self._rebuild: Callable[[], Pipeline] = lambda: Pipeline.deserialize(
-            serialized,
-            num_threads=num_threads,
-            device_id=device_id,
-            prefetch_queue_depth=1,
-            exec_pipelined=True,
-            exec_async=True,
-            exec_dynamic=True,
-        )
-        self._pipeline = self._rebuild()
-
-    def submit(self, feeds: Mapping[str, Feed]) -> None:
-        """Start one batch.
-
-        An input that is wrong would stay at the head of DALI's queue for ever, so lengths are checked first.
-        """
-        lengths = {declared.name: len(feeds[declared.name]) for declared in self._inputs}
-        if len(set(lengths.values())) > 1:
-            raise LoaderError(f"all inputs of a batch must have the same length, got {lengths}")
-        for declared in self._inputs:
-            self._pipeline.feed_input(declared.name, feeds[declared.name])
-        self._pipeline.schedule_run()
-
-    def collect(self) -> tuple[Any, list[NDArray[np.uint8]]]:
-        """Wait for the oldest batch.
-
-        Returns:
-            The final images as a DALI tensor (owning its memory), and the computed partial images, HWC uint8, misses
-            only, in order; they are views of one buffer, to be copied by whoever keeps them.
-
-        Raises:
-            GraphError: If an operator failed; that batch is lost, the replica goes on.
-        """
-        try:
-            outputs = self._pipeline.share_outputs()
-            self._pipeline.release_outputs()
-        except RuntimeError as error:
-            raise GraphError(str(error)) from error
-        computed = [np.asarray(outputs[1][i]) for i in range(len(outputs[1]))] if self._caching else []
-        return outputs[0].as_tensor(), computed
-
-    def restart(self) -> None:
-        """Forget all batches in flight."""
-        self._pipeline = self._rebuild()
-
-
-class GraphError(Exception):
-    """DALI failed; `reason` is the operator's own message, `row` the row among the misses, where it is known."""
-
-    def __init__(self, message: str) -> None:
-        inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
-        row = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
-        self.reason = (inner.group(1) if inner else message).strip()
-        self.row = int(row.group(1)) if row else None
-        super().__init__(self.reason)
-
-
-class HeaderReader:
-    """Tells the size of encoded images from their headers, as DALI's decoder will see it: orientation applied.
-
-    Thread-safe; one small pipeline behind a lock.
-    """
-
-    def __init__(self, max_batch_size: int) -> None:
-        self._lock = threading.Lock()
-        self._max_batch_size = max_batch_size
-        self._pipeline: Pipeline | None = None
-
-    def sizes(self, encoded: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return heights and widths in pixels, each of shape (n,).
-
-        Raises:
-            GraphError: If a header cannot be read; `row` names the first such sample.
-        """
-        if not encoded:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        with self._lock:
-            try:
-                shapes = self._peek(encoded)
-            except RuntimeError:
-                shapes = np.stack([self._peek_one(row, sample) for row, sample in enumerate(encoded)])
-        return shapes[:, 0], shapes[:, 1]
-
-    def _peek_one(self, row: int, sample: NDArray[np.uint8]) -> NDArray[np.int64]:
-        try:
-            return self._peek([sample])[0]
-        except RuntimeError as error:
-            failure = GraphError(str(error))
-            failure.row = row
-            raise failure from error
-
-    def _peek(self, encoded: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
-        if self._pipeline is None:
-            self._pipeline = pipeline_def(_peek_shapes)(
-                batch_size=self._max_batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1
-            )
-            self._pipeline.build()
-        self._pipeline.feed_input("sample", list(encoded))
-        self._pipeline.schedule_run()
-        try:
-            (shapes,) = self._pipeline.share_outputs()
-            peeked: NDArray[np.int64] = np.array(np.asarray(shapes.as_tensor()), dtype=np.int64)
-            return peeked
-        finally:
-            self._pipeline.release_outputs()
-
-
-def _peek_shapes() -> Node:
-    return fn.peek_image_shape(Input("sample", "uint8", 1).node())
-
-
-def first_undecodable(encoded: Sequence[NDArray[np.uint8]]) -> tuple[int, str] | None:
-    """Decode samples one by one on the CPU; return the row that fails and why, or None if all succeed."""
-    pipeline = pipeline_def(_decode_whole)(
-        batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
-    )
-    pipeline.build()
-    for row, sample in enumerate(encoded):
-        pipeline.feed_input("sample", [sample])
-        pipeline.schedule_run()
-        try:
-            pipeline.share_outputs()
-        except RuntimeError as error:
-            return row, GraphError(str(error)).reason
-        finally:
-            pipeline.release_outputs()
-    return None
-
-
-def _decode_whole() -> Node:
-    return Decode().decode(Input("sample", "uint8", 1).node(), "cpu")

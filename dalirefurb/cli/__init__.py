@@ -1,0 +1,27 @@
+"""The command line: `dalirefurb train FOLDER` and `dalirefurb demo`.
+
+Exit status: 0 done; 1 a sample cannot be read or decoded; 2 anything else to correct; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from dalirefurb.cli.arguments import parser
+from dalirefurb.errors import DalirefurbError, SampleError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that `arguments`, or else the command line, names; return the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except DalirefurbError as error:
+        # A message from a decoder can have several lines.
+        sys.stderr.write(f"dalirefurb: error: {' '.join(str(error).split())}\n")
+        return 1 if isinstance(error, SampleError) else 2
+    except KeyboardInterrupt:
+        sys.stderr.write("dalirefurb: interrupted\n")
+        return 130
+    return 0

@@ -1,0 +1,141 @@
+"""What do the commands do? They import torch and DALI when they run, after what can be checked without."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dalirefurb.recipe import Recipe
+    from dalirefurb.source import ImageFolder
+    from dalirefurb.train import EpochReport, Trainer
+
+FULL = {"images": 2000, "epochs": 5, "batch_size": 64, "size": 224}
+"""What the demo does by default."""
+
+QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
+"""What it does with --quick."""
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train on a folder, and print a row per epoch."""
+    source = _source(options.folder)
+    from dalirefurb.presets import rand_augment
+    from dalirefurb.refurbish import Refurbish
+    from dalirefurb.train import Trainer
+
+    recipe = rand_augment(
+        options.size,
+        layers=options.layers,
+        magnitude=options.magnitude,
+        order=options.order,
+        split=options.split,
+    )
+    planner = Refurbish(
+        len(source), batch_size=options.batch_size, reuse_factor=options.reuse_factor, seed=options.seed
+    )
+    _share_cores()
+    with Trainer(
+        source, recipe, planner, epochs=options.epochs, learning_rate=options.learning_rate, progress=True
+    ) as trainer:
+        _say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
+        _say(_stages(recipe, trainer, reuse_factor=planner.reuse_factor))
+        _say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
+        for _ in range(options.epochs):
+            _say(_row(trainer.epoch()))
+
+
+def _source(folder: str) -> ImageFolder:
+    """List the images before anything slow is imported."""
+    from dalirefurb.source import ImageFolder
+
+    return ImageFolder(folder)
+
+
+def demo(options: argparse.Namespace) -> None:
+    """Make images, train on them in three ways, and print a table."""
+    from dalirefurb.demo import HEIGHT, WIDTH, Photographs
+
+    for name, value in (QUICK if options.quick else FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    photographs = Photographs(options.images, options.seed)
+    with ExitStack() as stack:
+        folder = stack.enter_context(photographs.folder(options.folder, progress=True))
+        source = _source(str(folder))
+        from dalirefurb.compare import compare, explanation, table
+        from dalirefurb.presets import rand_augment
+        from dalirefurb.refurbish import Refurbish
+        from dalirefurb.train import Trainer
+
+        def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
+            planner = Refurbish(
+                len(source), batch_size=options.batch_size, reuse_factor=reuse_factor, seed=options.seed
+            )
+            return stack.enter_context(Trainer(source, recipe, planner, epochs=options.epochs, progress=True))
+
+        _share_cores()
+        paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
+        trainers = {
+            "standard": trainer(paper, 1),
+            "refurbished": trainer(paper, options.reuse_factor),
+            "refurbished, crop last": trainer(crop_last, options.reuse_factor),
+        }
+        step_ms = 1e3 * trainers["standard"].step_alone_s()
+        _say(
+            f"{len(source)} JPEGs of {WIDTH} x {HEIGHT} pixels in {len(source.classes or ())} classes. "
+            f"Each run trains the same network, epoch by epoch in turn:\n"
+        )
+        runs = compare(trainers, epochs=options.epochs, say=_say)
+    after = (
+        "after the first epoch, which only misses" if options.epochs > 1 else "of the first epoch, which only misses"
+    )
+    _say(f"\nmedians {after}; reuse factor {options.reuse_factor}:\n")
+    _say(table(runs))
+    _say(f"\n{explanation(runs, step_ms=step_ms, cores=len(os.sched_getaffinity(0)))}")
+
+
+def _share_cores() -> None:
+    """Leave half the cores to the loader. torch's threads wait by spinning, which slows both where they are full."""
+    import torch
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))
+
+
+def _count(source: ImageFolder) -> str:
+    """Say how much there is.
+
+    >>> _count(type("Source", (), {"classes": ["cat", "dog"], "skipped": 1, "__len__": lambda self: 10})())
+    '10 images in 2 classes (1 other file ignored)'
+    """
+    assert source.classes is not None
+    classes = "1 class" if len(source.classes) == 1 else f"{len(source.classes)} classes"
+    skipped = "" if not source.skipped else f" ({source.skipped} other file{'s' * (source.skipped > 1)} ignored)"
+    return f"{len(source)} images in {classes}{skipped}"
+
+
+def _stages(recipe: Recipe, trainer: Trainer, *, reuse_factor: int) -> str:
+    """Say what is cached, and what is fresh."""
+    partial, final = (" > ".join(stage.name for stage in stages) for stages in (recipe.partial, recipe.final))
+    if reuse_factor == 1:
+        return f"standard: nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
+    return (
+        f"reuse factor {reuse_factor}: cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); "
+        f"fresh: {final or 'nothing'}"
+    )
+
+
+def _row(report: EpochReport) -> str:
+    return (
+        f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
+        f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
+        f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,102 @@
+"""Which training is faster, side by side? Runs take turns, an epoch each, so that a busy machine slows all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from dalirefurb.train import EpochReport, Trainer
+
+_MADE_AHEAD = 6
+"""Batches at an epoch's start that may have been made during other runs' turns; they are not timed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the runs compared.
+
+    Attributes:
+        name: For the table.
+        reports: One per epoch, the first, which only misses, included.
+    """
+
+    name: str
+    reports: list[EpochReport]
+
+    @property
+    def timed(self) -> list[EpochReport]:
+        """The epochs after the first, if there are any, without the batches made ahead."""
+        return [report.after(_MADE_AHEAD) for report in self.reports[1:] or self.reports]
+
+    @property
+    def images_per_s(self) -> float:
+        """Median throughput of the timed epochs."""
+        return float(np.median([report.images_per_s for report in self.timed]))
+
+    @property
+    def misses(self) -> float:
+        """Median misses of a timed epoch."""
+        return float(np.median([report.misses for report in self.timed]))
+
+    @property
+    def batch_ms(self) -> float:
+        """Median time per batch, in milliseconds."""
+        return float(np.median([report.batch_ms(50) for report in self.timed]))
+
+    @property
+    def accuracy(self) -> float:
+        """Of the last epoch, 0..1."""
+        return self.reports[-1].accuracy
+
+
+def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
+    """Train all, epoch by epoch in turn.
+
+    Args:
+        trainers: By name.
+        epochs: Of each.
+        say: Called with a line of throughputs for each epoch, and a heading before.
+    """
+    widths = [max(10, len(name)) for name in trainers]
+    runs = [Run(name, []) for name in trainers]
+    say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
+    for epoch in range(epochs):
+        for run, trainer in zip(runs, trainers.values(), strict=True):
+            run.reports.append(trainer.epoch())
+        figures = [run.reports[-1].after(_MADE_AHEAD).images_per_s for run in runs]
+        row = "   ".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, widths, strict=True))
+        say(f"{epoch:>5}   {row}   images/s{', all misses' if epoch == 0 else ''}")
+    return runs
+
+
+def table(runs: list[Run]) -> str:
+    """Set the runs beside the first one."""
+    width = max(len(run.name) for run in runs)
+    lines = [f"{'':<{width}}   images/s   speed-up   misses per epoch   ms per batch   accuracy"]
+    lines += [
+        f"{run.name:<{width}}   {run.images_per_s:>8.0f}   {run.images_per_s / runs[0].images_per_s:>7.2f}x"
+        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.accuracy:>8.1%}"
+        for run in runs
+    ]
+    return "\n".join(lines)
+
+
+def explanation(runs: list[Run], *, step_ms: float, cores: int) -> str:
+    """Say what the figures mean, and what they do not.
+
+    Args:
+        runs: The first is the standard.
+        step_ms: Milliseconds of the network's step on a batch while no data are prepared.
+        cores: Shared by the network and the loader.
+    """
+    first, *others = runs
+    best = max(others, key=lambda run: run.images_per_s)
+    return (
+        f"The network's own step, {step_ms:.0f} ms per batch when it has the {cores} cores to itself, is not "
+        f"shortened by a cache: of the {first.batch_ms:.0f} ms per batch only the rest can shrink, here to "
+        f"{best.batch_ms:.0f} ms in all ({best.name}).\n"
+        f"Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
+        f"that every run learns; differences of a few points are chance at this size."
+    )

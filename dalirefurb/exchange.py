@@ -1,0 +1,158 @@
+"""What does a batch take from the store, and what does it leave there? As the plan says, and never more.
+
+How it is intended to behave (if the code differs, that is a bug):
+
+* A row that the store does not hold is computed, whatever the plan expected.
+* A row whose version a batch ahead is computing waits until that batch has settled, then asks again.
+* A settled batch has first evicted what the plan no longer needs, then stored what it computed: a store of the
+  plan's `peak_slots` always has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.reader import Reader, Samples
+from dalirefurb.store import Lease, Store
+
+
+class Position(NamedTuple):
+    """A place in the stream of batches."""
+
+    epoch: int
+    batch: int
+
+
+@dataclass
+class Ticket:
+    """One batch on its way.
+
+    Attributes:
+        position: Which batch it is.
+        plan: Its rows.
+        rows: Those to compute, ascending.
+        reading: The source's samples for `rows`, in that order.
+        cached: The partial image of each row that the store lent, None for the others.
+        waiting: Rows to ask the store for again before submission, because batches ahead compute them.
+        waits_for: The last such batch.
+        leases: What keeps the cached images in place.
+    """
+
+    position: Position
+    plan: BatchPlan
+    rows: NDArray[np.int64]
+    reading: Future[Samples]
+    cached: list[NDArray[np.uint8] | None]
+    waiting: NDArray[np.int64]
+    waits_for: Position | None = None
+    leases: list[Lease] = field(default_factory=list)
+
+    @property
+    def coming(self) -> set[tuple[int, int]]:
+        """The (index, version) pairs that it will put into the store."""
+        return set(_pairs(self.plan, self.rows[self.plan.keep[self.rows]]))
+
+    def release(self) -> None:
+        """Give the cached images back."""
+        for lease in self.leases:
+            lease.release()
+
+
+class Exchange:
+    """Carries out the part of a plan that concerns the store. Without a store every row is computed."""
+
+    def __init__(self, planner: Planner, reader: Reader, store: Store | None) -> None:
+        self._planner = planner
+        self._reader = reader
+        self._store = store
+
+    def begin(self, start: Position) -> None:
+        """After a jump to `start`, evict every version that its epoch will not ask for any more."""
+        if self._store is None or not len(self._store):
+            return
+        indices, versions = [], []
+        for batch, plan in enumerate(self._planner.epoch(start.epoch)):
+            wanted = plan.keep if batch < start.batch else slice(None)
+            indices.append(plan.indices[wanted])
+            versions.append(plan.version[wanted])
+        self._store.retain(np.concatenate(indices), np.concatenate(versions))
+
+    def admit(self, position: Position, plan: BatchPlan, ahead: Iterable[Ticket]) -> Ticket:
+        """Lease what the store holds, and start to read what must be computed.
+
+        Args:
+            position: Which batch it is.
+            plan: Its rows.
+            ahead: The batches before it that have not settled, in order.
+        """
+        rows = np.arange(len(plan.indices))
+        if self._store is None:
+            return Ticket(position, plan, rows, self._reader.read(plan.indices), [None] * len(rows), rows[:0])
+        lease = self._store.get(plan.indices, plan.version)
+        rows = rows[~lease.found]
+        waiting, waits_for = _computed_ahead(plan, rows, ahead)
+        rows = np.setdiff1d(rows, waiting, assume_unique=True)
+        reading = self._reader.read(plan.indices[rows])
+        return Ticket(position, plan, rows, reading, list(lease.samples), waiting, waits_for, [lease])
+
+    def ask_again(self, ticket: Ticket) -> None:
+        """Lease what batches ahead have stored meanwhile; what they could not store is read and computed, too."""
+        if self._store is None or not len(ticket.waiting):
+            return
+        plan, waiting = ticket.plan, ticket.waiting
+        lease = self._store.get(plan.indices[waiting], plan.version[waiting])
+        ticket.leases.append(lease)
+        for row, image in zip(waiting.tolist(), lease.samples, strict=True):
+            ticket.cached[row] = image
+        lost = waiting[~lease.found]
+        if len(lost):
+            ticket.rows = np.union1d(ticket.rows, lost)
+            ticket.reading = self._reader.read(plan.indices[ticket.rows])
+
+    def settle(self, ticket: Ticket, computed: list[NDArray[np.uint8]]) -> NDArray[np.bool_]:
+        """Bring the store to where the plan wants it after a batch.
+
+        Args:
+            ticket: The batch.
+            computed: The partial images of `ticket.rows`, HWC uint8; copied where kept.
+
+        Returns:
+            For each image that the plan keeps, whether it was stored.
+        """
+        ticket.release()
+        if self._store is None:
+            return np.empty(0, np.bool_)
+        plan = ticket.plan
+        self._store.evict(plan.evict)
+        places = np.flatnonzero(plan.keep[ticket.rows])
+        rows = ticket.rows[places]
+        return self._store.put(plan.indices[rows], plan.version[rows], [computed[place] for place in places])
+
+
+def _pairs(plan: BatchPlan, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(zip(plan.indices[rows].tolist(), plan.version[rows].tolist(), strict=True))
+
+
+def _computed_ahead(
+    plan: BatchPlan, rows: NDArray[np.int64], ahead: Iterable[Ticket]
+) -> tuple[NDArray[np.int64], Position | None]:
+    """Return those of `rows` whose versions batches ahead are computing, and the last of these batches."""
+    expected = rows[~plan.miss[rows]]
+    waiting = np.zeros(len(expected), dtype=np.bool_)
+    waits_for = None
+    if len(expected):
+        pairs = _pairs(plan, expected)
+        for ticket in ahead:
+            coming = ticket.coming
+            found = np.array([pair in coming for pair in pairs])
+            if found.any():
+                waiting |= found
+                waits_for = ticket.position
+    return expected[waiting], waits_for

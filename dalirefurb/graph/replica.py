@@ -1,0 +1,85 @@
+"""How does a graph run? In replicas: copies of the pipeline, each fed and collected by one owner thread."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
+
+from dalirefurb.errors import LoaderError
+from dalirefurb.graph.description import Feed, Graph
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes pixels: DALI and its codecs."""
+    import nvidia.dali
+    from nvidia import nvimgcodec
+
+    return {"dali": nvidia.dali.__version__, "nvimgcodec": nvimgcodec.__version__}
+
+
+class Replica:
+    """One running copy of a graph. It has one owner thread; `submit` does not block, `collect` does."""
+
+    def __init__(self, graph: Graph, serialized: bytes, *, num_threads: int, device_id: int | None) -> None:
+        self._inputs = graph.inputs
+        self._caching = graph.caching
+        self._rebuild: Callable[[], Pipeline] = lambda: Pipeline.deserialize(
+            serialized,
+            num_threads=num_threads,
+            device_id=device_id,
+            prefetch_queue_depth=1,
+            exec_pipelined=True,
+            exec_async=True,
+            exec_dynamic=True,
+        )
+        self._pipeline = self._rebuild()
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Start one batch.
+
+        An input that is wrong would stay at the head of DALI's queue for ever, so lengths are checked first.
+        """
+        lengths = {declared.name: len(feeds[declared.name]) for declared in self._inputs}
+        if len(set(lengths.values())) > 1:
+            raise LoaderError(f"all inputs of a batch must have the same length, got {lengths}")
+        for declared in self._inputs:
+            self._pipeline.feed_input(declared.name, feeds[declared.name])
+        self._pipeline.schedule_run()
+
+    def collect(self) -> tuple[Any, list[NDArray[np.uint8]]]:
+        """Wait for the oldest batch.
+
+        Returns:
+            The final images as a DALI tensor (owning its memory), and the computed partial images, HWC uint8, misses
+            only, in order; they are views of one buffer, to be copied by whoever keeps them.
+
+        Raises:
+            GraphError: If an operator failed; that batch is lost, the replica goes on.
+        """
+        try:
+            outputs = self._pipeline.share_outputs()
+            self._pipeline.release_outputs()
+        except RuntimeError as error:
+            raise GraphError(str(error)) from error
+        computed = [np.asarray(outputs[1][i]) for i in range(len(outputs[1]))] if self._caching else []
+        return outputs[0].as_tensor(), computed
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
+        self._pipeline = self._rebuild()
+
+
+class GraphError(Exception):
+    """DALI failed; `reason` is the operator's own message, `row` the row among the misses, where it is known."""
+
+    def __init__(self, message: str) -> None:
+        inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
+        row = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
+        self.reason = (inner.group(1) if inner else message).strip()
+        self.row = int(row.group(1)) if row else None
+        super().__init__(self.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -83,20 +84,20 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def explanation(runs: list[Run], *, step_ms: float, cores: int) -> str:
+def explanation(runs: list[Run], *, step_ms: float) -> str:
     """Say what the figures mean, and what they do not.
 
     Args:
         runs: The first is the standard.
         step_ms: Milliseconds of the network's step on a batch while no data are prepared.
-        cores: Shared by the network and the loader.
     """
     first, *others = runs
     best = max(others, key=lambda run: run.images_per_s)
-    return (
-        f"The network's own step, {step_ms:.0f} ms per batch when it has the {cores} cores to itself, is not "
-        f"shortened by a cache: of the {first.batch_ms:.0f} ms per batch only the rest can shrink, here to "
-        f"{best.batch_ms:.0f} ms in all ({best.name}).\n"
-        f"Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
-        f"that every run learns; differences of a few points are chance at this size."
+    sentences = (
+        f"The network's own step takes {step_ms:.0f} ms per batch while no data are prepared, and no cache shortens "
+        f"it: of standard's {first.batch_ms:.0f} ms per batch only the rest can shrink, here to {best.batch_ms:.0f} ms "
+        f"in all ({best.name}), with network and data on the same cores.",
+        "Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
+        "that every run learns; differences of a few points are chance at this size.",
     )
+    return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)

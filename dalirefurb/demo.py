@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,8 @@ class Photographs:
             raise ConfigurationError(
                 f"images must be at least {len(_PHOTOGRAPHS)}, one per class, got {self.images}; 2000 is usual"
             )
+        if self.seed < 0:
+            raise ConfigurationError(f"seed must be at least 0, got {self.seed}; any such number will do")
 
     @contextmanager
     def folder(self, path: Path | None = None, *, progress: bool = False) -> Iterator[Path]:
@@ -75,27 +77,26 @@ class Photographs:
         Raises:
             ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.
         """
-        if path is not None and self._is_at(path):
-            yield path
-            return
-        parent = None if path is None else path.absolute().parent
-        try:
-            if parent is not None:
-                parent.mkdir(parents=True, exist_ok=True)
-            temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent, ignore_cleanup_errors=True)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the folder must be writable, but {error.filename} is not: {error.strerror}; name another"
-            ) from error
-        with temporary:
-            made = Path(temporary.name) / "images"
-            self._write(made, progress=progress)
+        with ExitStack() as stack:
             if path is None:
-                yield made
-                return
-            # Whole or not at all: an interrupted call leaves nothing at `path`.
-            made.rename(path)
-        yield path
+                path = stack.enter_context(self._made(None, progress=progress))
+            elif not self._is_at(path):
+                with self._made(path.absolute().parent, progress=progress) as made, _writing():
+                    # Whole or not at all: an interrupted call leaves nothing at `path`.
+                    made.rename(path)
+            yield path
+
+    @contextmanager
+    def _made(self, parent: Path | None, *, progress: bool) -> Iterator[Path]:
+        """Provide a new folder inside a temporary one in `parent`; what is left there is deleted in the end."""
+        with ExitStack() as stack:
+            with _writing():
+                if parent is not None:
+                    parent.mkdir(parents=True, exist_ok=True)
+                temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
+                made = Path(stack.enter_context(temporary)) / "images"
+                self._write(made, progress=progress)
+            yield made
 
     def _is_at(self, path: Path) -> bool:
         """Tell whether the folder is there; refuse to touch what is not the demo's."""
@@ -206,6 +207,18 @@ def _paths() -> list[Path]:
             f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
         )
     return [folder / name for name in _PHOTOGRAPHS]
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Tell of a folder that cannot be written, or of a full disk, as what it is."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the images' folder must be writable and have room, but {error.filename or 'writing'} fails: "
+            f"{error.strerror}; name another with --folder"
+        ) from error
 
 
 def _words(description: dict[str, int]) -> str:

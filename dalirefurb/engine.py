@@ -22,6 +22,7 @@ import torch
 import torch.utils.dlpack
 from numpy.typing import NDArray
 
+from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.exchange import Exchange, Position, Ticket
 from dalirefurb.feeds import Feeder
@@ -59,7 +60,8 @@ class Engine:
         source: Named in errors.
         recipe: What the replicas do.
         planner: What to serve.
-        store: Where partial images wait, open; None if the graph does not cache.
+        feeder: Lays out the inputs of the replicas' graph.
+        store: Where partial images wait, open; None if nothing is cached.
         replicas: Take batches in turn.
         reader: Reads what is computed.
         look_ahead: Batches submitted at a time; two more are admitted, so that their files are being read.
@@ -71,6 +73,7 @@ class Engine:
         source: Source,
         recipe: Recipe,
         planner: Planner,
+        feeder: Feeder,
         store: Store | None,
         replicas: list[Replica],
         reader: Reader,
@@ -83,7 +86,7 @@ class Engine:
         self._reader = reader
         self._look_ahead = look_ahead
         self._exchange = Exchange(planner, reader, store)
-        self._feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=store is not None)
+        self._feeder = feeder
         self._changed = threading.Condition()
         self._finished: deque[Served] = deque()
         self._error: BaseException | None = None
@@ -162,11 +165,7 @@ class Engine:
             self._exchange.begin(start)
             plans = self._plans(start)
             while not self._stopping:
-                while len(submitted) + len(admitted) < self._look_ahead + _READ_AHEAD:
-                    admitted.append(self._admit(plans, (*submitted, *admitted)))
-                while admitted and len(submitted) < self._look_ahead and _ready(admitted[0], submitted):
-                    submitted.append(admitted.popleft())
-                    self._submit(submitted[-1])
+                self._fill(plans, submitted, admitted)
                 self._collect(submitted[0])
                 submitted.popleft()
         except BaseException as error:  # Whatever happened belongs to the caller of `take`.
@@ -175,6 +174,22 @@ class Engine:
                 self._changed.notify_all()
         finally:
             self._abandon(submitted, admitted)
+
+    def _fill(
+        self, plans: Iterator[tuple[Position, BatchPlan]], submitted: deque[Ticket], admitted: deque[Ticket]
+    ) -> None:
+        """Admit and submit as many batches as may be ahead. An error waits until those before it are served."""
+        try:
+            while len(submitted) + len(admitted) < self._look_ahead + _READ_AHEAD:
+                admitted.append(self._admit(plans, (*submitted, *admitted)))
+            while admitted and len(submitted) < self._look_ahead and _ready(admitted[0], submitted):
+                self._submit(admitted[0])
+                submitted.append(admitted.popleft())
+        except Exception:
+            while submitted:
+                self._collect(submitted[0])
+                submitted.popleft()
+            raise
 
     def _plans(self, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
         """Yield plans from `start` on, epoch after epoch, without end."""
@@ -219,7 +234,7 @@ class Engine:
             images, computed = self._replica(ticket).collect()
         except GraphError as error:
             raise self._explain(ticket, error) from error
-        self._check_sizes(computed)
+        self._check(images, computed)
         plan = ticket.plan
         self._count(
             batches=1,
@@ -236,15 +251,24 @@ class Engine:
             stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began
         )
 
-    def _check_sizes(self, computed: list[NDArray[np.uint8]]) -> None:
+    def _check(self, images: Any, computed: list[NDArray[np.uint8]]) -> None:
+        """Refuse what a stage made of another size or type than it declares."""
         expected = self._feeder.partial_size
         for image in computed:
-            if image.shape[2] != 3 or (expected is not None and image.shape[:2] != expected):
+            right_size = expected is None or image.shape[:2] == expected
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not right_size:
                 raise LoaderError(
-                    f"the partial part must leave images of shape {expected and (*expected, 3)}, got {image.shape}; "
-                    f"one of its stages ({', '.join(stage.name for stage in self._recipe.partial)}) declares "
-                    f"another size than it makes"
+                    f"the partial part must leave uint8 images of shape {(*(expected or ('H', 'W')), 3)}, got "
+                    f"{image.dtype} of {image.shape}; one of its stages ({_names(self._recipe.partial)}) makes "
+                    f"another size or type than it declares"
                 )
+        size = self._recipe.output.size
+        if images.shape()[2:] != [size, size]:
+            raise LoaderError(
+                f"the last stage must leave images of the output's size {size} x {size}, got "
+                f"{' x '.join(map(str, images.shape()[2:]))}; one of the stages ({_names(self._recipe.stages)}) "
+                f"makes another size than it declares"
+            )
 
     def _hand_over(self, served: Served) -> None:
         with self._changed:
@@ -271,7 +295,7 @@ class Engine:
 
     def _abandon(self, submitted: deque[Ticket], admitted: deque[Ticket]) -> None:
         """Leave replicas and store consistent after the last batch."""
-        if submitted:
+        if submitted or self._error is not None:
             for replica in self._replicas:
                 replica.restart()
         for ticket in (*submitted, *admitted):
@@ -280,6 +304,10 @@ class Engine:
 
     def _count(self, **increments: Any) -> None:
         self._stats = self._stats.plus(**increments)
+
+
+def _names(stages: tuple[Stage, ...]) -> str:
+    return ", ".join(stage.name for stage in stages)
 
 
 def _ready(ticket: Ticket, submitted: deque[Ticket]) -> bool:

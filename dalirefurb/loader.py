@@ -14,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import rng
+from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
 from dalirefurb.engine import Engine
-from dalirefurb.exchange import Position
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
+from dalirefurb.exchange import Position
+from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, Replica, versions
 from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
@@ -83,11 +85,14 @@ class Loader:
             "partial_device": partial_device,
             "versions": versions(),
         }
-        caching = store is not None and planner.peak_slots > 0
+        if planner.peak_slots == 0:
+            store = None
+        # A graph that caches also shows the computed images, so that what a user's stage makes can be checked.
+        caching = store is not None or any(isinstance(stage, Custom) for stage in recipe.partial)
         graph = Graph(recipe, caching=caching, partial_device=partial_device, final_device=final_device)
         device_id = _device_id() if graph.needs_gpu else None
         reader = Reader(source, max_batch_size=planner.batch_size, num_threads=_READING_THREADS)
-        if caching and store is not None:
+        if store is not None:
             self._open(store, source, recipe, reader)
         threads_each = max(1, num_threads // replicas)
         serialized = graph.serialize(max_batch_size=planner.batch_size, num_threads=threads_each)
@@ -95,7 +100,8 @@ class Loader:
             source=source,
             recipe=recipe,
             planner=planner,
-            store=store if caching else None,
+            feeder=Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=caching),
+            store=store,
             replicas=[
                 Replica(graph, serialized, num_threads=threads_each, device_id=device_id)
                 for _ in range(replicas)
@@ -248,6 +254,13 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         raise ConfigurationError(
             f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
             f"pass len(source) to the planner"
+        )
+    shape, size = source.image_shape, recipe.output.size
+    if shape is not None and recipe.final_size(shape[:2]) != (size, size):
+        height, width = recipe.final_size(shape[:2]) or ("?", "?")
+        raise ConfigurationError(
+            f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
+            f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
         )
     if source.encoded != recipe.encoded:
         needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")

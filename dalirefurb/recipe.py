@@ -152,6 +152,10 @@ class Recipe:
         """
         return self._size(self.partial, entering)
 
+    def final_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return height and width of what enters the output, likewise."""
+        return self._size(self.stages, entering)
+
     @staticmethod
     def _size(stages: tuple[Stage, ...], entering: tuple[int, int] | None = None) -> tuple[int, int] | None:
         size = entering

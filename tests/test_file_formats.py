@@ -226,10 +226,8 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
-OVERTAKEN = pytest.mark.xfail(reason="an error of a batch in preparation overtakes the batches in flight")
 
-
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=OVERTAKEN) for kind in KINDS[:-1]), KINDS[-1]])
+@pytest.mark.parametrize("kind", KINDS)
 def test_batches_before_a_bad_file_are_served(tmp_path, kind):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))
     planner = Standard(24, batch_size=4)

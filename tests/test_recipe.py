@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from nvidia.dali import fn
+from nvidia.dali import fn, types
 
 from dalirefurb import rng
 from dalirefurb.augment.custom import Custom
@@ -255,9 +255,46 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
         Loader(Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), num_threads=1) as loader,
-        pytest.raises(LoaderError, match=r"shape \(32, 32, 3\), got \(16, 16, 3\).*halve, flip\) declares another"),
+        pytest.raises(LoaderError, match=r"shape \(32, 32, 3\), got uint8 of \(16, 16, 3\).*halve, flip\) makes another"),
     ):
         list(loader)
+
+
+def as_float(images):
+    return fn.cast(images, dtype=types.DALIDataType.FLOAT)
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_a_partial_part_that_leaves_floats_is_refused_with_and_without_a_store(store):
+    images = np.stack([np.asarray(picture(k, height=32, width=32)) for k in range(8)])
+    recipe = Recipe([Custom(as_float, "as_float")], Output(32), 1)
+    planner = Refurbish(8, batch_size=4, reuse_factor=2)
+    with (
+        Loader(Arrays(images, np.arange(8)), recipe, planner, store, num_threads=1) as loader,
+        pytest.raises(LoaderError, match=r"must leave uint8 images.*got float32.*as_float"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_a_final_part_that_leaves_another_size_than_declared_is_refused(store):
+    images = np.stack([np.asarray(picture(k, height=32, width=32)) for k in range(8)])
+    recipe = Recipe([Custom(halve, "halve")], Output(32), 0)
+    planner = Refurbish(8, batch_size=4, reuse_factor=2)
+    with (
+        Loader(Arrays(images, np.arange(8)), recipe, planner, store, num_threads=1) as loader,
+        pytest.raises(LoaderError, match=r"output's size 32 x 32, got 16 x 16.*halve"),
+    ):
+        list(loader)
+
+
+def test_arrays_of_another_size_than_the_recipes_are_refused():
+    with pytest.raises(ConfigurationError, match="size 24 x 24, but makes 32 x 32"):
+        Loader(
+            Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8)),
+            Recipe([HorizontalFlip()], Output(24), 0),
+            Refurbish(8, batch_size=4, reuse_factor=2),
+        )
 
 
 @pytest.mark.parametrize("caching", [False, True])

@@ -347,7 +347,7 @@ class HorizontalFlip(Stage):
         from nvidia.dali import fn
 
         mirror = parameters["mirror"]
-        if mirror:
+        if mirror:  # noqa: SIM108 - DALI traces statements
             flipped = fn.flip(images, horizontal=1)
         else:
             flipped = images

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
-from dalirefurb.cli.commands import FULL, QUICK
+from dalirefurb.cli.commands import FULL, QUICK, demo, train
 
 _DESCRIPTION = """\
 Data refurbishing: train on images whose augmentation is partly cached and reused."""
@@ -57,20 +57,20 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; it sets `command`, a function of the options."""
-    parser = _Parser(prog="dalirefurb", description=_DESCRIPTION)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    root = _Parser(prog="dalirefurb", description=_DESCRIPTION)
+    parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
 
-    train = commands.add_parser(
+    train_parser = parsers.add_parser(
         "train",
         help="train on a folder of images",
         description=_TRAIN_DESCRIPTION,
         epilog=_TRAIN_EPILOG,
         formatter_class=raw,
     )
-    train.set_defaults(command=train)
-    train.add_argument("folder", metavar="FOLDER", help="one folder per class, images in them: FOLDER/cat/1.jpg")
-    group = train.add_argument_group("refurbishing")
+    train_parser.set_defaults(command=train)
+    train_parser.add_argument("folder", metavar="FOLDER", help="one folder per class, images in them: FOLDER/cat/1.jpg")
+    group = train_parser.add_argument_group("refurbishing")
     _add_reuse_factor(group)
     group.add_argument(
         "--split",
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         help="where the final augmentation begins: a stage's name (see --order), or how many stages are partial. "
         "By default the last layer of RandAugment is final, or crop and flip with --order crop_last",
     )
-    group = train.add_argument_group("augmentation")
+    group = train_parser.add_argument_group("augmentation")
     group.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the images (224)")
     group.add_argument(
         "--layers",
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
         help="of the stages. paper: decode, random_resized_crop, flip, rand_augment_1, rand_augment_2, ...; "
         "crop_last: decode, random_resized_crop, rand_augment_1, rand_augment_2, ..., random_crop, flip (paper)",
     )
-    group = train.add_argument_group("training")
+    group = train_parser.add_argument_group("training")
     group.add_argument("--epochs", type=int, default=5, metavar="N", help="how often each image is served (5)")
     group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images learned from at a time (64)")
     group.add_argument(
@@ -106,36 +106,36 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=int, default=0, metavar="N", help="of order, augmentation and initial weights (0)"
     )
 
-    demo = commands.add_parser(
+    demo_parser = parsers.add_parser(
         "demo",
         help="see what refurbishing brings on this machine",
         description=_DEMO_DESCRIPTION,
         epilog=_DEMO_EPILOG,
         formatter_class=raw,
     )
-    demo.set_defaults(command=demo)
-    demo.add_argument(
+    demo_parser.set_defaults(command=demo)
+    demo_parser.add_argument(
         "--folder",
         type=Path,
         metavar="DIR",
         help="keep the images there, and use them again; by default they are deleted in the end",
     )
-    demo.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
-    _add_reuse_factor(demo)
+    demo_parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
+    _add_reuse_factor(demo_parser)
     for name, meaning in (
         ("images", "JPEGs made, about 65 KB each"),
         ("epochs", "of each run"),
         ("batch_size", "images learned from at a time"),
         ("size", "side in pixels of the images that the network sees"),
     ):
-        demo.add_argument(
+        demo_parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=int,
             metavar="N",
             help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)",
         )
-    demo.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (0)")
-    return parser
+    demo_parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (0)")
+    return root
 
 
 def _add_reuse_factor(group: argparse._ActionsContainer) -> None:

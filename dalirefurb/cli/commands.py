@@ -95,7 +95,7 @@ def demo(options: argparse.Namespace) -> None:
     )
     _say(f"\nmedians {after}; reuse factor {options.reuse_factor}:\n")
     _say(table(runs))
-    _say(f"\n{explanation(runs, step_ms=step_ms, cores=len(os.sched_getaffinity(0)))}")
+    _say(f"\n{explanation(runs, step_ms=step_ms)}")
 
 
 def _share_cores() -> None:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def

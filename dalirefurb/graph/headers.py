@@ -44,11 +44,12 @@ class HeaderReader:
 
     def _peek_one(self, row: int, sample: NDArray[np.uint8]) -> NDArray[np.int64]:
         try:
-            return self._peek([sample])[0]
+            (shape,) = self._peek([sample])
         except RuntimeError as error:
             failure = GraphError(str(error))
             failure.row = row
             raise failure from error
+        return np.asarray(shape)
 
     def _peek(self, encoded: Sequence[NDArray[np.uint8]]) -> NDArray[np.int64]:
         if self._pipeline is None:

@@ -64,10 +64,11 @@ class Replica:
         try:
             outputs = self._pipeline.share_outputs()
             self._pipeline.release_outputs()
+            images = outputs[0].as_tensor()
         except RuntimeError as error:
             raise GraphError(str(error)) from error
         computed = [np.asarray(outputs[1][i]) for i in range(len(outputs[1]))] if self._caching else []
-        return outputs[0].as_tensor(), computed
+        return images, computed
 
     def restart(self) -> None:
         """Forget all batches in flight."""

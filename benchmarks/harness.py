@@ -1,0 +1,236 @@
+"""How is a figure taken that can be compared? Contenders take turns in one run, and figures are ratios of one round.
+
+    round 0   standard ▏ reuse factor 2 ▏ reuse factor 3 ▏ ...
+    round 1   ... ▏ reuse factor 3 ▏ reuse factor 2 ▏ standard          every second round runs backwards
+
+    one slice   wait until the process is idle ▏ batches made ahead, ramp: not timed ▏ timed batches
+
+A machine that is slower for a minute slows all contenders of that round alike. Batches that a contender made ahead
+in the idle time before its turn cost it nothing, so they are served first and never timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+
+_RAMP_BATCHES = 2
+_IDLE_CHECK_S = 0.05
+_IDLE_SHARE = 0.1
+_IDLE_LIMIT_S = 60.0
+_CALIBRATION_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How cores are shared out.
+
+    Attributes:
+        replicas: Pipelines that batches are dealt to in turn.
+        threads: Of each pipeline.
+    """
+
+    replicas: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.replicas}x{self.threads}"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something that serves batches.
+
+    Attributes:
+        name: For tables and results.
+        placement: Where it runs.
+        made_ahead: Batches that can be ready when its turn begins.
+        batches: Serves a batch at each step and yields its number of images, without end.
+    """
+
+    name: str
+    placement: Placement
+    made_ahead: int
+    batches: Generator[int, None, None]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One turn of one contender.
+
+    Attributes:
+        contender: Its name.
+        placement: Replicas x threads.
+        round: From 0.
+        images: Served while the clock ran.
+        seconds: From the arrival of the last batch that is not timed to that of the last one.
+        batch_s: Time between arrivals, one per timed batch.
+    """
+
+    contender: str
+    placement: str
+    round: int
+    images: int
+    seconds: float
+    batch_s: list[float]
+
+    @property
+    def images_per_s(self) -> float:
+        """Throughput of the slice."""
+        return self.images / self.seconds
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles of a figure taken once a round."""
+
+    lower: float
+    median: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise the rounds."""
+        lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
+        return cls(lower, median, upper)
+
+    def show(self, decimals: int) -> str:
+        """Write median and quartiles."""
+        return f"{self.median:.{decimals}f} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def placements() -> list[Placement]:
+    """List the ways of sharing out the cores, one core alone first, and two with more threads than cores."""
+    whole = [Placement(replicas, cores() // replicas) for replicas in range(1, cores() + 1) if cores() % replicas == 0]
+    return list(dict.fromkeys([Placement(1, 1), *whole, Placement(2, cores()), Placement(cores() + 1, 1)]))
+
+
+def interleave(contenders: Sequence[Contender], *, rounds: int, timed_batches: int) -> list[Slice]:
+    """Give each contender a slice in every round."""
+    slices = []
+    for number in range(rounds):
+        for contender in contenders if number % 2 == 0 else contenders[::-1]:
+            slices.append(_time_slice(contender, number, timed_batches))
+    return slices
+
+
+def calibrate(
+    make: Callable[[Placement], Contender], *, timed_batches: int, rounds: int = _CALIBRATION_ROUNDS
+) -> tuple[Placement, list[Slice]]:
+    """Run a contender at every placement in turn; return the fastest by medians, and the slices."""
+    contenders = [make(placement) for placement in placements()]
+    slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches)
+    for contender in contenders:
+        contender.batches.close()
+
+    def speed(placement: Placement) -> float:
+        return float(np.median([each.images_per_s for each in slices if each.placement == str(placement)]))
+
+    return max(placements(), key=speed), slices
+
+
+def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:
+    _wait_until_idle()
+    for _ in range(contender.made_ahead + _RAMP_BATCHES):
+        next(contender.batches)
+    images = 0
+    arrivals = [time.perf_counter()]
+    for _ in range(timed_batches):
+        images += next(contender.batches)
+        arrivals.append(time.perf_counter())
+    return Slice(
+        contender=contender.name,
+        placement=str(contender.placement),
+        round=number,
+        images=images,
+        seconds=arrivals[-1] - arrivals[0],
+        batch_s=np.diff(arrivals).round(6).tolist(),
+    )
+
+
+def _wait_until_idle() -> None:
+    """Wait until no thread of this process works: the contender before has made its batches ahead."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < _IDLE_LIMIT_S:
+        before = time.process_time()
+        time.sleep(_IDLE_CHECK_S)
+        if time.process_time() - before < _IDLE_SHARE * _IDLE_CHECK_S:
+            return
+    raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
+
+
+def environment() -> dict[str, Any]:
+    """Describe the machine and the software, without names of hosts or folders."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores(),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "dali": _version("nvidia-dali-cuda120"),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
+        "dalirefurb": _version("dalirefurb"),
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain")),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
+
+
+def write(path: Path, *, benchmark: str, config: Any, results: Any) -> None:
+    """Write one run: what was run, where, and everything that was measured. Dataclasses become objects."""
+    run = {"benchmark": benchmark, "environment": environment(), "config": config, "results": results}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(run, indent=1, default=asdict) + "\n")
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Align columns: the first to the left, the others to the right."""
+    lines = [heading, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
+    return "\n".join(
+        "   ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Ask git about the project, None where there is no git or no repository."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,320 @@
+"""How much of what reuse can give does the loader reach? Images/s against the amortised bound.
+
+Claims, on any machine:
+    at reuse factors 2 and 3 at least 0.92 of the amortised bound;
+    with every sample a hit at least 0.92 of the final part alone (the paper's order, batches of 256);
+    at reuse factor 3 at least 2.0 times our own standard in the paper's order, 2.3 times with the crop last.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 7 rounds (`--rounds`), each a slice of every contender in turn, at least 12 batches timed in each.
+
+The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
+partial part, c_F that of the final part. Each is taken in the same round on a minimal pipeline of its own, at the
+replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
+consumer does nothing (headspace). Figures are medians of per-round ratios, with quartiles.
+
+    python benchmarks/throughput.py                        about ten minutes on 2 cores
+    python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+import harness
+from harness import Contender, Placement, Slice, Spread
+from parts import AllHits, Parts
+
+from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import Planner
+from dalirefurb.presets import Order
+
+STANDARD = "standard"
+ALL_HITS = "every sample a hit"
+PARTIAL_ONLY = "partial-only"
+FINAL_ONLY = "final-only"
+REUSE_FACTORS = {STANDARD: 1, "reuse factor 2": 2, "reuse factor 3": 3}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set; its images are repeated to fill an epoch.
+        orders: Of the recipe's stages.
+        batch_sizes: Every order is run at each.
+        size: Side of the images the model receives, in pixels.
+        epoch_batches: Batches of an epoch.
+        timed_images: Of a slice, at least.
+        timed_batches: Of a slice, at least; a multiple of the replicas, which finish batches together.
+        rounds: Slices of each contender.
+        sweep: Whether reuse factor 3 also runs at every placement.
+    """
+
+    data: str
+    orders: tuple[Order, ...]
+    batch_sizes: tuple[int, ...]
+    size: int = 224
+    epoch_batches: int = 20
+    timed_images: int = 1536
+    timed_batches: int = 12
+    rounds: int = 7
+    sweep: bool = False
+
+    def timed(self, batch_size: int) -> int:
+        """Batches timed in a slice."""
+        return max(self.timed_batches, self.timed_images // batch_size)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure that can fall short.
+
+    Attributes:
+        name: What is compared with what.
+        figure: Over the rounds.
+        least: What the median is promised to reach, None if it is only reported.
+    """
+
+    name: str
+    figure: Spread
+    least: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Say what is promised and whether it holds."""
+        if self.least is None:
+            return "reported"
+        return f"{'reaches' if self.figure.median >= self.least else 'MISSES'} {self.least}"
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """One order at one batch size.
+
+    Attributes:
+        order: Of the recipe's stages.
+        batch_size: Images of a batch.
+        images_per_s: Throughput of each contender over the rounds.
+        bound: Images/s of the amortised bound over the rounds, for each contender that has one.
+        claims: Ratios of figures of one round.
+        placements: Replicas x threads of each contender.
+        slices: Every slice of every round.
+        calibration: Slices at every placement that partial-only and final-only were tried at.
+    """
+
+    order: Order
+    batch_size: int
+    images_per_s: dict[str, Spread]
+    bound: dict[str, Spread]
+    claims: list[Claim]
+    placements: dict[str, str]
+    slices: list[Slice]
+    calibration: list[Slice]
+
+    def show(self) -> str:
+        """Write both tables."""
+        speeds = [
+            [
+                name,
+                self.placements[name],
+                speed.show(0),
+                f"{1e6 / speed.median:.0f}",
+                f"{self.bound[name].median:.0f}" if name in self.bound else "",
+            ]
+            for name, speed in self.images_per_s.items()
+        ]
+        claims = [
+            [claim.name, claim.figure.show(2 if claim.figure.median < 10 else 1), claim.verdict]
+            for claim in self.claims
+        ]
+        heading = ["contender", "replicas x threads", "images/s [quartiles]", "us an image", "bound, images/s"]
+        return (
+            f"order {self.order}, batches of {self.batch_size}\n\n{harness.table(heading, speeds)}\n\n"
+            f"{harness.table(['ratio', 'median [quartiles]', ''], claims)}\n"
+        )
+
+
+def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseResult:
+    """Build all contenders of one case, calibrate, and let them take turns."""
+    source = _repeated(data, config.epoch_batches * batch_size)
+    recipe = rand_augment(config.size, order=order)
+    timed = config.timed(batch_size)
+    parts = Parts(recipe, source, batch_size=batch_size)
+    partial_placement, partial_slices = harness.calibrate(parts.partial_only, timed_batches=config.timed_batches)
+    parts.make_partial_images(partial_placement)
+    final_placement, final_slices = harness.calibrate(parts.final_only, timed_batches=timed)
+    with ExitStack() as stack:
+        loaders = [_loader(stack, source, recipe, planner, name) for name, planner in _planners(source, batch_size)]
+        if config.sweep:
+            planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=3, drop_last=True)
+            loaders += [
+                _loader(stack, source, recipe, planner, f"reuse factor 3, {placement}", placement)
+                for placement in harness.placements()
+            ]
+        contenders = [*loaders, parts.partial_only(partial_placement), parts.final_only(final_placement)]
+        for contender in contenders[len(loaders) :]:
+            stack.callback(contender.batches.close)
+        for contender in loaders:
+            for _ in islice(contender.batches, config.epoch_batches):
+                pass
+        slices = harness.interleave(contenders, rounds=config.rounds, timed_batches=timed)
+    speeds = {each.name: _per_round(slices, each.name) for each in contenders}
+    bounds = _bounds(speeds)
+    return CaseResult(
+        order=order,
+        batch_size=batch_size,
+        images_per_s={name: Spread.of(rounds) for name, rounds in speeds.items()},
+        bound={name: Spread.of(rounds) for name, rounds in bounds.items()},
+        claims=_claims(speeds, bounds, order, batch_size),
+        placements={each.name: str(each.placement) for each in contenders},
+        slices=slices,
+        calibration=[*partial_slices, *final_slices],
+    )
+
+
+def _repeated(data: Path, num_samples: int) -> FileList:
+    """Repeat a folder's images until there are `num_samples`."""
+    folder = ImageFolder(data)
+    rows = [index % len(folder) for index in range(num_samples)]
+    return FileList([folder.name(row) for row in rows], folder.labels[rows])
+
+
+def _planners(source: FileList, batch_size: int) -> list[tuple[str, Planner]]:
+    count = len(source)
+    refurbished = [
+        (name, Refurbish(count, batch_size=batch_size, reuse_factor=reuse_factor, drop_last=True))
+        for name, reuse_factor in REUSE_FACTORS.items()
+        if name != STANDARD
+    ]
+    standard = Standard(count, batch_size=batch_size, drop_last=True)
+    return [(STANDARD, standard), *refurbished, (ALL_HITS, AllHits(count, batch_size=batch_size, drop_last=True))]
+
+
+def _loader(
+    stack: ExitStack,
+    source: FileList,
+    recipe: Recipe,
+    planner: Planner,
+    name: str,
+    placement: Placement | None = None,
+) -> Contender:
+    """Make a loader, by default at its own placement, with a store of its own where the plan keeps anything."""
+    replicas = min(4, harness.cores()) if placement is None else placement.replicas
+    num_threads = harness.cores() if placement is None else replicas * placement.threads
+    store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
+    loader = Loader(
+        source,
+        recipe,
+        planner,
+        store,
+        replicas=None if placement is None else replicas,
+        num_threads=None if placement is None else num_threads,
+    )
+    stack.enter_context(loader)
+    # One batch waits to be taken, `look_ahead` more are in the pipelines: one more than replicas.
+    return Contender(name, Placement(replicas, num_threads // replicas), replicas + 2, _endless(loader))
+
+
+def _endless(loader: Loader) -> Generator[int, None, None]:
+    """Consume epoch after epoch; between epochs the loader works on."""
+    while True:
+        for images, _ in loader:
+            yield len(images)
+
+
+def _per_round(slices: list[Slice], name: str) -> list[float]:
+    """Return a contender's images/s, one figure per round."""
+    ordered = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
+    return [each.images_per_s for each in ordered]
+
+
+def _bounds(speeds: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the amortised bound in images/s for each reuse factor, one figure per round."""
+    costs = [(1 / partial, 1 / final) for partial, final in zip(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], strict=True)]
+    return {
+        name: [1 / (partial_s / reuse_factor + final_s) for partial_s, final_s in costs]
+        for name, reuse_factor in REUSE_FACTORS.items()
+    }
+
+
+def _claims(
+    speeds: dict[str, list[float]], bounds: dict[str, list[float]], order: Order, batch_size: int
+) -> list[Claim]:
+    """Divide figures of one round by each other."""
+
+    def ratio(name: str, upper: list[float], lower: list[float], least: float | None) -> Claim:
+        return Claim(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least)
+
+    paper = order == "paper"
+    claims = [
+        ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else 0.92)
+        for name in REUSE_FACTORS
+    ]
+    for name in ("reuse factor 2", "reuse factor 3"):
+        least = None if name == "reuse factor 2" else 2.0 if paper else 2.3
+        claims.append(ratio(f"{name} / {STANDARD}", speeds[name], speeds[STANDARD], least))
+    hits, final = speeds[ALL_HITS], speeds[FINAL_ONLY]
+    claims.append(ratio(f"{ALL_HITS} / {FINAL_ONLY}", hits, final, 0.92 if paper and batch_size == 256 else None))
+    overhead = [1e6 / hit - 1e6 / alone for hit, alone in zip(hits, final, strict=True)]
+    claims.append(Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead), None))
+    return claims
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    data: Path = options.data
+    try:
+        config = _config(options)
+        ImageFolder(data)
+    except ConfigurationError as error:
+        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
+        return 2
+    results = []
+    for order in config.orders:
+        for batch_size in config.batch_sizes:
+            results.append(run_case(config, data, order, batch_size))
+            print(results[-1].show(), flush=True)
+            gc.collect()
+    out = options.out or (None if options.quick else harness.RESULTS / "throughput.json")
+    if out is not None:
+        harness.write(out, benchmark="throughput", config=config, results=results)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    orders, name = tuple(options.order), options.data.resolve().name
+    if options.quick:
+        return Config(
+            name, orders, tuple(options.batch_size or (8,)), 48, 4, 16, 2, options.rounds or 2, options.sweep
+        )
+    return Config(
+        name, orders, tuple(options.batch_size or (64, 256)), rounds=options.rounds or 7, sweep=options.sweep
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compare the loader with the amortised bound.")
+    folder = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+    parser.add_argument("--data", type=Path, default=folder, help="a folder of images per class")
+    parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
+    parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
+    parser.add_argument("--rounds", type=int, help="slices of each contender, 7 by default")
+    parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
+    parser.add_argument("--out", type=Path, help="results/throughput.json beside this script by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,280 @@
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from dalirefurb.cli import main
+from dalirefurb.cli.arguments import parser
+from dalirefurb.demo import Photographs
+from dalirefurb.errors import ConfigurationError
+
+SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demo") / "photographs"
+    with Photographs(images=48).folder(path):
+        return path
+
+
+def error_of(capsys, *arguments):
+    """Run a command that must fail; return its exit status and the one line that it says."""
+    try:
+        status = main([str(argument) for argument in arguments])
+    except SystemExit as exited:
+        status = exited.code
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("dalirefurb: error: ")
+    return status, lines[0]
+
+
+def rows(output):
+    """Return the figures of lines that begin with an epoch."""
+    return [re.findall(r"[\d.]+", line) for line in output.splitlines() if re.match(r" +\d", line)]
+
+
+def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):
+    assert main(["train", str(photographs), *SMALL, "--epochs", "4"]) == 0
+    said = capsys.readouterr()
+    assert [row[0] for row in rows(said.out)] == ["0", "1", "2", "3"]
+    assert [row[2:4] for row in rows(said.out)] == [["0", "48"], ["32", "16"], ["32", "16"], ["32", "16"]]
+    assert all(len(row) == 9 for row in rows(said.out))
+    assert "48 images in 8 classes (1 other file ignored); 3 batches of 16" in said.out
+    assert "cached: decode > random_resized_crop > flip > rand_augment_1 (" in said.out
+    assert said.out.rstrip().count("images/s") == 1
+    assert said.err == ""
+
+
+def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
+    assert main(["train", str(photographs), *SMALL, "--reuse-factor", "1"]) == 0
+    said = capsys.readouterr().out
+    assert [row[2:4] for row in rows(said)] == [["0", "48"], ["0", "48"]]
+    assert "standard: nothing is cached" in said
+
+
+@pytest.mark.parametrize("split", ["flip", "4"])
+def test_train_splits_where_it_is_told(photographs, capsys, split):
+    assert main(["train", str(photographs), *SMALL, "--split", split, "--order", "crop_last"]) == 0
+    fresh = {"flip": "fresh: flip\n", "4": "fresh: random_crop > flip\n"}[split]
+    assert fresh in capsys.readouterr().out
+
+
+def test_train_says_the_same_figures_for_the_same_seed(photographs, capsys):
+    def learned(seed):
+        main(["train", str(photographs), *SMALL, "--seed", seed])
+        return [row[-2:] for row in rows(capsys.readouterr().out)]
+
+    assert learned("1") == learned("1") != learned("2")
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
+    status, line = error_of(capsys, "train", tmp_path / "missing")
+    assert status == 2
+    assert f"{tmp_path / 'missing'} is none: No such file or directory" in line
+
+
+def test_an_empty_folder_is_one_line(tmp_path, capsys):
+    status, line = error_of(capsys, "train", tmp_path)
+    assert status == 2
+    assert "must hold one folder per class" in line
+
+
+def test_a_folder_without_images_is_one_line(tmp_path, capsys):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    status, line = error_of(capsys, "train", tmp_path)
+    assert status == 2
+    assert "hold no image among 1 files" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--split", "sharpen"], "there is no stage 'sharpen' to split at; the stages are decode, random_resized_crop"),
+        (["--split", "-1"], "split must be a stage's name or a count of partial stages"),
+        (["--reuse-factor", "0"], "reuse_factor must be an int of at least 1, got 0"),
+        (["--reuse-factor", "many"], "argument --reuse-factor: invalid int value: 'many'; see dalirefurb train --help"),
+        (["--batch-size", "49"], "batch_size must be an int in 1..48, got 49"),
+        (["--batch-size", "0"], "batch_size must be an int in 1..48, got 0"),
+        (["--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["--learning-rate", "0"], "learning rate must be a positive number, got 0.0"),
+        (["--learning-rate", "nan"], "learning rate must be a positive number, got nan"),
+        (["--size", "31"], "the network needs images of at least 32 pixels, got 31"),
+        (["--size", "0"], "size"),
+        (["--layers", "0"], "layers must be a positive integer, got 0"),
+        (["--magnitude", "31"], "magnitude must be in 0 .. 30, got 31"),
+        (["--order", "random"], "argument --order: invalid choice: 'random'"),
+        (["--colour"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_an_argument_that_cannot_work_is_one_line(photographs, capsys, arguments, told):
+    # A later option overrides an earlier one.
+    status, line = error_of(capsys, "train", photographs, "--size", 32, "--batch-size", 16, *arguments)
+    assert status == 2
+    assert told in line
+
+
+@pytest.mark.parametrize("content", ["this is no image", ""])
+def test_a_file_that_is_no_image_is_one_line_that_names_it(photographs, tmp_path, capsys, content):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    (folder / "chelsea" / "x.jpg").write_text(content)
+    status, line = error_of(capsys, "train", folder, *SMALL)
+    assert status == 1
+    assert f"{folder / 'chelsea' / 'x.jpg'}): " in line
+
+
+def test_a_truncated_image_ends_in_one_line_or_not_at_all(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    image = next((folder / "chelsea").iterdir())
+    image.write_bytes(image.read_bytes()[:400])
+    status, line = error_of(capsys, "train", folder, *SMALL)
+    assert status == 1
+    assert str(image) in line
+
+
+def test_an_error_leaves_no_thread(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    (folder / "chelsea" / "x.jpg").write_text("this is no image")
+    before = threading.active_count()
+    error_of(capsys, "train", folder, *SMALL)
+    assert threading.active_count() == before
+
+
+def test_no_command_is_one_line(capsys):
+    status, line = error_of(capsys)
+    assert status == 2
+    assert line.endswith("see dalirefurb --help")
+
+
+@pytest.mark.parametrize("command", ["train", "demo"])
+def test_help_explains_every_option(command, capsys):
+    with pytest.raises(SystemExit) as exited:
+        main([command, "--help"])
+    assert exited.value.code == 0
+    said = capsys.readouterr().out
+    commands = next(action for action in parser()._actions if isinstance(action.choices, dict))
+    actions = commands.choices[command]._actions
+    assert len(actions) > 5
+    for action in actions:
+        assert action.help, action
+        assert len(action.help) > 10, action
+    assert "examples:\n  dalirefurb " in said
+
+
+def test_help_of_train_teaches_its_words(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("hits images whose", "misses images that", "decode, random_resized_crop, flip, rand_augment_1"):
+        assert words in said
+
+
+def test_the_command_line_is_imported_without_torch_and_dali():
+    heavy = "import sys, dalirefurb.cli; print([m for m in ('torch', 'nvidia.dali', 'numpy') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
+def test_an_interrupt_ends_training_at_once_in_one_line(photographs):
+    command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("    1 "):
+                break
+        began = time.perf_counter()
+        os.kill(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert said == "dalirefurb: interrupted\n"
+    assert process.returncode == 130
+    assert time.perf_counter() - began < 10
+
+
+def test_the_demo_prints_a_table_of_three_runs(capsys):
+    assert main(["demo", "--quick", "--images", "48", "--size", "32"]) == 0
+    said = capsys.readouterr()
+    table = said.out[said.out.index("speed-up") :].splitlines()
+    assert [re.split(r"  +", line)[0] for line in table[1:4]] == ["standard", "refurbished", "refurbished, crop last"]
+    assert [re.split(r"  +", line)[3] for line in table[1:4]] == ["48", "16", "16"]
+    assert table[1].count("1.00x") == 1
+    assert said.err == ""
+
+
+def test_the_demo_keeps_its_images_where_it_is_told(photographs, capsys):
+    image = next((photographs / "rocket").iterdir())
+    made = image.stat().st_mtime_ns
+    assert main(["demo", "--quick", "--images", "48", "--size", "32", "--folder", str(photographs)]) == 0
+    assert image.stat().st_mtime_ns == made
+    capsys.readouterr()
+
+
+def test_the_demo_does_not_touch_a_folder_of_others(tmp_path, capsys):
+    (tmp_path / "letter.txt").write_text("mine")
+    status, line = error_of(capsys, "demo", "--quick", "--folder", tmp_path)
+    assert status == 2
+    assert f"{tmp_path} holds other files; name another or delete it" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_the_demo_does_not_take_images_of_another_seed(photographs, capsys):
+    status, line = error_of(capsys, "demo", "--images", "48", "--seed", "1", "--folder", photographs)
+    assert status == 2
+    assert "of images 48, seed 1, but" in line
+    assert "holds those of images 48, seed 0" in line
+
+
+@pytest.mark.parametrize(("package", "module"), [("Pillow", "PIL"), ("scikit-image", "skimage")])
+def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch, capsys, package, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    status, line = error_of(capsys, "demo", "--quick")
+    assert status == 2
+    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+
+
+@pytest.mark.parametrize(("images", "seed", "told"), [(7, 0, "images must be at least 8"), (8, -1, "seed must be")])
+def test_impossible_photographs_are_refused(images, seed, told):
+    with pytest.raises(ConfigurationError, match=told):
+        Photographs(images, seed)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    status, line = error_of(capsys, "demo", "--quick", "--folder", tmp_path / "file" / "photographs")
+    assert status == 2
+    assert "must be writable" in line
+
+
+def test_photographs_are_a_function_of_their_numbers(photographs, tmp_path):
+    def contents(path):
+        return {image.relative_to(path): image.read_bytes() for image in sorted(path.rglob("*.jpg"))}
+
+    expected = contents(photographs)
+    assert len(expected) == 48
+    with Photographs(images=48).folder() as again, Photographs(images=48, seed=1).folder() as other:
+        assert contents(again) == expected
+        assert contents(other).keys() == expected.keys()
+        assert not set(contents(other).values()) & set(expected.values())
+    assert not again.exists()
+
+
+def test_photographs_cost_what_photographs_of_their_size_cost(photographs):
+    sizes = [image.stat().st_size for image in photographs.rglob("*.jpg")]
+    assert 50_000 < sum(sizes) / len(sizes) < 110_000
+
+
+def test_an_interrupted_making_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupt(self, content):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pathlib.Path.write_text", interrupt)
+    with pytest.raises(KeyboardInterrupt), Photographs(images=8).folder(tmp_path / "photographs"):
+        pass
+    assert list(tmp_path.iterdir()) == []

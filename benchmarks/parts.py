@@ -164,7 +164,15 @@ class Parts:
             batch_size=self._batch_size, num_threads=placement.threads, device_id=None, prefetch_queue_depth=1
         ).serialize()
         return [
-            Pipeline.deserialize(blob, num_threads=placement.threads, device_id=None, prefetch_queue_depth=1)
+            Pipeline.deserialize(
+                blob,
+                num_threads=placement.threads,
+                device_id=None,
+                prefetch_queue_depth=1,
+                exec_pipelined=True,
+                exec_async=True,
+                exec_dynamic=True,
+            )
             for _ in range(placement.replicas)
         ]
 

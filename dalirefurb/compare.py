@@ -98,6 +98,6 @@ def explanation(runs: list[Run], *, step_ms: float) -> str:
         f"it: of standard's {first.batch_ms:.0f} ms per batch only the rest can shrink, here to {best.batch_ms:.0f} ms "
         f"in all ({best.name}), with network and data on the same cores.",
         "Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
-        "that every run learns; differences of a few points are chance at this size.",
+        "that every run learns; differences of a few points mean little at this size.",
     )
     return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)

@@ -9,8 +9,10 @@ Batches pass every step in plan order. An exception in any step ends the thread 
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -34,6 +36,7 @@ from dalirefurb.source import Source
 from dalirefurb.stats import Stats
 from dalirefurb.store import Store
 
+_ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
 _POLL_S = 1.0
 _READ_AHEAD = 2
 
@@ -95,6 +98,7 @@ class Engine:
         self._expected: Position | None = None
         self._stats = Stats()
         self._consumer_wait_s = 0.0
+        _ALIVE.add(self)
 
     # The training loop's side.
 
@@ -317,3 +321,10 @@ def _ready(ticket: Ticket, submitted: deque[Ticket]) -> bool:
     if ticket.waits_for is not None and submitted[0].position <= ticket.waits_for:
         return False
     return ticket.reading.done()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what is still open when the interpreter ends; registered after DALI's own clean-up, so called before it."""
+    for engine in list(_ALIVE):
+        engine.close()

@@ -113,6 +113,7 @@ class Loader:
         self._pass: _Pass | None = None
         self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._engine.close)
+        self._finalizer.atexit = False
 
     def _open(self, store: Store, source: Source, recipe: Recipe, reader: Reader) -> None:
         partial: dict[str, Any] = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}

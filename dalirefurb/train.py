@@ -109,7 +109,7 @@ class Trainer:
         self._progress = progress
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(planner.seed)
+            torch.default_generator.manual_seed(planner.seed % 2**63)
             model = SmallResNet(int(source.labels.max()) + 1, size=recipe.output.size)
         self._model = model.to(self._device)
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)

@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import shutil
@@ -82,6 +83,11 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path, capsys):
     assert f"{tmp_path / 'missing'} is none: No such file or directory" in line
 
 
+def test_a_message_of_two_lines_becomes_one(tmp_path, capsys):
+    _, line = error_of(capsys, "train", tmp_path / "two\nlines")
+    assert "two lines is none" in line
+
+
 def test_an_empty_folder_is_one_line(tmp_path, capsys):
     status, line = error_of(capsys, "train", tmp_path)
     assert status == 2
@@ -146,6 +152,10 @@ def test_an_error_leaves_no_thread(photographs, tmp_path, capsys):
     (folder / "chelsea" / "x.jpg").write_text("this is no image")
     before = threading.active_count()
     error_of(capsys, "train", folder, *SMALL)
+    # The loader's thread can take a moment to end after it has handed its error over.
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert threading.active_count() == before
 
 
@@ -277,4 +287,19 @@ def test_an_interrupted_making_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("pathlib.Path.write_text", interrupt)
     with pytest.raises(KeyboardInterrupt), Photographs(images=8).folder(tmp_path / "photographs"):
         pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_ends_the_making_at_once_in_one_line(tmp_path, capsys, monkeypatch):
+    written = []
+
+    def fill(self, content):
+        written.append(self)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", fill)
+    status, line = error_of(capsys, "demo", "--images", "200", "--folder", tmp_path / "photographs")
+    assert status == 2
+    assert "No space left on device" in line
+    assert len(written) < 100
     assert list(tmp_path.iterdir()) == []

@@ -80,6 +80,11 @@ def test_the_seed_decides_what_is_learned_and_global_random_state_does_not_chang
     assert loss(1) == first != loss(2)
 
 
+def test_any_seed_of_a_planner_will_do():
+    with trainer(epochs=1, seed=10**30) as training:
+        assert training.epoch().loss > 0
+
+
 def test_measuring_a_step_changes_no_weight():
     with trainer(epochs=1) as training:
         before = [weight.clone() for weight in training._model.parameters()]

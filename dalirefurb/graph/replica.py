@@ -37,7 +37,7 @@ class Replica:
             exec_async=True,
             exec_dynamic=True,
         )
-        self._pipeline = self._rebuild()
+        self._pipeline: Pipeline | None = self._rebuild()
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Start one batch.
@@ -47,6 +47,8 @@ class Replica:
         lengths = {declared.name: len(feeds[declared.name]) for declared in self._inputs}
         if len(set(lengths.values())) > 1:
             raise LoaderError(f"all inputs of a batch must have the same length, got {lengths}")
+        if self._pipeline is None:
+            self._pipeline = self._rebuild()
         for declared in self._inputs:
             self._pipeline.feed_input(declared.name, feeds[declared.name])
         self._pipeline.schedule_run()
@@ -61,6 +63,8 @@ class Replica:
         Raises:
             GraphError: If an operator failed; that batch is lost, the replica goes on.
         """
+        if self._pipeline is None:
+            raise LoaderError("a batch must be submitted before it is collected")
         try:
             outputs = self._pipeline.share_outputs()
             self._pipeline.release_outputs()
@@ -71,8 +75,8 @@ class Replica:
         return images, computed
 
     def restart(self) -> None:
-        """Forget all batches in flight."""
-        self._pipeline = self._rebuild()
+        """Forget all batches in flight. The pipeline is built anew when it is needed."""
+        self._pipeline = None
 
 
 class GraphError(Exception):

@@ -31,7 +31,6 @@ _RAMP_BATCHES = 2
 _IDLE_CHECK_S = 0.05
 _IDLE_SHARE = 0.1
 _IDLE_LIMIT_S = 60.0
-_CALIBRATION_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -118,22 +117,22 @@ def cores() -> int:
 
 
 def placements() -> list[Placement]:
-    """List the ways of sharing out the cores, one core alone first, and two with more threads than cores."""
+    """List one core alone and every way of sharing out all cores."""
     whole = [Placement(replicas, cores() // replicas) for replicas in range(1, cores() + 1) if cores() % replicas == 0]
-    return list(dict.fromkeys([Placement(1, 1), *whole, Placement(2, cores()), Placement(cores() + 1, 1)]))
+    return list(dict.fromkeys([Placement(1, 1), *whole]))
 
 
 def interleave(contenders: Sequence[Contender], *, rounds: int, timed_batches: int) -> list[Slice]:
     """Give each contender a slice in every round."""
-    slices = []
+    slices: list[Slice] = []
     for number in range(rounds):
-        for contender in contenders if number % 2 == 0 else contenders[::-1]:
-            slices.append(_time_slice(contender, number, timed_batches))
+        turns = contenders if number % 2 == 0 else contenders[::-1]
+        slices += [_time_slice(contender, number, timed_batches) for contender in turns]
     return slices
 
 
 def calibrate(
-    make: Callable[[Placement], Contender], *, timed_batches: int, rounds: int = _CALIBRATION_ROUNDS
+    make: Callable[[Placement], Contender], *, rounds: int, timed_batches: int
 ) -> tuple[Placement, list[Slice]]:
     """Run a contender at every placement in turn; return the fastest by medians, and the slices."""
     contenders = [make(placement) for placement in placements()]
@@ -178,7 +177,7 @@ def _wait_until_idle() -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Describe the machine and the software, without names of hosts or folders."""
+    """Describe the machine and the software, without names of hosts or folders. Asked before the run, for the load."""
     return {
         "cpu": _cpu_model(),
         "cores": cores(),
@@ -196,9 +195,9 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(path: Path, *, benchmark: str, config: Any, results: Any) -> None:
-    """Write one run: what was run, where, and everything that was measured. Dataclasses become objects."""
-    run = {"benchmark": benchmark, "environment": environment(), "config": config, "results": results}
+def write(path: Path, *, environment: dict[str, Any], config: Any, results: Any) -> None:
+    """Write one run: where and what was run, and everything that was measured. Dataclasses become objects."""
+    run = {"environment": environment, "config": config, "results": results}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(run, indent=1, default=asdict) + "\n")
 

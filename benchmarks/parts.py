@@ -76,6 +76,7 @@ class Parts:
         self._batch_size = batch_size
         self._indices = rng.permutation(len(source), 0, "parts").reshape(-1, batch_size)
         self._partial_feeds, self._final_feeds = self._draw()
+        self._blobs: dict[str, bytes] = {}
 
     def partial_only(self, placement: Placement) -> Contender:
         """Read, decode and do the partial part for every sample."""
@@ -96,21 +97,21 @@ class Parts:
     def _draw(self) -> tuple[list[Feeds], list[Feeds]]:
         """Draw all parameters of both parts, one entry per batch."""
         reader = Reader(self._source, max_batch_size=self._batch_size, num_threads=1)
-        sizes = reader.sizes(self._indices.ravel())
+        heights, widths = reader.sizes(self._indices.ravel())
         reader.close()
-        feeds = []
+        feeds: list[list[Feeds]] = []
         for stages in (self._recipe.partial, self._recipe.final):
-            arrays, *sizes = draw(
+            arrays, heights, widths = draw(
                 stages,
                 seed=0,
                 indices=self._indices.ravel(),
                 numbers=np.zeros(self._indices.size, np.int64),
-                heights=sizes[0],
-                widths=sizes[1],
+                heights=heights,
+                widths=widths,
             )
             named = {f"{stage}/{name}": rows for stage, each in arrays.items() for name, rows in each.items()}
-            parts = range(len(self._indices))
-            feeds.append([{name: self._rows(rows, part) for name, rows in named.items()} for part in parts])
+            batches = range(len(self._indices))
+            feeds.append([{name: self._rows(rows, batch) for name, rows in named.items()} for batch in batches])
         return feeds[0], feeds[1]
 
     def _rows(self, rows: NDArray[Any], batch: int) -> NDArray[Any]:
@@ -145,7 +146,7 @@ class Parts:
     def _run(
         self, trace: Callable[[], Any], placement: Placement, feeds: Iterable[Feeds]
     ) -> Generator[Any, None, None]:
-        """Yield outputs in order, every pipeline always having its next batch."""
+        """Yield outputs in order; the next batch is scheduled before the oldest is waited for."""
         pipelines = self._pipelines(trace, placement)
         in_flight: deque[Pipeline] = deque()
         for turn, feed in enumerate(feeds):
@@ -160,12 +161,9 @@ class Parts:
             yield _collect(in_flight.popleft())
 
     def _pipelines(self, trace: Callable[[], Any], placement: Placement) -> Sequence[Pipeline]:
-        blob = pipeline_def(enable_conditionals=True)(trace)(
-            batch_size=self._batch_size, num_threads=placement.threads, device_id=None, prefetch_queue_depth=1
-        ).serialize()
         return [
             Pipeline.deserialize(
-                blob,
+                self._serialized(trace),
                 num_threads=placement.threads,
                 device_id=None,
                 prefetch_queue_depth=1,
@@ -176,10 +174,18 @@ class Parts:
             for _ in range(placement.replicas)
         ]
 
+    def _serialized(self, trace: Callable[[], Any]) -> bytes:
+        """Trace a part once; tracing takes a second."""
+        if trace.__name__ not in self._blobs:
+            self._blobs[trace.__name__] = pipeline_def(enable_conditionals=True)(trace)(
+                batch_size=self._batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1
+            ).serialize()
+        return self._blobs[trace.__name__]
+
 
 def _in_flight(placement: Placement) -> int:
-    """Batches under way while the consumer has one: two for each pipeline."""
-    return 2 * placement.replicas
+    """Batches under way while the consumer has one, as many as in a loader: more only take memory and time."""
+    return placement.replicas
 
 
 def _collect(pipeline: Pipeline) -> Any:

@@ -5,7 +5,7 @@ Claims, on any machine:
     with every sample a hit at least 0.92 of the final part alone (the paper's order, batches of 256);
     at reuse factor 3 at least 2.0 times our own standard in the paper's order, 2.3 times with the crop last.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 7 rounds (`--rounds`), each a slice of every contender in turn, at least 12 batches timed in each.
+n: 7 rounds (`--rounds`), each a slice of every contender in turn, at least 10 batches timed in each.
 
 The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
 partial part, c_F that of the final part. Each is taken in the same round on a minimal pipeline of its own, at the
@@ -23,7 +23,7 @@ import gc
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -55,8 +55,9 @@ class Config:
         size: Side of the images the model receives, in pixels.
         epoch_batches: Batches of an epoch.
         timed_images: Of a slice, at least.
-        timed_batches: Of a slice, at least; a multiple of the replicas, which finish batches together.
+        timed_batches: Of a slice, at least.
         rounds: Slices of each contender.
+        calibration_rounds: Slices of partial-only and final-only at each placement.
         sweep: Whether reuse factor 3 also runs at every placement.
     """
 
@@ -65,14 +66,16 @@ class Config:
     batch_sizes: tuple[int, ...]
     size: int = 224
     epoch_batches: int = 20
-    timed_images: int = 1536
-    timed_batches: int = 12
+    timed_images: int = 1024
+    timed_batches: int = 10
     rounds: int = 7
+    calibration_rounds: int = 2
     sweep: bool = False
 
     def timed(self, batch_size: int) -> int:
-        """Batches timed in a slice."""
-        return max(self.timed_batches, self.timed_images // batch_size)
+        """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
+        least = max(self.timed_batches, self.timed_images // batch_size)
+        return -(-least // _replicas()) * _replicas()
 
 
 @dataclass(frozen=True)
@@ -150,9 +153,10 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
     recipe = rand_augment(config.size, order=order)
     timed = config.timed(batch_size)
     parts = Parts(recipe, source, batch_size=batch_size)
-    partial_placement, partial_slices = harness.calibrate(parts.partial_only, timed_batches=config.timed_batches)
+    rounds, few = config.calibration_rounds, config.timed_batches
+    partial_placement, partial_slices = harness.calibrate(parts.partial_only, rounds=rounds, timed_batches=few)
     parts.make_partial_images(partial_placement)
-    final_placement, final_slices = harness.calibrate(parts.final_only, timed_batches=timed)
+    final_placement, final_slices = harness.calibrate(parts.final_only, rounds=rounds, timed_batches=few)
     with ExitStack() as stack:
         loaders = [_loader(stack, source, recipe, planner, name) for name, planner in _planners(source, batch_size)]
         if config.sweep:
@@ -209,7 +213,7 @@ def _loader(
     placement: Placement | None = None,
 ) -> Contender:
     """Make a loader, by default at its own placement, with a store of its own where the plan keeps anything."""
-    replicas = min(4, harness.cores()) if placement is None else placement.replicas
+    replicas = _replicas() if placement is None else placement.replicas
     num_threads = harness.cores() if placement is None else replicas * placement.threads
     store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
     loader = Loader(
@@ -223,6 +227,11 @@ def _loader(
     stack.enter_context(loader)
     # One batch waits to be taken, `look_ahead` more are in the pipelines: one more than replicas.
     return Contender(name, Placement(replicas, num_threads // replicas), replicas + 2, _endless(loader))
+
+
+def _replicas() -> int:
+    """Return a loader's default."""
+    return min(4, harness.cores())
 
 
 def _endless(loader: Loader) -> Generator[int, None, None]:
@@ -274,12 +283,13 @@ def main() -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args()
     data: Path = options.data
+    config = _config(options)
     try:
-        config = _config(options)
         ImageFolder(data)
     except ConfigurationError as error:
         print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
         return 2
+    environment = harness.environment()
     results = []
     for order in config.orders:
         for batch_size in config.batch_sizes:
@@ -288,19 +298,24 @@ def main() -> int:
             gc.collect()
     out = options.out or (None if options.quick else harness.RESULTS / "throughput.json")
     if out is not None:
-        harness.write(out, benchmark="throughput", config=config, results=results)
+        harness.write(out, environment=environment, config=config, results=results)
     return 0
 
 
 def _config(options: argparse.Namespace) -> Config:
-    orders, name = tuple(options.order), options.data.resolve().name
+    config = Config(options.data.resolve().name, tuple(options.order), tuple(options.batch_size or (64, 256)))
     if options.quick:
-        return Config(
-            name, orders, tuple(options.batch_size or (8,)), 48, 4, 16, 2, options.rounds or 2, options.sweep
+        config = replace(
+            config,
+            batch_sizes=tuple(options.batch_size or (8,)),
+            size=48,
+            epoch_batches=4,
+            timed_images=16,
+            timed_batches=2,
+            rounds=2,
+            calibration_rounds=1,
         )
-    return Config(
-        name, orders, tuple(options.batch_size or (64, 256)), rounds=options.rounds or 7, sweep=options.sweep
-    )
+    return replace(config, rounds=options.rounds or config.rounds, sweep=options.sweep)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,10 +13,10 @@ import atexit
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -96,7 +96,7 @@ class Engine:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._expected: Position | None = None
-        self._stats = Stats()
+        self._counts: Counter[str] = Counter()
         self._consumer_wait_s = 0.0
         _ALIVE.add(self)
 
@@ -139,7 +139,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return a snapshot of the counts."""
-        return self._stats.plus(consumer_wait_s=self._consumer_wait_s)
+        return replace(Stats(), **self._counts, consumer_wait_s=self._consumer_wait_s)
 
     def stop(self) -> None:
         """End the owner thread and forget what was made ahead."""
@@ -307,7 +307,8 @@ class Engine:
             ticket.release()
 
     def _count(self, **increments: Any) -> None:
-        self._stats = self._stats.plus(**increments)
+        for name, value in increments.items():
+            self._counts[name] += value
 
 
 def _names(stages: tuple[Stage, ...]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.stage import Arrays
 from dalirefurb.graph import Feed
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Samples
@@ -36,6 +37,12 @@ class Feeder:
         self._seed = seed
         self._caching = caching
         self._no_sample = _NO_BYTES if recipe.encoded else _NO_IMAGE
+        self._nothing = {
+            stage.name: {
+                name: np.empty((0, *parameter.shape), parameter.dtype) for name, parameter in stage.parameters.items()
+            }
+            for stage in recipe.partial
+        }
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
 
     def lay_out(
@@ -50,14 +57,7 @@ class Feeder:
             cached: Partial images of the others, None at the computed rows, length B.
         """
         count = len(plan.indices)
-        partial, heights, widths = draw(
-            self._recipe.partial,
-            seed=self._seed,
-            indices=plan.indices[rows],
-            numbers=plan.version[rows],
-            heights=samples.heights,
-            widths=samples.widths,
-        )
+        partial, heights, widths = self._draw_partial(plan, rows, samples)
         heights, widths = self._sizes(rows, heights, widths, cached)
         final, _, _ = draw(
             self._recipe.final,
@@ -67,12 +67,8 @@ class Feeder:
             heights=heights,
             widths=widths,
         )
-        feeds: dict[str, Feed] = {
-            f"{stage}/{name}": _spread(values, rows, count)
-            for stage, arrays in partial.items()
-            for name, values in arrays.items()
-        }
-        feeds |= {f"{stage}/{name}": values for stage, arrays in final.items() for name, values in arrays.items()}
+        feeds: dict[str, Feed] = {name: _spread(values, rows, count) for name, values in _named(partial)}
+        feeds |= _named(final)
         data = [self._no_sample] * count
         for row, sample in zip(rows.tolist(), samples.data, strict=True):
             data[row] = sample
@@ -81,6 +77,21 @@ class Feeder:
             feeds["hit"] = np.array([image is not None for image in cached])
             feeds["cached"] = [_NO_IMAGE if image is None else image for image in cached]
         return feeds
+
+    def _draw_partial(
+        self, plan: BatchPlan, rows: NDArray[np.int64], samples: Samples
+    ) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
+        """Draw the partial part's parameters for the computed rows; see `recipe.draw`."""
+        if not len(rows):
+            return self._nothing, rows, rows
+        return draw(
+            self._recipe.partial,
+            seed=self._seed,
+            indices=plan.indices[rows],
+            numbers=plan.version[rows],
+            heights=samples.heights,
+            widths=samples.widths,
+        )
 
     def _sizes(
         self, rows: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64], cached: Images
@@ -96,6 +107,13 @@ class Feeder:
         sizes[rows, 0] = heights
         sizes[rows, 1] = widths
         return sizes[:, 0], sizes[:, 1]
+
+
+def _named(drawn: dict[str, Arrays]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Name arrays as the graph names its inputs."""
+    for stage, arrays in drawn.items():
+        for name, values in arrays.items():
+            yield f"{stage}/{name}", values
 
 
 def _spread(values: NDArray[Any], rows: NDArray[np.int64], count: int) -> NDArray[Any]:

@@ -39,7 +39,11 @@ class Reader:
 
     def read(self, indices: NDArray[np.int64]) -> Future[Samples]:
         """Start to read; the future raises `SampleError` if one of the samples cannot be read."""
-        return self._pool.submit(self._read, indices)
+        if len(indices):
+            return self._pool.submit(self._read, indices)
+        nothing: Future[Samples] = Future()
+        nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64)))
+        return nothing
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now; return heights and widths in pixels, each of shape (n,)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,6 @@ class Stats:
     reading_wait_s: float = 0.0
     graph_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
-
-    def plus(self, **increments: float) -> Stats:
-        """Return a snapshot with some counts raised."""
-        return replace(self, **{name: getattr(self, name) + value for name, value in increments.items()})
 
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(

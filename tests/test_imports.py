@@ -59,7 +59,7 @@ MAY_IMPORT = {
     # where they meet
     "reader": {"errors", "graph", "source", "numpy"},
     "exchange": {"errors", "plan", "reader", "store", "numpy"},
-    "feeds": {"errors", "graph", "plan", "reader", "recipe", "numpy"},
+    "feeds": {"augment.stage", "errors", "graph", "plan", "reader", "recipe", "numpy"},
     "engine": ENGINE,
     "loader": ENGINE | {"augment", "dali_iterator", "engine", "rng"},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},

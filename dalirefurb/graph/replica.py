@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.tensors import TensorCPU
 
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph.description import Feed, Graph
+from dalirefurb.graph.description import Feed, Graph, Input
 
 
 def versions() -> dict[str, str]:
@@ -50,7 +51,7 @@ class Replica:
         if self._pipeline is None:
             self._pipeline = self._rebuild()
         for declared in self._inputs:
-            self._pipeline.feed_input(declared.name, feeds[declared.name])
+            self._pipeline.feed_input(declared.name, _tensors(feeds[declared.name], declared))
         self._pipeline.schedule_run()
 
     def collect(self) -> tuple[Any, list[NDArray[np.uint8]]]:
@@ -77,6 +78,21 @@ class Replica:
     def restart(self) -> None:
         """Forget all batches in flight. The pipeline is built anew when it is needed."""
         self._pipeline = None
+
+
+def _tensors(feed: Feed, declared: Input) -> Feed | list[TensorCPU]:
+    """Wrap a list of arrays, without copying; DALI looks at each array of a list much longer than at its own type."""
+    if isinstance(feed, np.ndarray):
+        return feed
+    empty: TensorCPU | None = None
+    tensors = []
+    for sample in feed:
+        if sample.size:
+            tensors.append(TensorCPU(sample, declared.layout))
+            continue
+        empty = empty or TensorCPU(sample, declared.layout)
+        tensors.append(empty)
+    return tensors
 
 
 class GraphError(Exception):

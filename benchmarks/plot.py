@@ -1,0 +1,95 @@
+"""Draw the figure of `throughput.py` from its JSON; measures nothing.
+
+python benchmarks/plot.py                           results/throughput.json -> results/throughput.png
+python benchmarks/plot.py --results a.json --out a.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+
+_RESULTS = Path(__file__).parent / "results" / "throughput.json"
+_BARS = {"standard": "#9aa5b1", "reuse factor 2": "#3f7fbf", "reuse factor 3": "#1f4e8c"}
+_ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
+_BAR_WIDTH = 0.27
+
+
+def draw(run: Mapping[str, Any], path: Path) -> None:
+    """Draw images/s of standard and refurbished loading, one group of bars for each order and batch size."""
+    cases = run["results"]
+    figure, axes = plt.subplots(figsize=(4 + 1.5 * len(cases), 5), layout="constrained")
+    highest = 0.0
+    for place, (name, colour) in enumerate(_BARS.items()):
+        for group, case in enumerate(cases):
+            x = group + (place - 1) * _BAR_WIDTH
+            speed, bound = case["images_per_s"][name], case["bound"][name]["median"]
+            whisker = [[speed["median"] - speed["lower"]], [speed["upper"] - speed["median"]]]
+            axes.bar(
+                x,
+                speed["median"],
+                0.9 * _BAR_WIDTH,
+                yerr=whisker,
+                capsize=4,
+                color=colour,
+                ecolor="black",
+                label=name if group == 0 else None,
+            )
+            axes.hlines(
+                bound,
+                x - _BAR_WIDTH / 2,
+                x + _BAR_WIDTH / 2,
+                color="#d1495b",
+                linewidth=2,
+                label="amortised bound" if (place, group) == (2, 0) else None,
+            )
+            highest = max(highest, speed["upper"], bound)
+            label = {"ha": "center", "color": "white" if place else "black"}
+            axes.annotate(f"{speed['median']:,.0f}", (x, 0), (0, 6), textcoords="offset points", **label)
+    axes.set_xticks(range(len(cases)), [f"{_ORDERS[case['order']]}\nbatches of {case['batch_size']}" for case in cases])
+    axes.set_ylabel("images/s, consumer does nothing")
+    axes.set_ylim(0, 1.05 * highest)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(ncols=4, loc="outside lower center", frameon=False)
+    axes.set_title(_caption(run), fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _caption(run: Mapping[str, Any]) -> str:
+    """Say on what the figures were taken."""
+    machine, config = run["environment"], run["config"]
+    return (
+        f"rand_augment({config['size']}) on {config['data']}: medians of {config['rounds']} interleaved rounds, "
+        f"whiskers are quartiles\n{machine['cpu']}, {machine['cores']} cores, no GPU; DALI {machine['dali']}"
+    )
+
+
+def main() -> int:
+    """Read what the command line names, and draw it."""
+    parser = argparse.ArgumentParser(description="Draw the figure of throughput.py.")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON of throughput.py")
+    parser.add_argument("--out", type=Path, help="a PNG; by default beside the JSON, with its name")
+    options = parser.parse_args()
+    if not options.results.exists():
+        print(
+            f"--results must be a JSON of throughput.py, but {options.results} is none: run that first", file=sys.stderr
+        )
+        return 2
+    draw(json.loads(options.results.read_text()), options.out or options.results.with_suffix(".png"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -117,9 +117,9 @@ def cores() -> int:
 
 
 def placements() -> list[Placement]:
-    """List one core alone and every way of sharing out all cores."""
+    """List one core alone, every way of sharing out all cores, and more replicas than cores."""
     whole = [Placement(replicas, cores() // replicas) for replicas in range(1, cores() + 1) if cores() % replicas == 0]
-    return list(dict.fromkeys([Placement(1, 1), *whole]))
+    return list(dict.fromkeys([Placement(1, 1), *whole, Placement(cores() + 1, 1), Placement(2 * cores(), 1)]))
 
 
 def interleave(contenders: Sequence[Contender], *, rounds: int, timed_batches: int) -> list[Slice]:

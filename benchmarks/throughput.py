@@ -225,13 +225,13 @@ def _loader(
         num_threads=None if placement is None else num_threads,
     )
     stack.enter_context(loader)
-    # One batch waits to be taken, `look_ahead` more are in the pipelines: one more than replicas.
-    return Contender(name, Placement(replicas, num_threads // replicas), replicas + 2, _endless(loader))
+    # One batch waits to be taken, `look_ahead` more are in the pipelines: two per replica.
+    return Contender(name, Placement(replicas, -(-num_threads // replicas)), 2 * replicas + 1, _endless(loader))
 
 
 def _replicas() -> int:
     """Return a loader's default."""
-    return min(4, harness.cores())
+    return min(8, 2 * harness.cores())
 
 
 def _endless(loader: Loader) -> Generator[int, None, None]:

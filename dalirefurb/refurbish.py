@@ -136,14 +136,15 @@ class Refurbish(Planner):
         age, left = self._ages(np.arange(self.num_samples), epoch)
         miss = ~self._served_nearby(age, epoch, direction=-1)
         keep = self._served_nearby(left, epoch, direction=1)
+        del left  # N numbers less while rows are ordered, which takes the most memory
         order = self.batch_shuffler.order(
             self._served(epoch), miss, keep, batch_size=self.batch_size, seed=self.seed, epoch=epoch
         )
         miss, keep = miss[order], keep[order]
         return batch_plans(
             indices=self._deal[order],
-            version=epoch - age[order],
-            serving=np.full(len(order), epoch),
+            version=np.subtract(epoch, age[order], dtype=np.int64),
+            serving=np.broadcast_to(np.int64(epoch), len(order)),
             miss=miss,
             keep=keep,
             evict=~(miss | keep),
@@ -177,7 +178,7 @@ class Refurbish(Planner):
     def _ages(self, positions: Indices, epoch: int) -> tuple[Indices, Indices]:
         """Return epochs since each position's version was born and epochs left to it, each of shape (n,)."""
         group = deal_groups(positions, groups=self._groups, shards=self.shards)
-        phase = (epoch - group) % self.reuse_factor
+        phase = ((epoch - group) % self.reuse_factor).astype(np.int32)
         covered = positions < self._covered
         left = np.where(covered, self.reuse_factor - 1 - phase, 0)
         return np.where(covered, np.minimum(phase, epoch), 0), left

@@ -34,6 +34,8 @@ class Reader:
     def __init__(self, source: Source, *, max_batch_size: int, num_threads: int) -> None:
         self._source = source
         self._headers = HeaderReader(max_batch_size)
+        # Heights and widths that headers told, 8 bytes a sample; 0 before the first read.
+        self._known = np.zeros((len(source) if source.encoded else 0, 2), dtype=np.int32)
         self._max_batch_size = max_batch_size
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dalirefurb-read")
 
@@ -73,10 +75,19 @@ class Reader:
         if not self._source.encoded:
             shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
             return Samples(data, shapes[:, 0], shapes[:, 1])
+        return Samples(data, *self._encoded_sizes(indices, data))
+
+    def _encoded_sizes(
+        self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return heights and widths; a header is read once in a run."""
+        unknown = np.flatnonzero(self._known[indices, 0] == 0)
         try:
-            heights, widths = self._headers.sizes(data)
+            sizes = self._headers.sizes([data[row] for row in unknown])
         except GraphError as error:
-            index = int(indices[error.row or 0])
+            index = int(indices[unknown[error.row or 0]])
             reason = f"not an image that DALI can decode ({error.reason})"
             raise SampleError(index, self._source.name(index), reason) from error
-        return Samples(data, heights, widths)
+        self._known[indices[unknown]] = np.stack(sizes, axis=1)
+        known = self._known[indices].astype(np.int64)
+        return known[:, 0], known[:, 1]

@@ -202,9 +202,10 @@ def draw(
         Each stage's arrays by its name, and the heights and widths that leave the last stage.
     """
     arrays = {}
+    counts = {stage.name: stage.num_uniforms for stage in stages if stage.parameters}
+    uniforms = rng.uniforms_for(seed, counts, indices, numbers) if counts else {}
     for stage in stages:
-        if stage.parameters:
-            uniforms = rng.uniforms(seed, stage.name, indices, numbers, stage.num_uniforms)
-            arrays[stage.name] = stage.draw(uniforms, heights, widths)
+        if stage.name in uniforms:
+            arrays[stage.name] = stage.draw(uniforms[stage.name], heights, widths)
         heights, widths = stage.output_sizes(heights, widths)
     return arrays, heights, widths

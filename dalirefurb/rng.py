@@ -9,7 +9,9 @@ It is written in integer arithmetic that every NumPy computes alike, so a stream
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,11 +58,30 @@ def uniforms(
     Returns:
         Shape (n, count), multiples of 2**-53. Column j of a row does not depend on `count`.
     """
-    rows = _mix(indices.astype(np.uint64) * _GOLDEN + key(seed, purpose, "index"))
-    rows = _mix((rows ^ key(seed, purpose, "number")) + numbers.astype(np.uint64) * _GOLDEN)
-    counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
-    bits = _mix(rows[:, None] + counters)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return uniforms_for(seed, {purpose: count}, indices, numbers)[purpose]
+
+
+def uniforms_for(
+    seed: int, counts: Mapping[str, int], indices: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> dict[str, NDArray[np.float64]]:
+    """Draw for several purposes in one go: `uniforms` of each, by its purpose; `counts` says how many per row."""
+    index_keys, number_keys, purposes, counters = _keys(seed, tuple(counts.items()))
+    rows = _mix((indices.astype(np.uint64) * _GOLDEN)[:, None] + index_keys)  # (n, purposes)
+    rows = _mix((rows ^ number_keys) + (numbers.astype(np.uint64) * _GOLDEN)[:, None])
+    bits = _mix(rows.take(purposes, axis=1) + counters)  # (n, all counts)
+    values = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    ends = np.cumsum([0, *counts.values()])
+    return {purpose: values[:, ends[i] : ends[i + 1]] for i, purpose in enumerate(counts)}
+
+
+@lru_cache(maxsize=64)
+def _keys(seed: int, counts: tuple[tuple[str, int], ...]) -> tuple[NDArray[Any], ...]:
+    """Return the index key and the number key of each purpose, and of each column its purpose and its counter."""
+    index_keys = np.array([key(seed, purpose, "index") for purpose, _ in counts], dtype=np.uint64)
+    number_keys = np.array([key(seed, purpose, "number") for purpose, _ in counts], dtype=np.uint64)
+    purposes = np.repeat(np.arange(len(counts)), [count for _, count in counts])
+    counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for _, count in counts]) * _GOLDEN
+    return index_keys, number_keys, purposes, counters
 
 
 def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:

@@ -121,7 +121,7 @@ class Engine:
         with self._changed:
             while not self._finished:
                 if self._error is not None:
-                    self._thread = None
+                    self._expected = None
                     raise self._error
                 if self._thread is None or not self._thread.is_alive():
                     raise LoaderError("the loader was stopped while a batch was waited for; iterate again")

@@ -335,6 +335,32 @@ def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dalirefurb")]
 
 
+def test_files_are_read_by_reading_threads_only(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = set()
+    read = ImageFolder.read
+
+    def watched(self: ImageFolder, indices: Any) -> Any:
+        readers.add(threading.current_thread().name)
+        return read(self, indices)
+
+    monkeypatch.setattr(ImageFolder, "read", watched)
+    with make(folder, recipe=simple(SIZE, split=1)) as loader:
+        for _ in range(2):
+            list(loader)
+    assert readers
+    assert all(name.startswith("dalirefurb-read") for name in readers)
+
+
+def test_an_error_leaves_no_owner_thread_once_the_loader_is_closed(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=8))
+    next(tmp_path.rglob("003.jpg")).unlink()
+    loader = Loader(source, simple(SIZE), Standard(8, batch_size=4))
+    with pytest.raises(SampleError):
+        list(loader)
+    loader.close()
+    assert "dalirefurb-owner" not in loader_threads()
+
+
 def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
     loader = make(folder)
     next(iter(loader))

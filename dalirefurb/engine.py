@@ -251,9 +251,7 @@ class Engine:
         self._hand_over(Served(ticket.position, torch.utils.dlpack.from_dlpack(images), plan.indices))
         began = time.perf_counter()
         stored = self._exchange.settle(ticket, computed)
-        self._count(
-            stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began
-        )
+        self._count(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
 
     def _check(self, images: Any, computed: list[NDArray[np.uint8]]) -> None:
         """Refuse what a stage made of another size or type than it declares."""

@@ -30,9 +30,7 @@ class Feeder:
         caching: Whether the graph takes cached images.
     """
 
-    def __init__(
-        self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None, caching: bool
-    ) -> None:
+    def __init__(self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None, caching: bool) -> None:
         self._recipe = recipe
         self._seed = seed
         self._caching = caching
@@ -45,9 +43,7 @@ class Feeder:
         }
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
 
-    def lay_out(
-        self, plan: BatchPlan, rows: NDArray[np.int64], samples: Samples, cached: Images
-    ) -> dict[str, Feed]:
+    def lay_out(self, plan: BatchPlan, rows: NDArray[np.int64], samples: Samples, cached: Images) -> dict[str, Feed]:
         """Draw every parameter of a batch and lay out the graph's inputs.
 
         Args:

@@ -106,8 +106,7 @@ class Loader:
             feeder=Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=caching),
             store=store,
             replicas=[
-                Replica(graph, serialized, num_threads=threads_each, device_id=device_id)
-                for _ in range(replicas)
+                Replica(graph, serialized, num_threads=threads_each, device_id=device_id) for _ in range(replicas)
             ],
             reader=reader,
             look_ahead=look_ahead,

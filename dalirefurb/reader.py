@@ -50,12 +50,9 @@ class Reader:
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now; return heights and widths in pixels, each of shape (n,)."""
         chunks = [
-            self._read(indices[i : i + self._max_batch_size])
-            for i in range(0, len(indices), self._max_batch_size)
+            self._read(indices[i : i + self._max_batch_size]) for i in range(0, len(indices), self._max_batch_size)
         ]
-        return np.concatenate([chunk.heights for chunk in chunks]), np.concatenate(
-            [chunk.widths for chunk in chunks]
-        )
+        return np.concatenate([chunk.heights for chunk in chunks]), np.concatenate([chunk.widths for chunk in chunks])
 
     def close(self) -> None:
         """Stop the threads once their present jobs are done."""

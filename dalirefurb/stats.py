@@ -42,6 +42,4 @@ class Stats:
     consumer_wait_s: float = 0.0
 
     def __sub__(self, earlier: Stats) -> Stats:
-        return Stats(
-            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
-        )
+        return Stats(**{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)})

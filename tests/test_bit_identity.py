@@ -46,9 +46,7 @@ class SmallStore(MemoryStore):
         fingerprint: str,
         arena_bytes: int = 0,
     ) -> None:
-        super().open(
-            slot_shape, slots=max(1, slots // 3), fingerprint=fingerprint, arena_bytes=arena_bytes // 3
-        )
+        super().open(slot_shape, slots=max(1, slots // 3), fingerprint=fingerprint, arena_bytes=arena_bytes // 3)
 
 
 class LeakyStore(MemoryStore):
@@ -106,9 +104,7 @@ def serve(
 
 def assert_same(expected: Batches, actual: Batches) -> None:
     assert len(expected) == len(actual)
-    for number, ((images, labels), (other_images, other_labels)) in enumerate(
-        zip(expected, actual, strict=True)
-    ):
+    for number, ((images, labels), (other_images, other_labels)) in enumerate(zip(expected, actual, strict=True)):
         assert torch.equal(labels, other_labels), f"labels of batch {number}"
         assert torch.equal(images, other_images), f"images of batch {number}"
 
@@ -156,9 +152,7 @@ def without_store(folder: ImageFolder) -> Callable[[str, int | str], Batches]:
     def look_up(order: str, split: int | str) -> Batches:
         if (order, split) not in known:
             recipe = recipe_of(order, split)
-            known[order, split], stats = serve(
-                folder, recipe, refurbish(), num_threads=1, replicas=1, look_ahead=1
-            )
+            known[order, split], stats = serve(folder, recipe, refurbish(), num_threads=1, replicas=1, look_ahead=1)
             assert stats.hits == 0
         return known[order, split]
 
@@ -187,12 +181,8 @@ def test_tensors_are_the_same_whatever_the_store_does(
     assert (stats.recomputed == 0) == intact
 
 
-@pytest.mark.parametrize(
-    ("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)]
-)
-@pytest.mark.parametrize(
-    ("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")]
-)
+@pytest.mark.parametrize(("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)])
+@pytest.mark.parametrize(("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     order: str,
     split: int | str,
@@ -244,9 +234,7 @@ def test_reuse_changes_what_is_served_after_the_first_epoch_only(
 
 @pytest.mark.parametrize("order", ["paper", "crop_last"])
 @pytest.mark.parametrize("split", [0, 1, "flip", None])
-def test_arrays_are_served_alike_with_and_without_a_store(
-    order: str, split: int | str | None, arrays: Arrays
-) -> None:
+def test_arrays_are_served_alike_with_and_without_a_store(order: str, split: int | str | None, arrays: Arrays) -> None:
     recipe = rand_augment(SIZE, order="paper" if order == "paper" else "crop_last", split=split, raw=True)
     expected, _ = serve(arrays, recipe, refurbish(), replicas=1)
     served, stats = serve(arrays, recipe, refurbish(), MemoryStore())

@@ -226,7 +226,6 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_before_a_bad_file_are_served(tmp_path, kind):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))

@@ -32,9 +32,7 @@ PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_placement_serialises_without_a_warning(
-    name: str, partial: Device, final: Device, caching: bool
-) -> None:
+def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, caching: bool) -> None:
     graph = Graph(RECIPES[name], caching=caching, partial_device=partial, final_device=final)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -60,9 +60,7 @@ def make(folder: ImageFolder, **changes: Any) -> Loader:
         "store": MemoryStore(),
         **changes,
     }
-    return Loader(
-        folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments
-    )
+    return Loader(folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments)
 
 
 def planned_labels(folder: ImageFolder, epoch: int) -> list[list[int]]:
@@ -296,9 +294,7 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
         ({"partial_device": "tpu"}, "must be one of"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(
-    folder: ImageFolder, changes: dict[str, Any], message: str
-) -> None:
+def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(folder, **changes)
 
@@ -344,7 +340,7 @@ def test_files_are_read_by_reading_threads_only(folder: ImageFolder, monkeypatch
         return read(self, indices)
 
     monkeypatch.setattr(ImageFolder, "read", watched)
-    with make(folder, recipe=simple(SIZE, split=1)) as loader:
+    with make(folder) as loader:
         for _ in range(2):
             list(loader)
     assert readers

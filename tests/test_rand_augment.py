@@ -128,9 +128,7 @@ def _pillow(name: str, picture: np.ndarray, magnitude_bin: int, negated: bool, *
         if name == "Rotate" and not warp:
             return np.asarray(image.rotate(30 * signed, Image.Resampling.NEAREST, fillcolor=(0, 0, 0)))
         mode, fill = warp.get("mode", Image.Resampling.NEAREST), warp.get("fill", (0, 0, 0))
-        return np.asarray(
-            image.transform(image.size, Image.Transform.AFFINE, tuple(matrix.flat), mode, fillcolor=fill)
-        )
+        return np.asarray(image.transform(image.size, Image.Transform.AFFINE, tuple(matrix.flat), mode, fillcolor=fill))
     if name in ("Brightness", "Color", "Contrast", "Sharpness"):
         return np.asarray(getattr(ImageEnhance, name)(image).enhance(1 + 0.9 * signed))
     unsigned = {
@@ -170,9 +168,7 @@ def test_a_warp_shows_at_every_pixel_the_nearest_source_or_one_that_is_as_near(p
     padded = np.pad(picture, ((1, 1), (1, 1), (0, 0)))
     keys = _keys(name)
     rows, columns = np.mgrid[:height, :width] + 0.5
-    for key, got in zip(
-        keys, _run(pipeline, [picture] * len(keys), _lookup(name, keys, picture)), strict=True
-    ):
+    for key, got in zip(keys, _run(pipeline, [picture] * len(keys), _lookup(name, keys, picture)), strict=True):
         matrix = _source(name, *key, width, height)
         x = matrix[0, 0] * columns + matrix[0, 1] * rows + matrix[0, 2]
         y = matrix[1, 0] * columns + matrix[1, 1] * rows + matrix[1, 2]
@@ -197,9 +193,7 @@ def test_a_warp_of_a_photograph_differs_from_pillows_in_few_pixels(pipeline, nam
 def test_a_bilinear_warp_is_near_pillows_away_from_the_borders(bilinear_pipeline, name):
     photo = PICTURES["photo"]
     fill = (10, 20, 30)
-    differences = _differences(bilinear_pipeline, name, photo, mode=Image.Resampling.BILINEAR, fill=fill).max(
-        axis=3
-    )
+    differences = _differences(bilinear_pipeline, name, photo, mode=Image.Resampling.BILINEAR, fill=fill).max(axis=3)
     assert np.mean(differences > 4) < 0.02
     assert differences[0].max() == 0
 
@@ -256,9 +250,7 @@ def test_outcomes_are_drawn_uniformly_by_operation_and_sign():
 def test_a_draw_takes_the_magnitude_and_the_sizes_of_the_sample():
     layer = RandAugmentLayer(magnitude=30)
     translate_x = (NAMES.index("TranslateX") + 0.5) / len(NAMES)
-    drawn = layer.draw(
-        np.array([[translate_x, 0.4], [translate_x, 0.6]]), np.array([10, 10]), np.array([331, 662])
-    )
+    drawn = layer.draw(np.array([[translate_x, 0.4], [translate_x, 0.6]]), np.array([10, 10]), np.array([331, 662]))
     assert drawn["matrix"][:, 0, 2].tolist() == [150, -300]
     assert drawn["matrix"].flags.c_contiguous
     assert {name: (str(array.dtype), array.shape[1:]) for name, array in drawn.items()} == {

@@ -255,7 +255,9 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
         Loader(Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), num_threads=1) as loader,
-        pytest.raises(LoaderError, match=r"shape \(32, 32, 3\), got uint8 of \(16, 16, 3\).*halve, flip\) makes another"),
+        pytest.raises(
+            LoaderError, match=r"shape \(32, 32, 3\), got uint8 of \(16, 16, 3\).*halve, flip\) makes another"
+        ),
     ):
         list(loader)
 

@@ -87,9 +87,7 @@ def _contrast(images: Node, matrix: Node) -> Node:
     if images.device == "gpu":
         # The mean is on the device, and operators take named arguments from the host alone.
         return fn.cast((images - mean) * factor.gpu() + (mean - _TRUNCATE), dtype=types.UINT8)
-    return fn.brightness_contrast(
-        images, contrast=factor, contrast_center=mean, brightness_shift=-_TRUNCATE / 255
-    )
+    return fn.brightness_contrast(images, contrast=factor, contrast_center=mean, brightness_shift=-_TRUNCATE / 255)
 
 
 def _size(images: Node) -> Node:

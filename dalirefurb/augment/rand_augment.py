@@ -77,9 +77,7 @@ class RandAugmentLayer(Stage):
             [np.full(2, 1 / 28) if operation.signed else np.full(1, 1 / 14) for operation in OPERATIONS]
         )
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Turn the first uniform into an operation and the second into a sign; see `Stage.draw`."""
         return self._table.parameters(
             operations=(uniforms[:, 0] * len(OPERATIONS)).astype(np.int64),

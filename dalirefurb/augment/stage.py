@@ -74,9 +74,7 @@ class Stage(ABC):
         """
         return np.ones(1)
 
-    def draw(
-        self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> Arrays:
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Turn uniforms into parameters.
 
         Args:

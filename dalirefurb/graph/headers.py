@@ -73,9 +73,7 @@ def _peek_shapes() -> Node:
 
 def first_undecodable(encoded: Sequence[NDArray[np.uint8]]) -> tuple[int, str] | None:
     """Decode samples one by one on the CPU; return the row that fails and why, or None if all succeed."""
-    pipeline = pipeline_def(_decode_whole)(
-        batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1
-    )
+    pipeline = pipeline_def(_decode_whole)(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     pipeline.build()
     for row, sample in enumerate(encoded):
         pipeline.feed_input("sample", [sample])

@@ -225,8 +225,7 @@ def _loader(
         num_threads=None if placement is None else num_threads,
     )
     stack.enter_context(loader)
-    # One batch waits to be taken, `look_ahead` more are in the pipelines: two per replica.
-    return Contender(name, Placement(replicas, -(-num_threads // replicas)), 2 * replicas + 1, _endless(loader))
+    return Contender(name, Placement(replicas, -(-num_threads // replicas)), loader.batches_ahead, _endless(loader))
 
 
 def _replicas() -> int:
@@ -315,7 +314,12 @@ def _config(options: argparse.Namespace) -> Config:
             rounds=2,
             calibration_rounds=1,
         )
-    return replace(config, rounds=options.rounds or config.rounds, sweep=options.sweep)
+    return replace(
+        config,
+        rounds=options.rounds or config.rounds,
+        epoch_batches=options.epoch_batches or config.epoch_batches,
+        sweep=options.sweep,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -324,6 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, default=folder, help="a folder of images per class")
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
     parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
+    parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 20 by default")
     parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
     parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")

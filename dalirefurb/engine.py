@@ -4,7 +4,9 @@
                lease hits,      draw, feed      hand over,           by the training loop
                read misses      a replica       settle the store
 
-Batches pass every step in plan order. An exception in any step ends the thread and is raised by `take`.
+Batches pass every step in plan order, small ones several at a time: a run of the graph costs milliseconds however few
+its rows are. What is served does not depend on which rows run together. An exception in any step ends the thread and
+is raised by `take`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -67,7 +70,8 @@ class Engine:
         store: Where partial images wait, open; None if nothing is cached.
         replicas: Take batches in turn.
         reader: Reads what is computed.
-        look_ahead: Batches submitted at a time; two more are admitted, so that their files are being read.
+        look_ahead: Runs submitted at a time; two more are admitted, so that their files are being read.
+        batches_per_run: Batches that run together, at most.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Engine:
         replicas: list[Replica],
         reader: Reader,
         look_ahead: int,
+        batches_per_run: int,
     ) -> None:
         self._source = source
         self._recipe = recipe
@@ -88,6 +93,7 @@ class Engine:
         self._replicas = replicas
         self._reader = reader
         self._look_ahead = look_ahead
+        self._batches_per_run = batches_per_run
         self._exchange = Exchange(planner, reader, store)
         self._feeder = feeder
         self._changed = threading.Condition()
@@ -163,29 +169,46 @@ class Engine:
     # The owner thread's side.
 
     def _run(self, start: Position) -> None:
-        submitted: deque[Ticket] = deque()
-        admitted: deque[Ticket] = deque()
         try:
-            self._exchange.begin(start)
-            plans = self._plans(start)
-            while not self._stopping:
-                self._fill(plans, submitted, admitted)
-                self._collect(submitted[0])
-                submitted.popleft()
+            failed = self._carry_out(start, self._batches_per_run)
+            if failed is not None:
+                self._carry_out(failed, 1)
         except BaseException as error:  # Whatever happened belongs to the caller of `take`.
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
+
+    def _carry_out(self, start: Position, batches_per_run: int) -> Position | None:
+        """Make batches until the loader is stopped, or one cannot be made.
+
+        Returns:
+            If a run of several batches fails, where it begins: one by one, those before the culprit can be made.
+        """
+        submitted: deque[Ticket] = deque()
+        admitted: deque[Ticket] = deque()
+        try:
+            self._exchange.begin(start)
+            runs = self._runs(start, batches_per_run)
+            while not self._stopping:
+                self._fill(runs, submitted, admitted)
+                self._collect(submitted[0])
+                submitted.popleft()
+        except Exception:
+            failed = next(iter((*submitted, *admitted)), None)
+            if failed is None or failed.served or len(failed.batch_rows) == 1:
+                raise
+            return failed.position
         finally:
             self._abandon(submitted, admitted)
+        return None
 
     def _fill(
-        self, plans: Iterator[tuple[Position, BatchPlan]], submitted: deque[Ticket], admitted: deque[Ticket]
+        self, runs: Iterator[tuple[Position, list[BatchPlan]]], submitted: deque[Ticket], admitted: deque[Ticket]
     ) -> None:
-        """Admit and submit as many batches as may be ahead. An error waits until those before it are served."""
+        """Admit and submit as much as may be ahead. An error waits until the batches before it are served."""
         try:
             while len(submitted) + len(admitted) < self._look_ahead + _READ_AHEAD:
-                admitted.append(self._admit(plans, (*submitted, *admitted)))
+                admitted.append(self._admit(runs, (*submitted, *admitted)))
             while admitted and len(submitted) < self._look_ahead and _ready(admitted[0], submitted):
                 self._submit(admitted[0])
                 submitted.append(admitted.popleft())
@@ -195,20 +218,27 @@ class Engine:
                 submitted.popleft()
             raise
 
-    def _plans(self, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
-        """Yield plans from `start` on, epoch after epoch, without end."""
+    def _runs(self, start: Position, batches_per_run: int) -> Iterator[tuple[Position, list[BatchPlan]]]:
+        """Yield plans from `start` on, epoch after epoch, without end; no sample is twice in a run."""
         epoch = start.epoch
         while True:
-            for batch, plan in enumerate(self._planner.epoch(epoch)):
-                if epoch > start.epoch or batch >= start.batch:
-                    yield Position(epoch, batch), plan
+            run: list[BatchPlan] = []
+            first = start.batch if epoch == start.epoch else 0
+            for plan in islice(self._planner.epoch(epoch), first, None):
+                if len(run) == batches_per_run or any(np.isin(plan.indices, each.indices).any() for each in run):
+                    yield Position(epoch, first), run
+                    first += len(run)
+                    run = []
+                run.append(plan)
+            if run:
+                yield Position(epoch, first), run
             epoch += 1
 
-    def _admit(self, plans: Iterator[tuple[Position, BatchPlan]], ahead: tuple[Ticket, ...]) -> Ticket:
+    def _admit(self, runs: Iterator[tuple[Position, list[BatchPlan]]], ahead: tuple[Ticket, ...]) -> Ticket:
         began = time.perf_counter()
-        position, plan = next(plans)
+        position, plans = next(runs)
         planned = time.perf_counter()
-        ticket = self._exchange.admit(position, plan, ahead)
+        ticket = self._exchange.admit(position, plans, ahead)
         self._count(planning_s=planned - began, storing_s=time.perf_counter() - planned)
         return ticket
 
@@ -241,14 +271,14 @@ class Engine:
         self._check(images, computed)
         plan = ticket.plan
         self._count(
-            batches=1,
+            batches=len(ticket.batch_rows),
             samples=len(plan.indices),
             hits=len(plan.indices) - len(ticket.rows),
             misses=len(ticket.rows),
             recomputed=int((~plan.miss[ticket.rows]).sum()),
             graph_wait_s=time.perf_counter() - began,
         )
-        self._hand_over(Served(ticket.position, torch.utils.dlpack.from_dlpack(images), plan.indices))
+        self._hand_over(ticket, torch.utils.dlpack.from_dlpack(images))
         began = time.perf_counter()
         stored = self._exchange.settle(ticket, computed)
         self._count(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
@@ -272,11 +302,19 @@ class Engine:
                 f"makes another size than it declares"
             )
 
-    def _hand_over(self, served: Served) -> None:
+    def _hand_over(self, ticket: Ticket, images: torch.Tensor) -> None:
+        """Part a run into its batches, views of its images, once the batches before it are taken."""
+        epoch, first = ticket.position
+        served, start = [], 0
+        for batch, rows in enumerate(ticket.batch_rows, first):
+            stop = start + rows
+            served.append(Served(Position(epoch, batch), images[start:stop], ticket.plan.indices[start:stop]))
+            start = stop
         with self._changed:
             while self._finished and not self._stopping:
                 self._changed.wait(_POLL_S)
-            self._finished.append(served)
+            self._finished.extend(served)
+            ticket.served = True
             self._changed.notify_all()
 
     def _explain(self, ticket: Ticket, error: GraphError) -> DalirefurbError:
@@ -291,15 +329,15 @@ class Engine:
         return SampleError(index, self._source.name(index), f"decoding failed ({reason})")
 
     def _replica(self, ticket: Ticket) -> Replica:
-        """Return the replica that a batch is dealt to: each in turn."""
+        """Return the replica that a run is dealt to: each in turn."""
         epoch, batch = ticket.position
-        return self._replicas[(epoch * len(self._planner) + batch) % len(self._replicas)]
+        runs_per_epoch = -(-len(self._planner) // self._batches_per_run)
+        return self._replicas[(epoch * runs_per_epoch + batch // self._batches_per_run) % len(self._replicas)]
 
     def _abandon(self, submitted: deque[Ticket], admitted: deque[Ticket]) -> None:
         """Leave replicas and store consistent after the last batch."""
-        if submitted or self._error is not None:
-            for replica in self._replicas:
-                replica.restart()
+        for replica in self._replicas:
+            replica.restart()
         for ticket in (*submitted, *admitted):
             ticket.reading.cancel()
             ticket.release()

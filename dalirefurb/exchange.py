@@ -32,27 +32,31 @@ class Position(NamedTuple):
 
 @dataclass
 class Ticket:
-    """One batch on its way.
+    """One run of the graph on its way: a batch, or several small ones in a row.
 
     Attributes:
-        position: Which batch it is.
-        plan: Its rows.
+        position: Which batch is the first.
+        plan: The rows of all its batches.
+        batch_rows: How many of them belong to each batch.
         rows: Those to compute, ascending.
         reading: The source's samples for `rows`, in that order.
         cached: The partial image of each row that the store lent, None for the others.
         waiting: Rows to ask the store for again before submission, because batches ahead compute them.
         waits_for: The last such batch.
         leases: What keeps the cached images in place.
+        served: Whether its batches were handed to the training loop.
     """
 
     position: Position
     plan: BatchPlan
+    batch_rows: list[int]
     rows: NDArray[np.int64]
     reading: Future[Samples]
     cached: list[NDArray[np.uint8] | None]
     waiting: NDArray[np.int64]
     waits_for: Position | None = None
     leases: list[Lease] = field(default_factory=list)
+    served: bool = False
 
     @property
     def coming(self) -> set[tuple[int, int]]:
@@ -84,23 +88,26 @@ class Exchange:
             versions.append(plan.version[wanted])
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
-    def admit(self, position: Position, plan: BatchPlan, ahead: Iterable[Ticket]) -> Ticket:
+    def admit(self, position: Position, plans: list[BatchPlan], ahead: Iterable[Ticket]) -> Ticket:
         """Lease what the store holds, and start to read what must be computed.
 
         Args:
-            position: Which batch it is.
-            plan: Its rows.
-            ahead: The batches before it that have not settled, in order.
+            position: Which batch is the first.
+            plans: The batches; no sample is in two of them.
+            ahead: The runs before this one that have not settled, in order.
         """
+        batch_rows = [len(plan.indices) for plan in plans]
+        plan = plans[0] if len(plans) == 1 else _joined(plans)
         rows = np.arange(len(plan.indices))
         if self._store is None:
-            return Ticket(position, plan, rows, self._reader.read(plan.indices), [None] * len(rows), rows[:0])
+            reading = self._reader.read(plan.indices)
+            return Ticket(position, plan, batch_rows, rows, reading, [None] * len(rows), rows[:0])
         lease = self._store.get(plan.indices, plan.version)
         rows = rows[~lease.found]
         waiting, waits_for = _computed_ahead(plan, rows, ahead)
         rows = np.setdiff1d(rows, waiting, assume_unique=True)
         reading = self._reader.read(plan.indices[rows])
-        return Ticket(position, plan, rows, reading, list(lease.samples), waiting, waits_for, [lease])
+        return Ticket(position, plan, batch_rows, rows, reading, list(lease.samples), waiting, waits_for, [lease])
 
     def ask_again(self, ticket: Ticket) -> None:
         """Lease what batches ahead have stored meanwhile; what they could not store is read and computed, too."""
@@ -134,6 +141,12 @@ class Exchange:
         places = np.flatnonzero(plan.keep[ticket.rows])
         rows = ticket.rows[places]
         return self._store.put(plan.indices[rows], plan.version[rows], [computed[place] for place in places])
+
+
+def _joined(plans: list[BatchPlan]) -> BatchPlan:
+    return BatchPlan(
+        **{name: np.concatenate([getattr(plan, name) for plan in plans]) for name in BatchPlan.__dataclass_fields__}
+    )
 
 
 def _pairs(plan: BatchPlan, rows: NDArray[np.int64]) -> list[tuple[int, int]]:

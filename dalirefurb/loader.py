@@ -36,6 +36,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 _STATE_FORMAT = 1
 _READING_THREADS = 4
 _MAX_REPLICAS = 8
+_ROWS_PER_RUN = 256
 _SIZE_PROBES = 256
 
 
@@ -54,8 +55,10 @@ class Loader:
         num_threads: CPU threads in all; by default as many as the process may use.
         replicas: Copies of the DALI pipeline; by default two per thread, at most 8. A pipeline runs one operator at a
             time, so a thread of its own is idle at times; a second replica uses that time.
-        look_ahead: Batches in the pipelines at a time, finished ones included; by default two per replica. Each takes
-            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
+        look_ahead: Runs of the pipelines at a time, finished ones included; by default two per replica. A run takes the
+            memory of its images: 154 MB for 256 x 224 x 224 in float32.
+        batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
+            fit into 256 rows, if the epoch is long enough that runs ahead span no more than half of it.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -74,6 +77,7 @@ class Loader:
         num_threads: int | None = None,
         replicas: int | None = None,
         look_ahead: int | None = None,
+        batches_per_run: int | None = None,
     ) -> None:
         _check_fit(source, recipe, planner)
         num_threads = _positive("num_threads", num_threads, default=len(os.sched_getaffinity(0)))
@@ -94,11 +98,16 @@ class Loader:
         caching = store is not None or any(isinstance(stage, Custom) for stage in recipe.partial)
         graph = Graph(recipe, caching=caching, partial_device=partial_device, final_device=final_device)
         device_id = _device_id() if graph.needs_gpu else None
-        reader = Reader(source, max_batch_size=planner.batch_size, num_threads=_READING_THREADS)
+        # Runs ahead shall not span more than half an epoch: a row waits for a run ahead that computes its version.
+        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // (2 * look_ahead + 4))
+        batches_per_run = _positive("batches_per_run", batches_per_run, default=max(1, fitting))
+        max_rows = batches_per_run * planner.batch_size
+        reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
         if store is not None:
             self._open(store, source, recipe, reader)
         threads_each = -(-num_threads // replicas)
-        serialized = graph.serialize(max_batch_size=planner.batch_size, num_threads=threads_each)
+        self._batches_ahead = (look_ahead + 1) * batches_per_run
+        serialized = graph.serialize(max_batch_size=max_rows, num_threads=threads_each)
         self._engine = Engine(
             source=source,
             recipe=recipe,
@@ -110,6 +119,7 @@ class Loader:
             ],
             reader=reader,
             look_ahead=look_ahead,
+            batches_per_run=batches_per_run,
         )
         self._next = Position(0, 0)
         self._pass: _Pass | None = None
@@ -138,6 +148,11 @@ class Loader:
     def batch_size(self) -> int:
         """Samples of a full batch."""
         return self._planner.batch_size
+
+    @property
+    def batches_ahead(self) -> int:
+        """Count the batches that can be ready, or nearly so, before they are asked for."""
+        return self._batches_ahead
 
     @property
     def num_samples(self) -> int:

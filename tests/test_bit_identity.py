@@ -88,11 +88,19 @@ def serve(
     num_threads: int = 2,
     replicas: int = 2,
     look_ahead: int = 3,
+    batches_per_run: int = 1,
     epochs: int = EPOCHS,
 ) -> tuple[Batches, Stats]:
     batches = []
     with Loader(
-        source, recipe, planner, store, num_threads=num_threads, replicas=replicas, look_ahead=look_ahead
+        source,
+        recipe,
+        planner,
+        store,
+        num_threads=num_threads,
+        replicas=replicas,
+        look_ahead=look_ahead,
+        batches_per_run=batches_per_run,
     ) as loader:
         for _ in range(epochs):
             for number, (images, labels) in enumerate(loader):
@@ -181,7 +189,10 @@ def test_tensors_are_the_same_whatever_the_store_does(
     assert (stats.recomputed == 0) == intact
 
 
-@pytest.mark.parametrize(("num_threads", "replicas", "look_ahead"), [(1, 1, 1), (2, 1, 4), (1, 2, 2), (2, 3, 9)])
+@pytest.mark.parametrize(
+    ("num_threads", "replicas", "look_ahead", "batches_per_run"),
+    [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)],
+)
 @pytest.mark.parametrize(("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     order: str,
@@ -189,6 +200,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     num_threads: int,
     replicas: int,
     look_ahead: int,
+    batches_per_run: int,
     folder: ImageFolder,
     without_store: Callable[[str, int | str], Batches],
 ) -> None:
@@ -200,6 +212,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
         num_threads=num_threads,
         replicas=replicas,
         look_ahead=look_ahead,
+        batches_per_run=batches_per_run,
     )
     assert_same(without_store(order, split), served)
     assert stats.recomputed == 0

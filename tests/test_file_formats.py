@@ -226,13 +226,14 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
+@pytest.mark.parametrize("batches_per_run", [1, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_before_a_bad_file_are_served(tmp_path, kind):
+def test_batches_before_a_bad_file_are_served(tmp_path, kind, batches_per_run):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))
     planner = Standard(24, batch_size=4)
     plans = list(planner.epoch(0))
     write_bad(Path(source.name(int(plans[3].indices[0]))), kind)
-    with Loader(source, WINDOW, planner, num_threads=1, look_ahead=3) as loader:
+    with Loader(source, WINDOW, planner, num_threads=1, look_ahead=3, batches_per_run=batches_per_run) as loader:
         batches = iter(loader)
         for _ in plans[:3]:
             next(batches)

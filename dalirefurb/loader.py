@@ -103,8 +103,9 @@ class Loader:
         batches_per_run = _positive("batches_per_run", batches_per_run, default=max(1, fitting))
         max_rows = batches_per_run * planner.batch_size
         reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
+        feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=caching)
         if store is not None:
-            self._open(store, source, recipe, reader)
+            self._open(store, source, recipe, reader, feeder.partial_size)
         threads_each = -(-num_threads // replicas)
         self._batches_ahead = (look_ahead + 1) * batches_per_run
         serialized = graph.serialize(max_batch_size=max_rows, num_threads=threads_each)
@@ -112,7 +113,7 @@ class Loader:
             source=source,
             recipe=recipe,
             planner=planner,
-            feeder=Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=caching),
+            feeder=feeder,
             store=store,
             replicas=[
                 Replica(graph, serialized, num_threads=threads_each, device_id=device_id) for _ in range(replicas)
@@ -127,12 +128,10 @@ class Loader:
         self._finalizer = weakref.finalize(self, self._engine.close)
         self._finalizer.atexit = False
 
-    def _open(self, store: Store, source: Source, recipe: Recipe, reader: Reader) -> None:
+    def _open(self, store: Store, source: Source, recipe: Recipe, reader: Reader, size: tuple[int, int] | None) -> None:
         partial: dict[str, Any] = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}
         partial |= {"seed": self._planner.seed, "stages": [stage.fingerprint() for stage in recipe.partial]}
         slots = self._planner.peak_slots
-        shape = None if source.image_shape is None else (source.image_shape[0], source.image_shape[1])
-        size = recipe.partial_size(shape)
         digest = _digest(partial)
         if size is not None:
             store.open((*size, 3), slots=slots, fingerprint=digest)

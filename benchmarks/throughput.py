@@ -230,7 +230,7 @@ def _loader(
 
 def _replicas() -> int:
     """Return a loader's default."""
-    return min(8, 2 * harness.cores())
+    return min(8, harness.cores())
 
 
 def _endless(loader: Loader) -> Generator[int, None, None]:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
     from dalirefurb.loader import Loader as Loader
+    from dalirefurb.presets import auto_augment as auto_augment
+    from dalirefurb.presets import evaluate as evaluate
     from dalirefurb.presets import rand_augment as rand_augment
     from dalirefurb.presets import simple as simple
+    from dalirefurb.presets import trivial_augment as trivial_augment
     from dalirefurb.recipe import Output as Output
     from dalirefurb.recipe import Recipe as Recipe
     from dalirefurb.refurbish import Refurbish as Refurbish
@@ -36,8 +39,11 @@ _HOMES = {
     "Refurbish": "refurbish",
     "Standard": "refurbish",
     "Stats": "stats",
+    "auto_augment": "presets",
+    "evaluate": "presets",
     "rand_augment": "presets",
     "simple": "presets",
+    "trivial_augment": "presets",
 }
 
 __all__ = sorted(_HOMES)

@@ -18,7 +18,7 @@ DaliBatch = list[dict[str, torch.Tensor]]
 
 
 class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
-    """Serves a loader's batches as `[{"data": images, "label": labels}]`.
+    """Serves a loader's batches as `[{"data": images, "label": labels}]`, with `"index"` if the loader has indices.
 
     An epoch ends with `StopIteration`; the next `for` loop serves the next epoch, with or without a call of `reset` in
     between. Where DALI's own iterator would go on with an epoch that was left early, this one begins the next.
@@ -30,7 +30,8 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
         # The base class wants a pipeline to describe; the loader's own belong to another thread.
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
-        super().__init__([pipeline], ["data", "label"], auto_reset=True, prepare_first_batch=False)
+        self._names = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
+        super().__init__([pipeline], self._names, auto_reset=True, prepare_first_batch=False)
         self._size = loader.num_samples
 
     def __iter__(self) -> RefurbIterator:
@@ -42,11 +43,11 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
         if self._epoch is None:
             self._epoch = iter(self._loader)
         try:
-            images, labels = next(self._epoch)
+            batch = next(self._epoch)
         except StopIteration:
             self._epoch = None
             raise
-        return [{"data": images, "label": labels}]
+        return [dict(zip(self._names, batch, strict=True))]
 
     def reset(self) -> None:
         """Make the next batch the first of an epoch; at an epoch's end there is nothing to do."""

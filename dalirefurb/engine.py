@@ -72,6 +72,7 @@ class Engine:
         reader: Reads what is computed.
         look_ahead: Runs submitted at a time; two more are admitted, so that their files are being read.
         batches_per_run: Batches that run together, at most.
+        pin_memory: Whether images are copied into pinned memory.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Engine:
         reader: Reader,
         look_ahead: int,
         batches_per_run: int,
+        pin_memory: bool,
     ) -> None:
         self._source = source
         self._recipe = recipe
@@ -94,7 +96,11 @@ class Engine:
         self._reader = reader
         self._look_ahead = look_ahead
         self._batches_per_run = batches_per_run
-        self._exchange = Exchange(planner, reader, store)
+        self._pin_memory = pin_memory
+        # A row that waits for the run before its own leaves all replicas but one idle; in short epochs many rows do.
+        runs_per_epoch = -(-len(planner) // batches_per_run)
+        not_waited_for = min(len(replicas) - 1, runs_per_epoch // 8)
+        self._exchange = Exchange(planner, reader, store, not_waited_for=not_waited_for)
         self._feeder = feeder
         self._changed = threading.Condition()
         self._finished: deque[Served] = deque()
@@ -275,10 +281,11 @@ class Engine:
             samples=len(plan.indices),
             hits=len(plan.indices) - len(ticket.rows),
             misses=len(ticket.rows),
-            recomputed=int((~plan.miss[ticket.rows]).sum()),
+            recomputed=int((~plan.miss[ticket.rows]).sum()) - ticket.repeated,
+            repeated=ticket.repeated,
             graph_wait_s=time.perf_counter() - began,
         )
-        self._hand_over(ticket, torch.utils.dlpack.from_dlpack(images))
+        self._hand_over(ticket, self._tensor(images))
         began = time.perf_counter()
         stored = self._exchange.settle(ticket, computed)
         self._count(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
@@ -295,12 +302,20 @@ class Engine:
                     f"another size or type than it declares"
                 )
         size = self._recipe.output.size
-        if images.shape()[2:] != [size, size]:
+        sides = images.shape()[1:3] if self._recipe.output.channels_last else images.shape()[2:]
+        if sides != [size, size]:
             raise LoaderError(
                 f"the last stage must leave images of the output's size {size} x {size}, got "
-                f"{' x '.join(map(str, images.shape()[2:]))}; one of the stages ({_names(self._recipe.stages)}) "
+                f"{' x '.join(map(str, sides))}; one of the stages ({_names(self._recipe.stages)}) "
                 f"makes another size than it declares"
             )
+
+    def _tensor(self, images: Any) -> torch.Tensor:
+        """View a run's images as the training loop wants them, or copy them into pinned memory."""
+        tensor = torch.utils.dlpack.from_dlpack(images)
+        if self._recipe.output.channels_last:
+            tensor = tensor.permute(0, 3, 1, 2)
+        return tensor.pin_memory() if self._pin_memory else tensor
 
     def _hand_over(self, ticket: Ticket, images: torch.Tensor) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""

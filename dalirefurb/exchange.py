@@ -3,14 +3,15 @@
 How it is intended to behave (if the code differs, that is a bug):
 
 * A row that the store does not hold is computed, whatever the plan expected.
-* A row whose version a batch ahead is computing waits until that batch has settled, then asks again.
+* A row whose version a run ahead is computing waits until that run has settled, then asks again. Where that is one of
+  the last few runs ahead, it is computed again: a handful of rows at an epoch's start, for which a replica would idle.
 * A settled batch has first evicted what the plan no longer needs, then stored what it computed: a store of the
   plan's `peak_slots` always has room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class Ticket:
         plan: The rows of all its batches.
         batch_rows: How many of them belong to each batch.
         rows: Those to compute, ascending.
+        repeated: How many of them a run just ahead computes, too.
         reading: The source's samples for `rows`, in that order.
         cached: The partial image of each row that the store lent, None for the others.
         waiting: Rows to ask the store for again before submission, because batches ahead compute them.
@@ -51,6 +53,7 @@ class Ticket:
     plan: BatchPlan
     batch_rows: list[int]
     rows: NDArray[np.int64]
+    repeated: int
     reading: Future[Samples]
     cached: list[NDArray[np.uint8] | None]
     waiting: NDArray[np.int64]
@@ -70,12 +73,20 @@ class Ticket:
 
 
 class Exchange:
-    """Carries out the part of a plan that concerns the store. Without a store every row is computed."""
+    """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
-    def __init__(self, planner: Planner, reader: Reader, store: Store | None) -> None:
+    Args:
+        planner: What to serve.
+        reader: Reads what is computed.
+        store: Where partial images wait.
+        not_waited_for: How many of the last runs ahead no row waits for.
+    """
+
+    def __init__(self, planner: Planner, reader: Reader, store: Store | None, *, not_waited_for: int) -> None:
         self._planner = planner
         self._reader = reader
         self._store = store
+        self._not_waited_for = not_waited_for
 
     def begin(self, start: Position) -> None:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
@@ -88,7 +99,7 @@ class Exchange:
             versions.append(plan.version[wanted])
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
-    def admit(self, position: Position, plans: list[BatchPlan], ahead: Iterable[Ticket]) -> Ticket:
+    def admit(self, position: Position, plans: list[BatchPlan], ahead: Sequence[Ticket]) -> Ticket:
         """Lease what the store holds, and start to read what must be computed.
 
         Args:
@@ -101,13 +112,16 @@ class Exchange:
         rows = np.arange(len(plan.indices))
         if self._store is None:
             reading = self._reader.read(plan.indices)
-            return Ticket(position, plan, batch_rows, rows, reading, [None] * len(rows), rows[:0])
+            return Ticket(position, plan, batch_rows, rows, 0, reading, [None] * len(rows), rows[:0])
         lease = self._store.get(plan.indices, plan.version)
         rows = rows[~lease.found]
-        waiting, waits_for = _computed_ahead(plan, rows, ahead)
+        waited_for = len(ahead) - self._not_waited_for
+        waiting, waits_for = _computed_ahead(plan, rows, ahead[: max(0, waited_for)])
         rows = np.setdiff1d(rows, waiting, assume_unique=True)
+        repeated, _ = _computed_ahead(plan, rows, ahead[max(0, waited_for) :])
         reading = self._reader.read(plan.indices[rows])
-        return Ticket(position, plan, batch_rows, rows, reading, list(lease.samples), waiting, waits_for, [lease])
+        cached = list(lease.samples)
+        return Ticket(position, plan, batch_rows, rows, len(repeated), reading, cached, waiting, waits_for, [lease])
 
     def ask_again(self, ticket: Ticket) -> None:
         """Lease what batches ahead have stored meanwhile; what they could not store is read and computed, too."""
@@ -154,7 +168,7 @@ def _pairs(plan: BatchPlan, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
 
 
 def _computed_ahead(
-    plan: BatchPlan, rows: NDArray[np.int64], ahead: Iterable[Ticket]
+    plan: BatchPlan, rows: NDArray[np.int64], ahead: Sequence[Ticket]
 ) -> tuple[NDArray[np.int64], Position | None]:
     """Return those of `rows` whose versions batches ahead are computing, and the last of these batches."""
     expected = rows[~plan.miss[rows]]

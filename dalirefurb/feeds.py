@@ -62,17 +62,24 @@ class Feeder:
             numbers=plan.serving,
             heights=heights,
             widths=widths,
+            versions=plan.version,
         )
         feeds: dict[str, Feed] = {name: _spread(values, rows, count) for name, values in _named(partial)}
         feeds |= _named(final)
-        data = [self._no_sample] * count
-        for row, sample in zip(rows.tolist(), samples.data, strict=True):
-            data[row] = sample
-        feeds["sample"] = data
+        feeds["sample"] = self._lay_out_samples(rows, samples, count)
         if self._caching:
             feeds["hit"] = np.array([image is not None for image in cached])
             feeds["cached"] = [_NO_IMAGE if image is None else image for image in cached]
         return feeds
+
+    def _lay_out_samples(self, rows: NDArray[np.int64], samples: Samples, count: int) -> Feed:
+        """Place the computed rows' samples among empty ones; one array where all are empty, since lists take time."""
+        if not len(rows):
+            return np.empty((count, *self._no_sample.shape), np.uint8)
+        data = [self._no_sample] * count
+        for row, sample in zip(rows.tolist(), samples.data, strict=True):
+            data[row] = sample
+        return data
 
     def _draw_partial(
         self, plan: BatchPlan, rows: NDArray[np.int64], samples: Samples

@@ -31,7 +31,8 @@ from dalirefurb.store import Store
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, ...]
+"""Images, labels and, if asked for, indices."""
 
 _STATE_FORMAT = 1
 _READING_THREADS = 4
@@ -53,12 +54,16 @@ class Loader:
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
         num_threads: CPU threads in all; by default as many as the process may use.
-        replicas: Copies of the DALI pipeline; by default two per thread, at most 8. A pipeline runs one operator at a
-            time, so a thread of its own is idle at times; a second replica uses that time.
-        look_ahead: Runs of the pipelines at a time, finished ones included; by default two per replica. A run takes the
-            memory of its images: 154 MB for 256 x 224 x 224 in float32.
+        replicas: Copies of the DALI pipeline; by default one per thread, at most 8. A pipeline runs one operator at a
+            time, so several threads of one pipeline wait for each other, several pipelines do not.
+        look_ahead: Runs of the pipelines at a time, finished ones included; by default three per replica. A run takes
+            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
             fit into 256 rows, if the epoch is long enough that runs ahead span no more than half of it.
+        with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
+            `source.name(index)` and the like.
+        pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
+            `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -78,11 +83,17 @@ class Loader:
         replicas: int | None = None,
         look_ahead: int | None = None,
         batches_per_run: int | None = None,
+        with_indices: bool = False,
+        pin_memory: bool = False,
     ) -> None:
         _check_fit(source, recipe, planner)
+        if pin_memory and not torch.cuda.is_available():
+            raise ConfigurationError(
+                "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
+            )
         num_threads = _positive("num_threads", num_threads, default=len(os.sched_getaffinity(0)))
-        replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, 2 * num_threads))
-        look_ahead = _positive("look_ahead", look_ahead, default=2 * replicas)
+        replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
+        look_ahead = _positive("look_ahead", look_ahead, default=3 * replicas)
         self._planner = planner
         self._labels = _labels(source)
         self._fingerprint = {
@@ -121,7 +132,10 @@ class Loader:
             reader=reader,
             look_ahead=look_ahead,
             batches_per_run=batches_per_run,
+            pin_memory=pin_memory and final_device == "cpu",
         )
+        self._with_indices = with_indices
+        self._pin_memory = pin_memory
         self._next = Position(0, 0)
         self._pass: _Pass | None = None
         self._owner_pid = os.getpid()
@@ -157,6 +171,11 @@ class Loader:
     def num_samples(self) -> int:
         """Samples of the source."""
         return self._planner.num_samples
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether a batch has a third part, the samples' indices."""
+        return self._with_indices
 
     @property
     def epoch(self) -> int:
@@ -242,7 +261,12 @@ class Loader:
         served = self._engine.take()
         self._next = self._engine.after(served.position)
         labels = torch.from_numpy(self._labels[served.indices])
-        return served.images, labels.to(served.images.device, non_blocking=True)
+        if self._pin_memory:
+            labels = labels.pin_memory()
+        labels = labels.to(served.images.device, non_blocking=True)
+        if self._with_indices:
+            return served.images, labels, torch.from_numpy(served.indices.copy())
+        return served.images, labels
 
 
 class _Pass(Iterator[Batch]):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dalirefurb import rng
 from dalirefurb.augment.geometry import Decode, require_positive
 from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.diversity import diversity
 from dalirefurb.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -25,19 +26,22 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Output:
-    """What the model receives: float images, NCHW, (pixel / 255 - mean) / std.
+    """What the model receives: float images, (B, 3, size, size), (pixel / 255 - mean) / std.
 
     Attributes:
         size: Side of the square images in pixels.
         dtype: "float32" or "float16".
         mean: Of the red, green and blue channel, for pixels in 0..1; ImageNet's by default.
         std: Likewise.
+        channels_last: Whether their memory is in NHWC order, as convolutions on a GPU like it in half precision; shape
+            and values are the same.
     """
 
     size: int
     dtype: Literal["float32", "float16"] = "float32"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         require_positive("output: size", self.size)
@@ -89,6 +93,12 @@ class Recipe:
             raise ConfigurationError(
                 f"decoding must come first, but {misplaced[0]!r} is at place {names.index(misplaced[0])}"
             )
+        for place, stage in enumerate(self.stages):
+            if stage.follows is not None and stage.follows not in self.stages[:place]:
+                raise ConfigurationError(
+                    f"{stage.name!r} follows a stage that must come before it, but {stage.follows} does not; "
+                    f"make both alike, in this order"
+                )
         object.__setattr__(self, "split", self._count(split))
         size = self._size(self.stages)
         if (self.encoded or size is not None) and size != (output.size, output.size):
@@ -167,6 +177,41 @@ class Recipe:
                 size = int(heights[0]), int(widths[0])
         return size
 
+    def diversity(self, reuse_factor: int) -> float:
+        """Return the share of standard training's different images that this split keeps, 1 / reuse_factor .. 1.
+
+        Raises:
+            ConfigurationError: If `reuse_factor` is not a positive integer.
+        """
+        require_positive("reuse_factor", reuse_factor)
+        return diversity(self.stages, self.split, reuse_factor)
+
+    def __str__(self) -> str:
+        """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
+        reuse_factors = (2, 3)
+        rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
+        for place, stage in enumerate(self.stages):
+            part, random = "partial" if place < self.split else "final", "yes" if stage.random else "no"
+            outcomes = str(len(stage.outcomes) or "many")
+            rows.append([stage.name, part, random, outcomes, *(self._kept(place, factor) for factor in reuse_factors)])
+        output = f"output {self.output.size} x {self.output.size}, {self.output.dtype}"
+        rows.append([output, "final", "no", "1", *(self._kept(len(self.stages), factor) for factor in reuse_factors)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        form = "  ".join(f"{{:{'<' if column < 3 else '>'}{width}}}" for column, width in enumerate(widths))
+        kept = " and ".join(f"{self.diversity(factor):.2f} at {factor}" for factor in reuse_factors)
+        return "\n".join(
+            [
+                *(form.format(*row) for row in rows),
+                "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
+                f"this split keeps {kept}",
+            ]
+        )
+
+    def _kept(self, split: int, reuse_factor: int) -> str:
+        if self.encoded and split == 0:
+            return "-"  # Decoding is always partial.
+        return f"{diversity(self.stages, split, reuse_factor):.2f}"
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON; the split is not part of it at reuse factor 1 only."""
         values = {
@@ -187,6 +232,7 @@ def draw(
     numbers: NDArray[np.int64],
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
+    versions: NDArray[np.int64] | None = None,
 ) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
     """Draw every parameter of consecutive stages.
 
@@ -197,6 +243,7 @@ def draw(
         numbers: The samples' versions for partial stages, their servings for final ones, shape (n,).
         heights: Of the images that enter the first stage, in pixels, shape (n,).
         widths: Likewise.
+        versions: Of the partial images, shape (n,): for final stages that follow a partial one.
 
     Returns:
         Each stage's arrays by its name, and the heights and widths that leave the last stage.
@@ -204,8 +251,15 @@ def draw(
     arrays = {}
     counts = {stage.name: stage.num_uniforms for stage in stages if stage.parameters}
     uniforms = rng.uniforms_for(seed, counts, indices, numbers) if counts else {}
+    followed = [stage.follows for stage in stages if stage.follows is not None]
+    earlier = {stage.name: stage.num_uniforms for stage in followed if stage.name not in counts}
+    if earlier:
+        assert versions is not None
+        uniforms |= rng.uniforms_for(seed, earlier, indices, versions)
     for stage in stages:
-        if stage.name in uniforms:
-            arrays[stage.name] = stage.draw(uniforms[stage.name], heights, widths)
+        if stage.name in counts:
+            before = [] if stage.follows is None else [uniforms[stage.follows.name]]
+            given = np.concatenate([*before, uniforms[stage.name]], axis=1) if before else uniforms[stage.name]
+            arrays[stage.name] = stage.draw(given, heights, widths)
         heights, widths = stage.output_sizes(heights, widths)
     return arrays, heights, widths

@@ -17,6 +17,7 @@ class Stats:
         hits: Rows whose partial image came from the store.
         misses: Rows whose partial image was computed.
         recomputed: Misses that the plan expected to hit: their version was not in the store.
+        repeated: Misses that the plan expected to hit: their version was being computed by a run just ahead.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
         planning_s: Seconds of the owner thread spent planning.
@@ -32,6 +33,7 @@ class Stats:
     hits: int = 0
     misses: int = 0
     recomputed: int = 0
+    repeated: int = 0
     stored: int = 0
     declined: int = 0
     planning_s: float = 0.0

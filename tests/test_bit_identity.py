@@ -266,6 +266,17 @@ def test_a_row_waits_for_the_batch_in_flight_that_computes_its_version(folder: I
     assert stats.recomputed == 0
 
 
+def test_rows_that_two_runs_compute_are_the_same(folder: ImageFolder) -> None:
+    """In epochs of many batches the first rows do not wait for the last runs of the epoch before."""
+    planner = Refurbish(NUM_SAMPLES, batch_size=1, reuse_factor=2, seed=3)
+    recipe = recipe_of("paper", "rand_augment_2")
+    expected, _ = serve(folder, recipe, planner, replicas=1, look_ahead=1)
+    served, stats = serve(folder, recipe, planner, MemoryStore(), replicas=3, look_ahead=8)
+    assert_same(expected, served)
+    assert stats.repeated > 0
+    assert stats.recomputed == 0
+
+
 def test_leaving_an_epoch_early_keeps_later_epochs_the_same(folder: ImageFolder) -> None:
     recipe = recipe_of("paper", "rand_augment_2")
 

@@ -10,7 +10,7 @@ from nvidia.dali.pipeline import pipeline_def
 from PIL import Image, ImageEnhance, ImageOps
 from scipy.stats import chisquare
 
-from dalirefurb.augment.operations import OPERATIONS, Group, OperationTable
+from dalirefurb.augment.operations import OPERATIONS, Choice, Group, OperationTable
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
@@ -89,9 +89,7 @@ def _lookup(name: str, keys: list[tuple[int, bool]], picture: np.ndarray):
     bins, negated = np.array(keys).T
     sizes = np.full((2, len(keys)), [[picture.shape[0]], [picture.shape[1]]])
     return OperationTable(OPERATIONS, NUM_BINS).parameters(
-        operations=np.full(len(keys), NAMES.index(name)),
-        bins=bins,
-        negated=negated.astype(bool),
+        Choice(np.full(len(keys), NAMES.index(name)), bins, negated.astype(bool)),
         heights=sizes[0],
         widths=sizes[1],
     )
@@ -263,9 +261,7 @@ def test_offsets_are_cut_to_whole_pixels_as_integers_would_be(layer_bins):
     widths = np.arange(1, 2000)
     for magnitude_bin in range(layer_bins):
         drawn = OperationTable(OPERATIONS, layer_bins).parameters(
-            operations=np.full(len(widths), NAMES.index("TranslateX")),
-            bins=magnitude_bin,
-            negated=np.ones(len(widths), bool),
+            Choice(np.full(len(widths), NAMES.index("TranslateX")), magnitude_bin, np.ones(len(widths), bool)),
             heights=widths,
             widths=widths,
         )

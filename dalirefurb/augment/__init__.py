@@ -1,11 +1,16 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
+from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.geometry import Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.stage import Parameter, Stage
+from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 
 __all__ = [
+    "AutoAugmentFirst",
+    "AutoAugmentSecond",
+    "CenterCrop",
     "Custom",
     "Decode",
     "HorizontalFlip",
@@ -15,4 +20,5 @@ __all__ = [
     "RandomResizedCrop",
     "Resize",
     "Stage",
+    "TrivialAugmentLayer",
 ]

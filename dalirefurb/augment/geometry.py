@@ -313,6 +313,57 @@ class RandomCrop(Stage):
 
 
 @dataclass(frozen=True)
+class CenterCrop(Stage):
+    """Crop a square from the centre.
+
+    Attributes:
+        size: Side of the result in pixels.
+    """
+
+    size: int
+    name: str = "center_crop"
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The first row and column."""
+        return {"start": Parameter("int32", (2,))}
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return `size` for both."""
+        return np.full_like(heights, self.size), np.full_like(widths, self.size)
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Compute the places; see `Stage.draw`.
+
+        Raises:
+            ConfigurationError: If an image is smaller than `size`.
+        """
+        smaller = (heights < self.size) | (widths < self.size)
+        if smaller.any():
+            row = int(smaller.argmax())
+            raise ConfigurationError(
+                f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
+                f"{heights[row]} x {widths[row]}; put a resize before it"
+            )
+        # Halves are rounded to even, as torchvision does.
+        return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window."""
+        from nvidia.dali import fn
+
+        return fn.slice(images, start=parameters["start"], shape=[self.size, self.size], axes=[0, 1])
+
+
+@dataclass(frozen=True)
 class HorizontalFlip(Stage):
     """Mirror left and right with a probability."""
 

@@ -1,7 +1,6 @@
-"""What do RandAugment's operations do to a picture, and with which numbers?
+"""What do the operations of augmentation policies do to a picture, and with which numbers?
 
-The operations and their ranges are those of Cubuk et al., "RandAugment: Practical automated data
-augmentation with a reduced search space" (2019), as torchvision publishes them; the pixels are Pillow's, as
+The operations and their ranges are the papers', as torchvision publishes them; the pixels are Pillow's, as
 closely as `Group` says. Operations that are one computation with different numbers share a group, so that few
 branches stand in a graph. All numbers of a sample travel as one 3x3 matrix: an affine map, a filter's kernel,
 or a scalar.
@@ -15,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,11 @@ class Operation:
     shares: Callable[[float], NDArray[np.float64]] = lambda magnitude: np.zeros((2, 2))
     whole: bool = False
 
+    @property
+    def ranged(self) -> bool:
+        """Whether the magnitude matters."""
+        return self.first != self.last
+
 
 def _shear(*, x: float = 0.0, y: float = 0.0) -> NDArray[np.float64]:
     return np.array([[1, x, 0], [y, 1, 0], [0, 0, 1]])
@@ -93,6 +98,10 @@ def _rotation(degrees: float) -> NDArray[np.float64]:
 def _about_centre(degrees: float) -> NDArray[np.float64]:
     """Keep the picture's centre (width / 2, height / 2) where it is: centre - rotation @ centre."""
     return (np.eye(2) - _rotation(degrees)[:2, :2]) / 2
+
+
+def _whole_pixels(*, x: float = 0.0, y: float = 0.0) -> NDArray[np.float64]:
+    return np.array([[1, 0, -math.trunc(x)], [0, 1, -math.trunc(y)], [0, 0, 1]])
 
 
 def _factor(magnitude: float) -> NDArray[np.float64]:
@@ -138,7 +147,45 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("AutoContrast", Group.AUTO_CONTRAST),
     Operation("Equalize", Group.EQUALIZE),
 )
-"""RandAugment's operations with torchvision's magnitudes."""
+"""RandAugment's (Cubuk et al. 2019) with torchvision's magnitudes."""
+
+AUTO_AUGMENT_OPERATIONS: tuple[Operation, ...] = (
+    *OPERATIONS,
+    Operation("Invert", Group.SOLARIZE, matrix=lambda m: _solarize(0.0)),
+)
+"""AutoAugment's (Cubuk et al., CVPR 2019): the same ranges, and one operation more."""
+
+WIDE_OPERATIONS: tuple[Operation, ...] = (
+    Operation("Identity", Group.IDENTITY),
+    Operation("ShearX", Group.WARP, 0.0, 0.99, True, lambda m: _shear(x=m)),
+    Operation("ShearY", Group.WARP, 0.0, 0.99, True, lambda m: _shear(y=m)),
+    Operation("TranslateX", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(x=m)),
+    Operation("TranslateY", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(y=m)),
+    Operation("Rotate", Group.WARP, 0.0, 135.0, True, _rotation, _about_centre),
+    Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.99, True, _factor),
+    Operation("Color", Group.COLOR, 0.0, 0.99, True, _color),
+    Operation("Contrast", Group.CONTRAST, 0.0, 0.99, True, _factor),
+    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.99, True, _sharpness),
+    Operation("Posterize", Group.POSTERIZE, 0.0, 6.0, False, _posterize),
+    Operation("Solarize", Group.SOLARIZE, 255.0, 0.0, False, _solarize),
+    Operation("AutoContrast", Group.AUTO_CONTRAST),
+    Operation("Equalize", Group.EQUALIZE),
+)
+"""TrivialAugment's wide ranges (Müller and Hutter, ICCV 2021); translations are in pixels, whatever the size."""
+
+
+class Choice(NamedTuple):
+    """What n samples get.
+
+    Attributes:
+        operations: Rows of a table, shape (n,).
+        bins: Magnitude bins, shape (n,), or one for all.
+        negated: Whether a signed operation is negated, shape (n,).
+    """
+
+    operations: NDArray[np.int64]
+    bins: NDArray[np.int64] | int
+    negated: NDArray[np.bool_]
 
 
 class OperationTable:
@@ -163,28 +210,18 @@ class OperationTable:
         self._shares = np.array([operation.shares(magnitude) for operation, magnitude in keys])
         self._whole = np.array([[operation.whole] for operation, _ in keys])
 
-    def parameters(
-        self,
-        *,
-        operations: NDArray[np.int64],
-        bins: NDArray[np.int64] | int,
-        negated: NDArray[np.bool_],
-        heights: NDArray[np.int64],
-        widths: NDArray[np.int64],
-    ) -> Arrays:
+    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Look up the numbers of each sample.
 
         Args:
-            operations: Rows of the table, shape (n,).
-            bins: Magnitude bins, shape (n,), or one for all.
-            negated: Whether a signed operation is negated, shape (n,).
+            choice: What each of n samples gets.
             heights: Heights in pixels, shape (n,).
             widths: Widths in pixels, shape (n,).
 
         Returns:
             One array for each of `PARAMETERS`.
         """
-        keys = (operations * self._num_bins + bins) * 2 + negated
+        keys = (choice.operations * self._num_bins + choice.bins) * 2 + choice.negated
         sizes = np.stack([widths, heights], axis=1)  # (n, 2)
         offsets = np.einsum("nij,nj->ni", self._shares.take(keys, axis=0), sizes)  # (n, 2)
         # An offset that floating point puts just below a whole number is that number.

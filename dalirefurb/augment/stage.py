@@ -70,15 +70,26 @@ class Stage(ABC):
     def outcomes(self) -> NDArray[np.float64]:
         """Probabilities of the distinguishable outcomes, shape (k,), summing to 1; (1.0,) if deterministic.
 
-        An infinite or very large set of outcomes is an empty array: no two draws are expected to agree.
+        An infinite or very large set of outcomes is an empty array: no two draws are expected to agree. A random stage
+        that does not count its outcomes is taken to have as many.
         """
-        return np.ones(1)
+        return np.empty(0) if self.random else np.ones(1)
+
+    @property
+    def follows(self) -> Stage | None:
+        """An earlier stage whose choice this one's depends on; its uniforms come before this one's in `draw`."""
+        return None
+
+    @property
+    def joint_outcomes(self) -> NDArray[np.float64]:
+        """Probabilities of pairs: an outcome of the stage that this one follows, and one of its own, shape (k, m)."""
+        return self.outcomes[None, :]
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Turn uniforms into parameters.
 
         Args:
-            uniforms: In [0, 1), shape (n, num_uniforms).
+            uniforms: In [0, 1), shape (n, num_uniforms); more by those of the stage it follows, if any.
             heights: Heights in pixels of the images that enter the stage, shape (n,).
             widths: Widths in pixels, shape (n,).
 

@@ -191,7 +191,7 @@ def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:
     return fn.crop_mirror_normalize(
         images,
         dtype=_DTYPES[output.dtype],
-        output_layout="CHW",
+        output_layout="HWC" if output.channels_last else "CHW",
         mean=[255 * value for value in output.mean],
         std=[255 * value for value in output.std],
         **fused,

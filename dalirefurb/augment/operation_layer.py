@@ -1,0 +1,68 @@
+"""What do the layers of all policies share? One operation of a table for each sample, chosen on the host."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.operations import PARAMETERS, Choice, OperationTable
+from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage
+from dalirefurb.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class OperationLayer(Stage):
+    """One operation for each sample. Subclasses say which.
+
+    Attributes:
+        interpolation: "nearest" or "bilinear"; of shears, translations and rotations.
+        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends. torchvision's default,
+            None, is black.
+    """
+
+    name: str
+    interpolation: Interpolation = "nearest"
+    fill: int | tuple[int, int, int] = 0
+
+    def __post_init__(self) -> None:
+        if self.interpolation not in ("nearest", "bilinear"):
+            raise ConfigurationError(
+                f'interpolation must be "nearest" or "bilinear", got {self.interpolation!r}: choose one'
+            )
+        levels = self._fill_levels
+        if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
+            raise ConfigurationError(
+                f"fill must be a level in 0 .. 255, or 3 of them, got {self.fill}: use 0 for black"
+            )
+
+    @property
+    def _fill_levels(self) -> tuple[int, ...]:
+        return (self.fill,) * 3 if isinstance(self.fill, int) else tuple(self.fill)
+
+    @property
+    @abstractmethod
+    def table(self) -> OperationTable:
+        """The operations and their magnitudes."""
+
+    @abstractmethod
+    def choose(self, uniforms: NDArray[np.float64]) -> Choice:
+        """Turn uniforms, shape (n, num_uniforms), into operations."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The group of the operation and its 3x3 matrix."""
+        return PARAMETERS
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Choose, then look the operations' numbers up; see `Stage.draw`."""
+        return self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Apply each sample's operation; call it where conditionals are enabled."""
+        from dalirefurb.augment.operation_graph import apply_operations
+
+        return apply_operations(images, parameters, interpolation=self.interpolation, fill=self._fill_levels)

@@ -1,0 +1,74 @@
+"""How many different images does the model still see? The share of standard training's that a split keeps.
+
+A version of a partial image is served `reuse_factor` times, each time with a final part of its own. Two of these images
+are the same if their final parts turn out the same; so of r servings, sum over outcomes of 1 - (1 - p)^r are different
+ones, with p the probabilities of the final part's outcomes. Standard training draws all stages anew each time, so its
+different images in as many epochs are the same sum over the outcomes of the whole recipe: r, where these are many.
+
+Outcomes that look alike count as different: the figure compares splits, and accuracy is to be measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Stage
+
+
+def diversity(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
+    """Return the share of standard training's different images, 1 / reuse_factor .. 1.
+
+    Args:
+        stages: In order.
+        split: How many of them are partial.
+        reuse_factor: Servings of each version.
+    """
+    reused = _different(stages[split:], stages[:split], reuse_factor)
+    return reused / _different(stages, (), reuse_factor)
+
+
+def _different(final: Sequence[Stage], partial: Sequence[Stage], servings: int) -> float:
+    """Return the expected number of different outcomes of the final stages in so many servings."""
+    if any(len(stage.outcomes) == 0 for stage in final):
+        return float(servings)
+    total = 0.0
+    for weight, probabilities, counts in _mixture(final, partial):
+        total += weight * float(counts @ (1 - (1 - probabilities) ** servings))
+    return total
+
+
+def _mixture(
+    final: Sequence[Stage], partial: Sequence[Stage]
+) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
+    """Return the distributions of the final stages' joint outcomes, one for each that a partial stage may cause.
+
+    Returns:
+        The weight of each, its different probabilities, and how many outcomes have each of these.
+    """
+    mixture = [(1.0, np.ones(1), np.ones(1))]
+    names = {stage.name for stage in final}
+    followed = {stage.follows.name for stage in final if stage.follows is not None}
+    for stage in final:
+        if stage.name in followed:
+            continue  # Its outcomes are among those of the stage that follows it.
+        joint = stage.joint_outcomes
+        rows = joint.reshape(1, -1) if stage.follows is None or stage.follows.name in names else joint
+        mixture = [
+            (weight * row.sum(), *_product(probabilities, counts, row / row.sum()))
+            for weight, probabilities, counts in mixture
+            for row in rows
+        ]
+    return mixture
+
+
+def _product(
+    probabilities: NDArray[np.float64], counts: NDArray[np.float64], outcomes: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Combine a distribution with independent outcomes; equal probabilities are counted, not repeated."""
+    each, repeats = np.unique(outcomes[outcomes > 0].round(15), return_counts=True)
+    products = np.outer(probabilities, each).round(15).ravel()
+    distinct, places = np.unique(products, return_inverse=True)
+    return distinct, np.bincount(places, weights=np.outer(counts, repeats).ravel()).astype(np.float64)

@@ -12,7 +12,7 @@ partial part, c_F that of the final part. Each is taken in the same round on a m
 replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
 consumer does nothing (headspace). Figures are medians of per-round ratios, with quartiles.
 
-    python benchmarks/throughput.py                        about ten minutes on 2 cores
+    python benchmarks/throughput.py                        about twenty minutes on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -65,7 +65,7 @@ class Config:
     orders: tuple[Order, ...]
     batch_sizes: tuple[int, ...]
     size: int = 224
-    epoch_batches: int = 20
+    epoch_batches: int = 60
     timed_images: int = 4096
     timed_batches: int = 16
     rounds: int = 5
@@ -328,7 +328,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, default=folder, help="a folder of images per class")
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
     parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
-    parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 20 by default")
+    parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 60 by default")
     parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
     parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
     parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")

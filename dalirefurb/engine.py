@@ -18,7 +18,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -32,6 +32,7 @@ from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.exchange import Exchange, Position, Ticket
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Replica, first_undecodable
+from dalirefurb.handover import Handover, Served
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.recipe import Recipe
@@ -42,21 +43,6 @@ from dalirefurb.store import Store
 _ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
 _POLL_S = 1.0
 _READ_AHEAD = 2
-
-
-@dataclass(frozen=True)
-class Served:
-    """One batch as the training loop gets it.
-
-    Attributes:
-        position: Which batch it is.
-        images: (B, 3, H, W) float32 or float16, on the final part's device.
-        indices: Sample indices in serving order, (B,).
-    """
-
-    position: Position
-    images: torch.Tensor
-    indices: NDArray[np.int64]
 
 
 class Engine:
@@ -102,10 +88,7 @@ class Engine:
         not_waited_for = min(len(replicas) - 1, runs_per_epoch // 8)
         self._exchange = Exchange(planner, reader, store, not_waited_for=not_waited_for)
         self._feeder = feeder
-        self._changed = threading.Condition()
-        self._finished: deque[Served] = deque()
-        self._error: BaseException | None = None
-        self._stopping = False
+        self._handover = Handover()
         self._thread: threading.Thread | None = None
         self._expected: Position | None = None
         self._counts: Counter[str] = Counter()
@@ -130,16 +113,11 @@ class Engine:
             DalirefurbError: Whatever stopped the owner thread.
         """
         began = time.perf_counter()
-        with self._changed:
-            while not self._finished:
-                if self._error is not None:
-                    self._expected = None
-                    raise self._error
-                if self._thread is None or not self._thread.is_alive():
-                    raise LoaderError("the loader was stopped while a batch was waited for; iterate again")
-                self._changed.wait(_POLL_S)
-            served = self._finished.popleft()
-            self._changed.notify_all()
+        try:
+            served = self._handover.take(lambda: self._thread is not None and self._thread.is_alive())
+        except Exception:
+            self._expected = None
+            raise
         self._consumer_wait_s += time.perf_counter() - began
         self._expected = self.after(served.position)
         return served
@@ -156,14 +134,10 @@ class Engine:
     def stop(self) -> None:
         """End the owner thread and forget what was made ahead."""
         thread, self._thread = self._thread, None
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._handover.stop()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
-        self._finished.clear()
-        self._error = None
-        self._stopping = False
+        self._handover.clear()
         self._expected = None
 
     def close(self) -> None:
@@ -180,9 +154,7 @@ class Engine:
             if failed is not None:
                 self._carry_out(failed, 1)
         except BaseException as error:  # Whatever happened belongs to the caller of `take`.
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
+            self._handover.fail(error)
 
     def _carry_out(self, start: Position, batches_per_run: int) -> Position | None:
         """Make batches until the loader is stopped, or one cannot be made.
@@ -195,7 +167,7 @@ class Engine:
         try:
             self._exchange.begin(start)
             runs = self._runs(start, batches_per_run)
-            while not self._stopping:
+            while not self._handover.stopping:
                 self._fill(runs, submitted, admitted)
                 self._collect(submitted[0])
                 submitted.popleft()
@@ -262,7 +234,7 @@ class Engine:
         began = time.perf_counter()
         while not ticket.reading.done():
             wait([ticket.reading], timeout=_POLL_S)
-            if self._stopping:
+            if self._handover.stopping:
                 raise LoaderError("the loader was stopped while it waited for files")
         self._count(reading_wait_s=time.perf_counter() - began)
         return ticket.reading.result()
@@ -325,12 +297,8 @@ class Engine:
             stop = start + rows
             served.append(Served(Position(epoch, batch), images[start:stop], ticket.plan.indices[start:stop]))
             start = stop
-        with self._changed:
-            while self._finished and not self._stopping:
-                self._changed.wait(_POLL_S)
-            self._finished.extend(served)
-            ticket.served = True
-            self._changed.notify_all()
+        self._handover.put(served)
+        ticket.served = True
 
     def _explain(self, ticket: Ticket, error: GraphError) -> DalirefurbError:
         """Name the sample that made the graph fail, if one did."""

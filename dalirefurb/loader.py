@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -17,7 +15,7 @@ from dalirefurb import rng
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
 from dalirefurb.engine import Engine
-from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.exchange import Position
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, Replica, versions
@@ -25,6 +23,7 @@ from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
 from dalirefurb.source import Source
+from dalirefurb.state import digest, restored, saved
 from dalirefurb.stats import Stats
 from dalirefurb.store import Store
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 Batch = tuple[torch.Tensor, ...]
 """Images, labels and, if asked for, indices."""
 
-_STATE_FORMAT = 1
 _READING_THREADS = 4
 _MAX_REPLICAS = 8
 _ROWS_PER_RUN = 256
@@ -146,12 +144,12 @@ class Loader:
         partial: dict[str, Any] = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}
         partial |= {"seed": self._planner.seed, "stages": [stage.fingerprint() for stage in recipe.partial]}
         slots = self._planner.peak_slots
-        digest = _digest(partial)
+        key = digest(partial)
         if size is not None:
-            store.open((*size, 3), slots=slots, fingerprint=digest)
+            store.open((*size, 3), slots=slots, fingerprint=key)
         else:
             nbytes = _arena_bytes(slots, source, recipe, reader, self._planner.seed)
-            store.open(None, slots=slots, fingerprint=digest, arena_bytes=nbytes)
+            store.open(None, slots=slots, fingerprint=key, arena_bytes=nbytes)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -203,12 +201,7 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served."""
-        return {
-            "format": _STATE_FORMAT,
-            "epoch": self._next.epoch,
-            "batch": self._next.batch,
-            "fingerprint": self._fingerprint,
-        }
+        return saved(self._next, self._fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
@@ -216,15 +209,8 @@ class Loader:
         Raises:
             StateMismatchError: If source, recipe, planner, device or versions differ; `.keys` says which.
         """
-        keys = _differing(state["fingerprint"], json.loads(json.dumps(self._fingerprint)))
-        if keys or state["format"] != _STATE_FORMAT:
-            raise StateMismatchError(
-                keys,
-                f"the state belongs to another configuration; these differ: {', '.join(keys) or 'format'}; "
-                f"build the loader as it was when the state was saved",
-            )
+        self._next = restored(state, self._fingerprint)
         self._pass = None
-        self._next = Position(int(state["epoch"]), int(state["batch"]))
 
     def stats(self) -> Stats:
         """Return what was done so far; subtract an earlier snapshot to get the difference."""
@@ -343,22 +329,3 @@ def _arena_bytes(slots: int, source: Source, recipe: Recipe, reader: Reader, see
         heights, widths = stage.output_sizes(heights, widths)
     nbytes = 3.0 * heights * widths
     return int(1.1 * slots * nbytes.mean() + 4 * slots**0.5 * nbytes.std() + 4 * nbytes.max())
-
-
-def _digest(values: Any) -> str:
-    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
-    """Name the leaves at which two JSON values differ."""
-    if isinstance(saved, dict) and isinstance(present, dict):
-        keys = sorted(saved.keys() | present.keys())
-        return tuple(
-            leaf
-            for key in keys
-            for leaf in _differing(saved.get(key), present.get(key), f"{path}.{key}" if path else key)
-        )
-    if isinstance(saved, list) and isinstance(present, list) and len(saved) == len(present):
-        pairs = zip(saved, present, strict=True)
-        return tuple(leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]"))
-    return () if saved == present else (path,)

@@ -152,11 +152,7 @@ def _auto_contrast(images: Node, matrix: Node) -> Node:
     low = low + extent * (_TRUNCATE / 255)
     if images.device == "gpu":
         return fn.cast((images - low) * (255.0 / extent), dtype=types.UINT8)
-    # Floats around 1.5 * 2**23 are whole numbers: adding that rounds, and leaves the level in the last byte
-    # of the float's bits. It takes half the time of a cast, which rounds one number after the other.
-    levels = fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, shift=1.5 * 2**23)
-    bits = fn.reinterpret(levels, dtype=types.INT32)
-    return fn.cast(bits & types.Constant(255, dtype=types.INT32), dtype=types.UINT8)
+    return fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, dtype=types.UINT8)
 
 
 _BRANCHES: dict[Group, _Branch] = {

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
+    from dalirefurb.echo import BatchEcho as BatchEcho
+    from dalirefurb.echo import Echo as Echo
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.presets import auto_augment as auto_augment
     from dalirefurb.presets import evaluate as evaluate
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from dalirefurb.recipe import Recipe as Recipe
     from dalirefurb.refurbish import Refurbish as Refurbish
     from dalirefurb.refurbish import Standard as Standard
+    from dalirefurb.smartcache import SmartCache as SmartCache
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import FileList as FileList
     from dalirefurb.source import ImageFolder as ImageFolder
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Arrays": "source",
+    "BatchEcho": "echo",
     "Custom": "augment.custom",
+    "Echo": "echo",
     "FileList": "source",
     "ImageFolder": "source",
     "Loader": "loader",
@@ -37,6 +42,7 @@ _HOMES = {
     "Output": "recipe",
     "Recipe": "recipe",
     "Refurbish": "refurbish",
+    "SmartCache": "smartcache",
     "Standard": "refurbish",
     "Stats": "stats",
     "auto_augment": "presets",

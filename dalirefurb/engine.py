@@ -79,6 +79,8 @@ class Engine:
         self._recipe = recipe
         self._planner = planner
         self._replicas = replicas
+        self._turn = 0
+        self._running: deque[Replica] = deque()
         self._reader = reader
         self._look_ahead = look_ahead
         self._batches_per_run = batches_per_run
@@ -226,7 +228,10 @@ class Engine:
         samples = self._samples(ticket)
         began = time.perf_counter()
         feeds = self._feeder.lay_out(ticket.plan, ticket.rows, samples, ticket.cached)
-        self._replica(ticket).submit(feeds)
+        replica = self._replicas[self._turn]
+        self._turn = (self._turn + 1) % len(self._replicas)
+        replica.submit(feeds)
+        self._running.append(replica)
         self._count(preparing_s=time.perf_counter() - began)
 
     def _samples(self, ticket: Ticket) -> Samples:
@@ -243,7 +248,7 @@ class Engine:
         """Hand the oldest batch over, then bring the store to where the plan wants it."""
         began = time.perf_counter()
         try:
-            images, computed = self._replica(ticket).collect()
+            images, computed = self._running.popleft().collect()
         except GraphError as error:
             raise self._explain(ticket, error) from error
         self._check(images, computed)
@@ -311,14 +316,9 @@ class Engine:
         index = int(ticket.plan.indices[ticket.rows[row]])
         return SampleError(index, self._source.name(index), f"decoding failed ({reason})")
 
-    def _replica(self, ticket: Ticket) -> Replica:
-        """Return the replica that a run is dealt to: each in turn."""
-        epoch, batch = ticket.position
-        runs_per_epoch = -(-len(self._planner) // self._batches_per_run)
-        return self._replicas[(epoch * runs_per_epoch + batch // self._batches_per_run) % len(self._replicas)]
-
     def _abandon(self, submitted: deque[Ticket], admitted: deque[Ticket]) -> None:
         """Leave replicas and store consistent after the last batch."""
+        self._running.clear()
         for replica in self._replicas:
             replica.restart()
         for ticket in (*submitted, *admitted):

@@ -4,7 +4,7 @@ How it is intended to behave (if the code differs, that is a bug):
 
 * A row that the store does not hold is computed, whatever the plan expected.
 * A row whose version a run ahead is computing waits until that run has settled, then asks again. Where that is one of
-  the last few runs ahead, it is computed again: a handful of rows at an epoch's start, for which a replica would idle.
+  the last few runs of the epoch before, it is computed again: a handful of rows, for which a replica would idle.
 * A settled batch has first evicted what the plan no longer needs, then stored what it computed: a store of the
   plan's `peak_slots` always has room.
 """
@@ -79,7 +79,7 @@ class Exchange:
         planner: What to serve.
         reader: Reads what is computed.
         store: Where partial images wait.
-        not_waited_for: How many of the last runs ahead no row waits for.
+        not_waited_for: How many runs before its own a row need not wait for, if they are of an earlier epoch.
     """
 
     def __init__(self, planner: Planner, reader: Reader, store: Store | None, *, not_waited_for: int) -> None:
@@ -92,11 +92,13 @@ class Exchange:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
         if self._store is None or not len(self._store):
             return
-        indices, versions = [], []
-        for batch, plan in enumerate(self._planner.epoch(start.epoch)):
-            wanted = plan.keep if batch < start.batch else slice(None)
-            indices.append(plan.indices[wanted])
-            versions.append(plan.version[wanted])
+        plans = list(self._planner.epoch(start.epoch))
+        served, ahead = plans[: start.batch], plans[start.batch :]
+        evicted = np.concatenate([np.empty(0, np.int64), *(plan.evict for plan in served)])
+        wanted = [np.flatnonzero(plan.keep & ~np.isin(plan.indices, evicted)) for plan in served]
+        wanted += [np.arange(len(plan.indices)) for plan in ahead]
+        indices = [plan.indices[rows] for plan, rows in zip(plans, wanted, strict=True)]
+        versions = [plan.version[rows] for plan, rows in zip(plans, wanted, strict=True)]
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
     def admit(self, position: Position, plans: list[BatchPlan], ahead: Sequence[Ticket]) -> Ticket:
@@ -115,10 +117,11 @@ class Exchange:
             return Ticket(position, plan, batch_rows, rows, 0, reading, [None] * len(rows), rows[:0])
         lease = self._store.get(plan.indices, plan.version)
         rows = rows[~lease.found]
-        waited_for = len(ahead) - self._not_waited_for
-        waiting, waits_for = _computed_ahead(plan, rows, ahead[: max(0, waited_for)])
+        near = max(0, len(ahead) - self._not_waited_for)
+        waited_for = [ticket for i, ticket in enumerate(ahead) if i < near or ticket.position.epoch == position.epoch]
+        waiting, waits_for = _computed_ahead(plan, rows, waited_for)
         rows = np.setdiff1d(rows, waiting, assume_unique=True)
-        repeated, _ = _computed_ahead(plan, rows, ahead[max(0, waited_for) :])
+        repeated, _ = _computed_ahead(plan, rows, ahead[near:])
         reading = self._reader.read(plan.indices[rows])
         cached = list(lease.samples)
         return Ticket(position, plan, batch_rows, rows, len(repeated), reading, cached, waiting, waits_for, [lease])

@@ -1,0 +1,284 @@
+"""How often is a sample served before the next one is read? Data echoing, over the epochs of another planner.
+
+The technique is that of Choi et al. ("Faster Neural Network Training with Data Echoing", 2019): a stage of the input
+pipeline repeats what enters it, so that what comes before runs once per sample and what comes after once per repeat.
+
+    another planner's rows      a   b   c   d               echo          echoing factor 1.5, 6 rows of 4
+    echo                        a   b b   c   d d           batch echo    whole batches: [a b] [c d] [c d]
+    shuffle buffer of 2         b   a   c   b   d   d       batches are cut from this
+
+What lies before the stage is the recipe's partial part: the split says where the stage is. Repeats of a row have one
+version and servings of their own, so the first one served computes the partial part and the others expect to hit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import BatchPlan, Indices, Planner, batch_plans, integer
+from dalirefurb.rng import key, permutation, sort_keys
+
+
+def repeats(units: int, total: int, *, seed: int, epoch: int) -> Indices:
+    """Repeat `units` things `total` times in all, each floor or ceil of the mean m = total / units times.
+
+    The k-th is repeated floor(m (k + 1) + u) - floor(m k + u) times, where u, a multiple of 1 / units in [0, 1), is
+    drawn once per epoch: so the mean number of repeats is m for each k. All is counted in integers.
+
+    >>> repeats(6, 9, seed=0, epoch=0).tolist()
+    [2, 1, 2, 1, 2, 1]
+
+    Returns:
+        How often each is repeated, shape (units,).
+    """
+    whole, rest = divmod(total, units)
+    drawn = int(key(seed, "echo", epoch)) % units
+    counts: Indices = whole + np.diff((rest * np.arange(units + 1) + drawn) // units)
+    return counts
+
+
+def leave_buffer(size: int, buffer_size: int, *, seed: int, epoch: int) -> Indices:
+    """Pass `size` rows through a shuffle buffer.
+
+    The first `buffer_size` rows fill it. Each further row takes the place of a row drawn at random, which leaves. At
+    the end the rest leaves in random order.
+
+    >>> leave_buffer(6, 2, seed=0, epoch=0).tolist()
+    [5, 0, 1, 2, 3, 4]
+
+    Args:
+        size: Rows, at least 1.
+        buffer_size: 0 or 1: rows leave as they come.
+        seed: The run's seed.
+        epoch: Number of the epoch.
+
+    Returns:
+        When each row leaves, shape (size,): a permutation of 0..size-1 in which no row leaves more than
+        `buffer_size` - 1 places early.
+    """
+    places = min(max(1, buffer_size), size)
+    drawn = sort_keys(size - places, seed, "echo buffer", epoch) % np.uint64(places)
+    place = np.concatenate([np.arange(places), drawn.astype(np.int64)])  # that each row takes
+    by_place = np.argsort(place, kind="stable")
+    taken = np.flatnonzero(place[by_place[1:]] == place[by_place[:-1]])  # those whose place the next one took
+    leaves = np.empty(size, np.int64)
+    leaves[by_place[taken]] = by_place[taken + 1] - places
+    leaves[np.delete(by_place, taken)] = size - places + permutation(places, seed, "echo drain", epoch)
+    return leaves
+
+
+@dataclass(frozen=True)
+class _Echoing(Planner):
+    """What both kinds of echoing have in common: the arguments but for two are those of the inner planner."""
+
+    num_samples: int = field(init=False, repr=False)
+    batch_size: int = field(init=False, repr=False)
+    seed: int = field(init=False, repr=False)
+    shards: int = field(init=False, repr=False)
+    drop_last: bool = field(init=False, repr=False)
+    planner: Planner
+    echoing_factor: float = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.planner, Planner) or isinstance(self.planner, _Echoing):
+            raise ConfigurationError(
+                f"planner must be a planner that does not echo itself, got {self.planner!r}: "
+                f"pass Standard(...) or Refurbish(...)"
+            )
+        for inherited in fields(Planner):
+            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
+        super().__post_init__()
+        if self.shards != 1:
+            raise ConfigurationError(
+                f"shards must be 1 to echo, got a planner with shards={self.shards}: pass one with shards=1"
+            )
+        factor = self.echoing_factor
+        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not (number and 1 <= factor < math.inf):
+            raise ConfigurationError(
+                f"echoing_factor must be a number of at least 1, got {factor!r}: pass the mean number of times that a "
+                f"sample is served, 1 to repeat nothing"
+            )
+        object.__setattr__(self, "echoing_factor", float(factor))
+
+    @cached_property
+    def fresh_samples(self) -> int:
+        """Rows per epoch that the inner planner serves; the others are repeats."""
+        return sum(len(plan.indices) for plan in self.planner.epoch(0))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the plans, as JSON values."""
+        return {**super().fingerprint(), "planner": type(self).__name__, "inner": self.planner.fingerprint()}
+
+    @property
+    def _most(self) -> int:
+        """How often anything is repeated, at most."""
+        return math.ceil(self.echoing_factor)
+
+    def _echoed(self, units: int) -> int:
+        """Count what becomes of `units` things: the echoing factor times as many, rounded down.
+
+        The factor is read as the decimals it is written in, so that 1.1 x 10 is 11.
+        """
+        return math.floor(Fraction(str(self.echoing_factor)) * units)
+
+
+@dataclass(frozen=True)
+class Echo(_Echoing):
+    """Serves every row of another planner `echoing_factor` times, and shuffles the repeats (example echoing).
+
+    With `recipe.at(1)` only decoding is partial, and this is *echoing before augmentation*. With
+    `recipe.at(len(recipe.stages))` everything is partial, and it is *echoing after augmentation*: repeats are alike.
+
+    An epoch has the rows of the inner planner's times the echoing factor, rounded down; with its `drop_last`, down to
+    whole batches, by repeating fewer rows: none is dropped. So every epoch has the same length, and every row of the
+    inner planner is served floor or ceil of the echoing factor times. The shuffle buffer is drained at its end.
+
+    The inner planner serves a sample at most once an epoch and evicts a sample with its row, as `Standard`,
+    `Refurbish` and `SmartCache` do. A slot that it frees is given up after the last repeat.
+
+    >>> from dalirefurb.refurbish import Standard
+    >>> planner = Echo(Standard(100, batch_size=10), echoing_factor=2.5, buffer_size=20)
+    >>> planner.fresh_samples, len(planner), planner.peak_slots
+    (100, 25, 20)
+
+    Attributes:
+        planner: Decides what is echoed; with one shard.
+        echoing_factor: Mean number of times that a row is served, at least 1.
+        buffer_size: Rows of the shuffle buffer after the echo; 0 or 1 for none. Two repeats in one batch are both
+            computed, and in a small buffer most repeats meet: several times `batch_size` is sensible.
+    """
+
+    buffer_size: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._integer("buffer_size", 0, None, "pass the rows to shuffle among, 0 for none")
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return -(-self._rows // self.batch_size)
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+
+        A row that the inner planner has given, and that is to be served again, has a repeat in the shuffle buffer or
+        belongs to the batch that the inner planner gave last. What is stored beyond what the inner planner stores
+        after that batch are such rows; where it stores nothing, only rows that were served before: in the buffer.
+        """
+        slots = self.planner.peak_slots
+        if slots:
+            slots += max(1, self.buffer_size) + self.batch_size - 1
+        elif self._most > 1:
+            slots = max(1, self.buffer_size)
+        return (min(slots, self.num_samples),)
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        rows = _joined(self.planner.epoch(epoch))
+        counts = repeats(len(rows.indices), self._rows, seed=self.seed, epoch=epoch)
+        starts = np.cumsum(counts) - counts
+        leaves = leave_buffer(self._rows, self.buffer_size, seed=self.seed, epoch=epoch)
+        first, last = np.minimum.reduceat(leaves, starts), np.maximum.reduceat(leaves, starts)
+        last_batch = last // self.batch_size
+        stored = first // self.batch_size < last_batch
+        evict = np.isin(rows.indices, rows.evict) | (rows.miss & ~rows.keep & stored)
+
+        order = np.empty_like(leaves)  # the echoed row at each place
+        order[leaves] = np.arange(self._rows)
+        row = np.repeat(np.arange(len(counts)), counts)[order]
+        place = np.arange(self._rows)
+        return batch_plans(
+            indices=rows.indices[row],
+            version=rows.version[row],
+            serving=rows.serving[row] * self._most + order - starts[row],
+            miss=rows.miss[row] & (place == first[row]),
+            keep=rows.keep[row] | (place // self.batch_size < last_batch[row]),
+            evict=evict[row] & (place == last[row]),
+            batch_size=self.batch_size,
+        )
+
+    @cached_property
+    def _rows(self) -> int:
+        """Rows per epoch."""
+        rows = self._echoed(self.fresh_samples)
+        return rows - rows % self.batch_size if self.drop_last else rows
+
+
+@dataclass(frozen=True)
+class BatchEcho(_Echoing):
+    """Serves every batch of another planner `echoing_factor` times in a row (batch echoing).
+
+    An epoch has the batches of the inner planner's times the echoing factor, rounded down: every epoch has the same
+    length, and every batch is served floor or ceil of the echoing factor times. What a repeat shares with the first
+    is the recipe's partial part; with `recipe.at(len(recipe.stages))` repeats are alike.
+
+    >>> from dalirefurb.refurbish import Standard
+    >>> planner = BatchEcho(Standard(100, batch_size=10), echoing_factor=2.5)
+    >>> planner.fresh_samples, len(planner), planner.peak_slots
+    (100, 25, 10)
+
+    Attributes:
+        planner: Decides what is echoed; with one shard.
+        echoing_factor: Mean number of times that a batch is served, at least 1.
+    """
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return self._echoed(len(self.planner))
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+
+        They are what the inner planner stores after a batch, and the other rows of that batch until its last repeat.
+        """
+        echoed = self.batch_size if self._most > 1 else 0
+        return (min(self.planner.peak_slots + echoed, self.num_samples),)
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        counts = repeats(len(self.planner), len(self), seed=self.seed, epoch=epoch)
+        return self._repeat(self.planner.epoch(epoch), counts)
+
+    def _repeat(self, plans: Iterator[BatchPlan], counts: Indices) -> Iterator[BatchPlan]:
+        """Repeat each batch as often as `counts` says."""
+        for plan, count in zip(plans, counts.tolist(), strict=True):
+            transient = plan.indices[plan.miss & ~plan.keep] if count > 1 else plan.indices[:0]
+            for repeat in range(count):
+                last = repeat == count - 1
+                yield _read_only(
+                    replace(
+                        plan,
+                        serving=plan.serving * self._most + repeat,
+                        miss=plan.miss & (repeat == 0),
+                        keep=plan.keep | (not last),
+                        evict=np.concatenate([plan.evict, transient]) if last else plan.evict[:0],
+                    )
+                )
+
+
+def _joined(plans: Iterator[BatchPlan]) -> BatchPlan:
+    """Put the batches of an epoch into one."""
+    epoch = list(plans)
+    return BatchPlan(
+        **{each.name: np.concatenate([getattr(plan, each.name) for plan in epoch]) for each in fields(BatchPlan)}
+    )
+
+
+def _read_only(plan: BatchPlan) -> BatchPlan:
+    """Forbid writing to the arrays of a batch that nobody else has."""
+    for each in fields(plan):
+        getattr(plan, each.name).flags.writeable = False
+    return plan

@@ -1,0 +1,405 @@
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dalirefurb.echo import BatchEcho, Echo, leave_buffer, repeats
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import BatchPlan
+from dalirefurb.refurbish import Refurbish, Standard
+from dalirefurb.rng import sort_keys
+from dalirefurb.smartcache import SmartCache
+
+FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
+FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
+EPOCHS = range(7)
+
+
+@st.composite
+def inner_planners(draw):
+    batch_size = draw(st.integers(1, 6))
+    num_samples = draw(st.integers(batch_size, batch_size + 30))
+    arguments = {"batch_size": batch_size, "seed": draw(st.integers(0, 9))}
+    kind = draw(st.sampled_from(["standard", "refurbish", "smart cache"]))
+    if kind == "smart cache":
+        window = batch_size * draw(st.integers(1, num_samples // batch_size))
+        percent = draw(st.sampled_from([0, 0.1, 0.5, 1]))
+        return SmartCache(num_samples, num_cache_objects=window, replace_percent=percent, **arguments)
+    arguments["drop_last"] = draw(st.booleans())
+    if kind == "standard":
+        return Standard(num_samples, **arguments)
+    coverage = draw(st.sampled_from([1.0, 0.6]))
+    return Refurbish(num_samples, reuse_factor=draw(st.integers(1, 4)), coverage=coverage, **arguments)
+
+
+@st.composite
+def example_echoes(draw, factors=FACTORS):
+    factor, buffer_size = draw(st.sampled_from(factors)), draw(st.integers(0, 40))
+    return Echo(draw(inner_planners()), echoing_factor=factor, buffer_size=buffer_size)
+
+
+@st.composite
+def batch_echoes(draw):
+    return BatchEcho(draw(inner_planners()), echoing_factor=draw(st.sampled_from(FACTORS)))
+
+
+def echoes():
+    return st.one_of(example_echoes(), batch_echoes())
+
+
+FULL_BUFFER = Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5)
+BETWEEN_BATCHES = Echo(Refurbish(60, batch_size=12, reuse_factor=2), echoing_factor=2, buffer_size=0)
+REUSING = Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12)
+BATCHES = BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3)
+
+
+def listed(plan):
+    return {name: getattr(plan, name).tolist() for name in FIELDS}
+
+
+def joined(planner, epoch, name):
+    return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
+
+
+def pairs(planner, epoch, name="version"):
+    """Index and version, or serving, of every row of an epoch."""
+    return list(zip(joined(planner, epoch, "indices").tolist(), joined(planner, epoch, name).tolist(), strict=True))
+
+
+class Replay:
+    """What is stored, as a plan says: frees, then stores, after each batch."""
+
+    def __init__(self):
+        self.stored = {}
+        self.peak = 0
+
+    def carry_out(self, plan):
+        for index in plan.evict.tolist():
+            del self.stored[index]
+        for index, version in zip(plan.indices[plan.keep].tolist(), plan.version[plan.keep].tolist(), strict=True):
+            assert self.stored.setdefault(index, version) == version
+        self.peak = max(self.peak, len(self.stored))
+
+
+@given(planner=example_echoes())
+@example(planner=Echo(Standard(100, batch_size=10), echoing_factor=1.15, buffer_size=0))  # 114.99... in floats
+def test_an_epoch_has_the_echoing_factors_share_of_rows_in_len_batches(planner):
+    share = Fraction(str(planner.echoing_factor)) * planner.fresh_samples
+    unit = planner.batch_size if planner.drop_last else 1
+    for epoch in EPOCHS:
+        sizes = [len(plan.indices) for plan in planner.epoch(epoch)]
+        assert sum(sizes) == math.floor(share / unit) * unit
+        assert len(sizes) == len(planner)
+        assert set(sizes[:-1]) <= {planner.batch_size}
+        assert 0 < sizes[-1] <= planner.batch_size
+
+
+@given(planner=echoes())
+def test_fresh_samples_are_the_rows_of_the_inner_planner(planner):
+    for epoch in EPOCHS:
+        inner = pairs(planner.planner, epoch)
+        assert planner.fresh_samples == len(inner)
+        assert set(pairs(planner, epoch)) == set(inner)
+        assert joined(planner, epoch, "miss").sum() == joined(planner.planner, epoch, "miss").sum()
+
+
+def test_over_the_standard_planner_one_row_of_each_sample_is_a_miss():
+    for planner in (
+        Echo(Standard(50, batch_size=8), echoing_factor=2.7, buffer_size=20),
+        BatchEcho(Standard(50, batch_size=8), echoing_factor=2.7),
+    ):
+        assert planner.fresh_samples == 50
+        for epoch in EPOCHS:
+            misses = joined(planner, epoch, "indices")[joined(planner, epoch, "miss")]
+            assert sorted(misses) == list(range(50))
+
+
+@given(planner=echoes())
+def test_a_row_is_served_floor_or_ceil_of_the_echoing_factor_times(planner):
+    fewest, most = math.floor(planner.echoing_factor), math.ceil(planner.echoing_factor)
+    for epoch in EPOCHS:
+        counts = Counter(pairs(planner, epoch))
+        assert fewest <= min(counts.values()) <= max(counts.values()) <= most
+
+
+@given(planner=echoes())
+def test_no_serving_of_a_sample_comes_twice(planner):
+    servings = [pair for epoch in EPOCHS for pair in pairs(planner, epoch, "serving")]
+    assert len(set(servings)) == len(servings)
+
+
+@given(planner=echoes())
+@example(planner=REUSING)
+@example(planner=BATCHES)
+def test_a_repeat_never_expects_a_miss_and_the_first_row_of_a_version_does(planner):
+    served = set()
+    for epoch in EPOCHS:
+        for pair, miss in zip(pairs(planner, epoch), joined(planner, epoch, "miss").tolist(), strict=True):
+            assert miss == (pair not in served)
+            served.add(pair)
+
+
+@given(planner=echoes())
+@example(planner=FULL_BUFFER)
+@example(planner=BETWEEN_BATCHES)
+@example(planner=REUSING)
+@example(planner=BATCHES)
+def test_executing_the_plans_never_exceeds_the_peak_and_every_hit_is_stored_or_of_this_batch(planner):
+    replay = Replay()
+    for epoch in EPOCHS:
+        for plan in planner.epoch(epoch):
+            made_here = set(zip(plan.indices[plan.miss].tolist(), plan.version[plan.miss].tolist(), strict=True))
+            for index, version in zip(
+                plan.indices[~plan.miss].tolist(), plan.version[~plan.miss].tolist(), strict=True
+            ):
+                assert replay.stored.get(index) == version or (index, version) in made_here
+            for index in plan.evict.tolist():
+                assert index in plan.indices
+            replay.carry_out(plan)
+            assert {*plan.indices[plan.keep].tolist()} <= {*replay.stored}
+            assert not {*plan.indices[~plan.keep].tolist()} & {*replay.stored}
+        assert replay.peak <= planner.peak_slots
+
+
+@given(planner=echoes())
+@example(planner=REUSING)
+@example(planner=BATCHES)
+def test_between_epochs_the_store_holds_what_the_inner_planner_leaves_there(planner):
+    echoed, inner = Replay(), Replay()
+    for epoch in EPOCHS:
+        for plan in planner.epoch(epoch):
+            echoed.carry_out(plan)
+        for plan in planner.planner.epoch(epoch):
+            inner.carry_out(plan)
+        assert echoed.stored == inner.stored
+
+
+@given(planner=inner_planners())
+def test_an_echoing_factor_of_1_without_a_buffer_is_the_inner_planner(planner):
+    for echo in (
+        Echo(planner, echoing_factor=1, buffer_size=0),
+        Echo(planner, echoing_factor=1, buffer_size=1),
+        BatchEcho(planner, echoing_factor=1),
+    ):
+        for epoch in EPOCHS:
+            for expected, plan in zip(planner.epoch(epoch), echo.epoch(epoch), strict=True):
+                assert {**listed(plan), "evict": sorted(plan.evict)} == {
+                    **listed(expected),
+                    "evict": sorted(expected.evict),
+                }
+        assert echo.peak_slots >= planner.peak_slots
+        assert (echo.peak_slots == 0) == (planner.peak_slots == 0)
+
+
+@given(planner=example_echoes())
+def test_without_a_buffer_repeats_follow_each_other_in_the_inner_order(planner):
+    planner = replace(planner, buffer_size=0)
+    for epoch in EPOCHS:
+        expected = pairs(planner.planner, epoch)
+        order = [pair for pair, _ in groupby(pairs(planner, epoch))]
+        assert order == expected
+
+
+@given(planner=batch_echoes())
+def test_batch_echoing_repeats_whole_batches_in_order(planner):
+    for epoch in EPOCHS:
+        plans = planner.epoch(epoch)
+        counts = repeats(len(planner.planner), len(planner), seed=planner.seed, epoch=epoch)
+        for inner, count in zip(planner.planner.epoch(epoch), counts.tolist(), strict=True):
+            for repeat in range(count):
+                plan = next(plans)
+                assert plan.indices.tolist() == inner.indices.tolist()
+                assert plan.version.tolist() == inner.version.tolist()
+                assert plan.serving.tolist() == (inner.serving * math.ceil(planner.echoing_factor) + repeat).tolist()
+        assert next(plans, None) is None
+        assert len(planner) == math.floor(Fraction(str(planner.echoing_factor)) * len(planner.planner))
+
+
+@given(planner=echoes())
+def test_plans_are_the_same_asked_twice_or_out_of_order(planner):
+    forth = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in range(4)}
+    other = replace(planner)
+    for epoch in reversed(range(4)):
+        assert [listed(plan) for plan in other.epoch(epoch)] == forth[epoch]
+        assert [listed(plan) for plan in planner.epoch(epoch)] == forth[epoch]
+
+
+@given(planner=echoes())
+def test_a_batch_plan_cannot_be_written_to_and_has_the_types_of_its_contract(planner):
+    for plan in planner.epoch(1):
+        assert isinstance(plan, BatchPlan)
+        assert not any(getattr(plan, name).flags.writeable for name in FIELDS)
+        types = [getattr(plan, name).dtype for name in FIELDS]
+        assert types == [np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int64]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    orders = {
+        tuple(joined(echo, epoch, "indices").tolist())
+        for seed in range(4)
+        for epoch in range(12)
+        for echo in [Echo(Standard(50, batch_size=5, seed=seed), echoing_factor=1.5, buffer_size=10)]
+    }
+    assert len(orders) == 48
+
+
+@given(units=st.integers(1, 50), extra=st.integers(0, 120), epoch=st.integers(0, 9))
+def test_repeats_sum_to_the_total_and_are_the_floor_or_ceil_of_their_mean(units, extra, epoch):
+    counts = repeats(units, units + extra, seed=3, epoch=epoch)
+    mean = Fraction(units + extra, units)
+    assert len(counts) == units
+    assert counts.sum() == units + extra
+    assert set(counts.tolist()) <= {math.floor(mean), math.ceil(mean)}
+
+
+def test_every_row_is_repeated_as_often_as_every_other_in_the_long_run():
+    counts = sum(repeats(8, 11, seed=0, epoch=epoch) - 1 for epoch in range(4000))
+    deviation = math.sqrt(4000 * 3 / 8 * 5 / 8)
+    assert abs(counts - 1500).max() < 4 * deviation
+
+
+@given(size=st.integers(1, 60), buffer_size=st.integers(0, 70), epoch=st.integers(0, 5))
+def test_rows_leave_the_buffer_as_they_leave_a_list_that_is_refilled(size, buffer_size, epoch):
+    leaves = leave_buffer(size, buffer_size, seed=1, epoch=epoch)
+    places = min(max(1, buffer_size), size)
+    buffer, left = list(range(places)), []
+    for row, drawn in enumerate(sort_keys(size - places, 1, "echo buffer", epoch).tolist(), places):
+        left.append(buffer[drawn % places])
+        buffer[drawn % places] = row
+    assert np.argsort(leaves)[: size - places].tolist() == left
+    assert sorted(np.argsort(leaves)[size - places :]) == sorted(buffer)
+    assert sorted(leaves) == list(range(size))
+
+
+def test_a_buffer_that_holds_the_epoch_shuffles_it_evenly():
+    places = np.zeros((6, 6))
+    for epoch in range(3000):
+        places[np.arange(6), leave_buffer(6, 6, seed=0, epoch=epoch)] += 1
+    assert ((places - 500) ** 2 / 500).sum() < 52.6  # 0.1 % of draws exceed it, 25 degrees of freedom
+
+
+def test_two_repeats_meet_in_a_batch_less_often_the_larger_the_buffer():
+    met = []
+    for buffer_size in (0, 64, 256, 1024):
+        planner = Echo(Standard(4096, batch_size=64), echoing_factor=2, buffer_size=buffer_size)
+        met.append(sum(64 - len(set(plan.indices.tolist())) for plan in planner.epoch(0)) / 4096)
+    assert met[0] == 1
+    assert met == sorted(met, reverse=True)
+    assert met[-1] < 0.1
+
+
+def test_echoing_needs_no_slot_where_nothing_is_repeated_or_reused():
+    assert Echo(Standard(50, batch_size=5), echoing_factor=1, buffer_size=20).peak_slots == 0
+    assert BatchEcho(Standard(50, batch_size=5), echoing_factor=1).peak_slots == 0
+
+
+def test_the_peak_is_reached():
+    replay = Replay()
+    for epoch in range(20):
+        for plan in FULL_BUFFER.epoch(epoch):
+            replay.carry_out(plan)
+    assert replay.peak == FULL_BUFFER.peak_slots == 5
+
+
+def test_a_fingerprint_is_json_and_holds_the_inner_planners():
+    inner = Refurbish(9, batch_size=6, reuse_factor=3, seed=4)
+    echo = Echo(inner, echoing_factor=2, buffer_size=np.int64(8))
+    mine = {"version": 1, "num_samples": 9, "batch_size": 6, "seed": 4, "shards": 1, "drop_last": False}
+    assert json.loads(json.dumps(echo.fingerprint())) == {
+        **mine,
+        "planner": "Echo",
+        "echoing_factor": 2.0,
+        "buffer_size": 8,
+        "inner": inner.fingerprint(),
+    }
+    batch_echo = BatchEcho(inner, echoing_factor=1.5)
+    assert json.loads(json.dumps(batch_echo.fingerprint())) == {
+        **mine,
+        "planner": "BatchEcho",
+        "echoing_factor": 1.5,
+        "inner": inner.fingerprint(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"echoing_factor": 0.5}, "echoing_factor must be a number of at least 1, got 0.5: pass the mean number of"),
+        ({"echoing_factor": math.nan}, "echoing_factor must be a number of at least 1, got nan"),
+        ({"echoing_factor": math.inf}, "echoing_factor must be a number of at least 1, got inf"),
+        ({"echoing_factor": True}, "echoing_factor must be a number of at least 1, got True"),
+        ({"echoing_factor": "2"}, "echoing_factor must be a number of at least 1, got '2'"),
+        (
+            {"buffer_size": -1},
+            "buffer_size must be an int of at least 0, got -1: pass the rows to shuffle among, 0 for",
+        ),
+        ({"buffer_size": 1.5}, "buffer_size must be an int of at least 0, got 1.5"),
+        ({"planner": 8}, "planner must be a planner that does not echo itself, got 8: pass Standard(...) or Refurbish"),
+        ({"planner": BATCHES}, "planner must be a planner that does not echo itself, got BatchEcho(planner=Refurbish("),
+        (
+            {"planner": Standard(8, batch_size=4, shards=2)},
+            "shards must be 1 to echo, got a planner with shards=2: pass one with shards=1",
+        ),
+    ],
+)
+def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arguments, message):
+    arguments = {"planner": Standard(8, batch_size=4), "echoing_factor": 2, "buffer_size": 8, **arguments}
+    with pytest.raises(ConfigurationError) as refusal:
+        Echo(**arguments)
+    assert str(refusal.value).startswith(message)
+    if arguments.pop("buffer_size") == 8:
+        with pytest.raises(ConfigurationError) as refusal:
+            BatchEcho(**arguments)
+        assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize("planner", [REUSING, BATCHES])
+@pytest.mark.parametrize("epoch", [-1, 1.0, True])
+def test_an_epoch_that_is_no_count_is_refused_at_once(planner, epoch):
+    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*count from 0"):
+        planner.epoch(epoch)
+
+
+def digest(planner, epochs):
+    values = hashlib.sha256()
+    for epoch in epochs:
+        for plan in planner.epoch(epoch):
+            for name in FIELDS:
+                values.update(getattr(plan, name).tobytes())
+    return values.hexdigest()
+
+
+def test_plans_are_those_on_record():
+    """A change here is a breaking change."""
+    small = Echo(Standard(4, batch_size=3, seed=7), echoing_factor=1.5, buffer_size=2)
+    names = ("indices", "serving", "miss", "keep", "evict")
+    assert [{name: getattr(plan, name).tolist() for name in names} for plan in small.epoch(2)] == [
+        {
+            "indices": [1, 1, 2],
+            "serving": [5, 4, 4],
+            "miss": [True, False, True],
+            "keep": [False, False, True],
+            "evict": [],
+        },
+        {
+            "indices": [2, 0, 3],
+            "serving": [5, 4, 4],
+            "miss": [False, True, True],
+            "keep": [False, False, False],
+            "evict": [2],
+        },
+    ]
+    reusing = Echo(Refurbish(5003, batch_size=64, reuse_factor=3, seed=1), echoing_factor=2.3, buffer_size=256)
+    assert digest(reusing, (0, 1, 5)) == "36531b8da61695276fc8098c6d442d0bcdae47a34db0f082688b74eb1b023327"
+    assert (
+        digest(BatchEcho(reusing.planner, echoing_factor=2.3), (0, 1, 5))
+        == "fc85c9a1fa3c588d637352914d4bfc21104549beb93066224b2ead1eb0ec3ca3"
+    )

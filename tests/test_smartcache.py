@@ -1,0 +1,276 @@
+import hashlib
+import json
+import math
+import warnings
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.smartcache import SmartCache
+
+FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
+PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
+
+
+@st.composite
+def planners(draw, percents=PERCENTS):
+    batch_size = draw(st.integers(1, 6))
+    num_samples = draw(st.integers(batch_size, batch_size + 40))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # windows need not be a multiple of the batch size
+        return SmartCache(
+            num_samples,
+            batch_size=batch_size,
+            num_cache_objects=draw(st.integers(batch_size, num_samples)),
+            replace_percent=draw(st.sampled_from(percents)),
+            seed=draw(st.integers(0, 9)),
+        )
+
+
+WRAPPING = SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5)  # 8 + 4 exceed 10
+WHOLE = SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3)
+ROUNDS = range(12)
+
+
+def listed(plan):
+    return {name: getattr(plan, name).tolist() for name in FIELDS}
+
+
+def joined(planner, epoch, name):
+    return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
+
+
+def versions(planner, epoch):
+    """The version of each sample of a round."""
+    indices = joined(planner, epoch, "indices").tolist()
+    return dict(zip(indices, joined(planner, epoch, "version").tolist(), strict=True))
+
+
+@given(planner=planners())
+@example(planner=WRAPPING)
+@example(planner=WHOLE)
+def test_a_round_serves_a_window_that_never_repeats_an_index(planner):
+    for epoch in ROUNDS:
+        sizes = [len(plan.indices) for plan in planner.epoch(epoch)]
+        assert len(sizes) == len(planner)
+        assert set(sizes[:-1]) <= {planner.batch_size}
+        indices = joined(planner, epoch, "indices").tolist()
+        assert len(indices) == len(set(indices)) == planner.num_cache_objects
+        assert set(indices) <= set(range(planner.num_samples))
+
+
+@given(planner=planners())
+@example(planner=WRAPPING)
+@example(planner=WHOLE)
+def test_a_round_replaces_exactly_the_ceiling_of_its_percentage(planner):
+    replaced = math.ceil(Fraction(str(planner.replace_percent)) * planner.num_cache_objects)
+    assert planner.replaced == replaced
+    rounds = [versions(planner, epoch) for epoch in ROUNDS]
+    for epoch, (before, after) in enumerate(pairwise(rounds), 1):
+        entered = after.items() - before.items()
+        assert len(entered) == len(before.items() - after.items()) == replaced
+        assert {version for _, version in entered} <= {epoch}
+        returned = max(0, planner.num_cache_objects + replaced - planner.num_samples)
+        assert len(before.keys() & after.keys()) == planner.num_cache_objects - replaced + returned
+
+
+@given(planner=planners(percents=PERCENTS[1:]))
+@example(planner=WRAPPING)
+def test_over_enough_rounds_every_sample_is_seen_equally_often_within_one_stay(planner):
+    rounds = -(-(planner.num_samples - planner.num_cache_objects) // planner.replaced) + 1
+    entered = np.zeros(planner.num_samples, np.int64)
+    for epoch in range(3 * rounds):
+        indices = joined(planner, epoch, "indices")
+        entered[indices[joined(planner, epoch, "miss")]] += 1
+        if epoch == rounds - 1:
+            assert entered.min() == 1
+        assert np.ptp(entered) <= 1
+
+
+@given(planner=planners())
+def test_the_reported_coverage_is_the_share_that_was_seen(planner):
+    seen = set()
+    assert planner.coverage_after(0) == 0
+    for epoch in ROUNDS:
+        seen |= {*versions(planner, epoch)}
+        assert planner.coverage_after(epoch + 1) == len(seen) / planner.num_samples
+
+
+@given(planner=planners())
+@example(planner=WRAPPING)
+@example(planner=WHOLE)
+def test_executing_the_plans_never_exceeds_the_peak_and_every_hit_is_stored(planner):
+    """Frees, then stores, after each batch."""
+    stored, born, peak = {}, set(), 0
+    for epoch in ROUNDS:
+        for plan in planner.epoch(epoch):
+            rows = list(zip(*(getattr(plan, name).tolist() for name in FIELDS[:5]), strict=True))
+            for index, version, serving, miss, _ in rows:
+                assert serving == epoch
+                assert miss == (version == epoch) == ((index, version) not in born)
+                assert miss or stored[index] == version
+                born.add((index, version))
+            for index in plan.evict.tolist():
+                del stored[index]
+            for index, version, _, miss, keep in rows:
+                if miss and keep:
+                    assert index not in stored
+                    stored[index] = version
+                assert keep == (index in stored)
+            peak = max(peak, len(stored))
+        after = versions(planner, epoch + 1)
+        assert all(after[index] == version for index, version in stored.items())
+    assert peak == planner.peak_slots == planner.num_cache_objects - planner.replaced
+
+
+@given(planner=planners())
+def test_batches_miss_within_one_of_their_share(planner):
+    for epoch in ROUNDS:
+        plans = list(planner.epoch(epoch))
+        misses = sum(plan.miss.sum() for plan in plans)
+        for plan in plans:
+            assert abs(plan.miss.sum() - misses * len(plan.indices) / planner.num_cache_objects) < 1
+
+
+@given(planner=planners())
+def test_plans_are_the_same_asked_twice_or_out_of_order(planner):
+    """A restart at any round finds the window where it was, and its cache with it."""
+    forth = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in range(5)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = replace(planner)
+    for epoch in reversed(range(5)):
+        assert [listed(plan) for plan in other.epoch(epoch)] == forth[epoch]
+        assert [listed(plan) for plan in planner.epoch(epoch)] == forth[epoch]
+
+
+def test_for_validation_the_first_window_stays():
+    planner = SmartCache(40, batch_size=5, num_cache_objects=20, replace_percent=0)
+    first = versions(planner, 0)
+    for epoch in (1, 2, 1000):
+        assert versions(planner, epoch) == first
+        assert not joined(planner, epoch, "miss").any()
+        assert joined(planner, epoch, "keep").all()
+    assert planner.peak_slots == 20
+    assert planner.coverage_after(1000) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("size", "percent", "replaced"),
+    [(25, 0.28, 7), (100, 0.07, 7), (50, 0.1, 5), (50, 0.11, 6), (3, 0.01, 1), (7, 1, 7)],
+)
+def test_the_ceiling_is_taken_of_exact_decimals(size, percent, replaced):
+    """In floats 25 x 0.28 and 100 x 0.07 exceed 7."""
+    assert SmartCache(200, batch_size=1, num_cache_objects=size, replace_percent=percent).replaced == replaced
+
+
+def test_the_order_within_a_round_and_the_running_order_depend_on_the_seed():
+    orders = {
+        tuple(joined(planner, epoch, "indices").tolist())
+        for seed in range(4)
+        for planner in [SmartCache(60, batch_size=6, num_cache_objects=30, replace_percent=0, seed=seed)]
+        for epoch in range(8)
+    }
+    assert len(orders) == 32
+
+
+def test_a_miss_is_anywhere_in_its_batch_equally_often():
+    planner = SmartCache(400, batch_size=8, num_cache_objects=80, replace_percent=0.25)
+    counts = sum(plan.miss.astype(int) for epoch in range(1, 201) for plan in planner.epoch(epoch))
+    assert counts.sum() == 4000
+    assert ((counts - 500) ** 2 / 500).sum() < 24.3  # 0.1 % of draws exceed it, 7 degrees of freedom
+
+
+def test_a_window_that_is_no_multiple_of_the_batch_size_is_warned_about_where_it_is_made():
+    with pytest.warns(
+        UserWarning, match="should be a multiple of batch_size, got 50 and 8, so the last batch of a "
+    ) as seen:
+        SmartCache(100, batch_size=8, num_cache_objects=50, replace_percent=0.1)
+    assert str(seen[0].message).endswith("round has 2 rows: pass 48")
+    assert seen[0].filename == __file__
+
+
+def test_a_batch_plan_cannot_be_written_to_and_has_the_types_of_its_contract():
+    for plan in WRAPPING.epoch(3):
+        assert not any(getattr(plan, name).flags.writeable for name in FIELDS)
+        types = [getattr(plan, name).dtype for name in FIELDS]
+        assert types == [np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int64]
+
+
+def test_a_fingerprint_is_json_and_names_every_argument():
+    planner = SmartCache(100, batch_size=10, num_cache_objects=np.int64(50), replace_percent=1, seed=3)
+    assert json.loads(json.dumps(planner.fingerprint())) == {
+        "planner": "SmartCache",
+        "version": 1,
+        "num_samples": 100,
+        "batch_size": 10,
+        "seed": 3,
+        "shards": 1,
+        "drop_last": False,
+        "num_cache_objects": 50,
+        "replace_percent": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"num_cache_objects": 101},
+            "num_cache_objects must be an int in 10..100, got 101: a window fills a batch, and holds no sample twice",
+        ),
+        ({"num_cache_objects": 9}, "num_cache_objects must be an int in 10..100, got 9"),
+        ({"num_cache_objects": 0.5}, "num_cache_objects must be an int in 10..100, got 0.5"),
+        ({"replace_percent": 10}, "replace_percent must be a number in 0..1, got 10: pass 0.1 for 10 %"),
+        ({"replace_percent": -0.1}, "replace_percent must be a number in 0..1, got -0.1"),
+        ({"replace_percent": math.nan}, "replace_percent must be a number in 0..1, got nan"),
+        ({"replace_percent": True}, "replace_percent must be a number in 0..1, got True"),
+        ({"shards": 2}, "shards must be 1 for a running window, got 2: leave it out"),
+        ({"drop_last": True}, "drop_last must be False, since a round serves the whole window, got True: leave it out"),
+    ],
+)
+def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arguments, message):
+    with pytest.raises(ConfigurationError) as refusal:
+        SmartCache(100, **{"batch_size": 10, "num_cache_objects": 50, "replace_percent": 0.1, **arguments})
+    assert str(refusal.value).startswith(message)
+
+
+def test_a_number_of_rounds_or_an_epoch_that_is_no_count_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="rounds must be an int of at least 0, got -1: pass the number of"):
+        WRAPPING.coverage_after(-1)
+    with pytest.raises(ConfigurationError, match="epoch must be an int of at least 0, got -1: epochs count from 0"):
+        WRAPPING.epoch(-1)
+
+
+def test_plans_are_those_on_record():
+    """A change here is a breaking change."""
+    small = SmartCache(5, batch_size=2, num_cache_objects=4, replace_percent=0.3, seed=7)
+    names = ("indices", "version", "miss", "keep", "evict")
+    assert [{name: getattr(plan, name).tolist() for name in names} for plan in small.epoch(2)] == [
+        {
+            "indices": [1, 2],
+            "version": [2, 1],
+            "miss": [True, False],
+            "keep": [True, False],
+            "evict": [2],
+        },
+        {
+            "indices": [0, 4],
+            "version": [2, 1],
+            "miss": [True, False],
+            "keep": [True, False],
+            "evict": [4],
+        },
+    ]
+    values = hashlib.sha256()
+    for epoch in (0, 1, 40):
+        for plan in SmartCache(5003, batch_size=64, num_cache_objects=1024, replace_percent=0.1, seed=1).epoch(epoch):
+            for name in FIELDS:
+                values.update(getattr(plan, name).tobytes())
+    assert values.hexdigest() == "e7fb1d5168037e8f7e41b25b523a0a6b0d7b23fe2d0794bbd52b4edd21817b09"

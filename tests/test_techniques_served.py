@@ -1,0 +1,169 @@
+"""Echoing and SmartCache through the real loader: the cache is only an accelerator, whatever the planner does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import (
+    BatchEcho,
+    Echo,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Refurbish,
+    SmartCache,
+    Standard,
+    evaluate,
+    simple,
+)
+from dalirefurb.plan import Planner
+from dalirefurb.recipe import Recipe
+from tests.pictures import write_folder
+from tests.test_bit_identity import STORES, Batches, Meddle, assert_same, leave_alone, serve
+
+SIZE = 32
+NUM_SAMPLES = 23
+EPOCHS = 3
+BEFORE = simple(SIZE, split=1)
+AFTER = simple(SIZE, split=3)
+STANDARD = Standard(NUM_SAMPLES, batch_size=4, seed=7)
+REFURBISH = Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=2, seed=7)
+ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
+SMART_CACHE = SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=20, replace_percent=0.25, seed=7)  # wraps around
+
+TECHNIQUES = [
+    pytest.param(BEFORE, ECHO, id="echoing before augmentation"),
+    pytest.param(AFTER, ECHO, id="echoing after augmentation"),
+    pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
+    pytest.param(simple(SIZE), Echo(REFURBISH, echoing_factor=2, buffer_size=12), id="echoing of refurbished samples"),
+    pytest.param(BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE, id="SmartCache of decoded images"),
+    pytest.param(evaluate(SIZE), SMART_CACHE, id="SmartCache of whole images"),
+    pytest.param(BEFORE.at(2), SMART_CACHE, id="SmartCache of random crops"),
+]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def without_store(source: ImageFolder) -> dict[int, Batches]:
+    """What each technique serves without a store, by its place in the table."""
+    return {
+        number: serve(source, *technique.values, num_threads=1, replicas=1, look_ahead=1, epochs=EPOCHS)[0]
+        for number, technique in enumerate(TECHNIQUES)
+    }
+
+
+def endless(loader: Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    while True:
+        for images, labels in loader:
+            yield images.clone(), labels.clone()
+
+
+@pytest.mark.parametrize(("kind", "meddle"), STORES)
+@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
+def test_tensors_are_the_same_whatever_the_store_does(
+    number: int,
+    kind: type[MemoryStore],
+    meddle: Meddle,
+    source: ImageFolder,
+    without_store: dict[int, Batches],
+) -> None:
+    recipe, planner = TECHNIQUES[number].values
+    served, stats = serve(source, recipe, planner, kind(), meddle=meddle, look_ahead=5, epochs=EPOCHS)
+    assert_same(without_store[number], served)
+    assert stats.hits > 0
+    if kind is MemoryStore and meddle is leave_alone:
+        assert stats.declined == 0  # a wiped store may be full of images that are still lent
+
+
+@pytest.mark.parametrize("batches_per_run", [2, 7])
+@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
+def test_tensors_are_the_same_when_batches_run_together(
+    number: int, batches_per_run: int, source: ImageFolder, without_store: dict[int, Batches]
+) -> None:
+    recipe, planner = TECHNIQUES[number].values
+    served, stats = serve(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, epochs=EPOCHS)
+    assert_same(without_store[number], served)
+    assert stats.declined == 0
+
+
+@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
+def test_an_epoch_left_in_the_middle_is_resumed_there(
+    number: int, source: ImageFolder, without_store: dict[int, Batches]
+) -> None:
+    recipe, planner = TECHNIQUES[number].values
+    first = len(planner) + 3
+    with Loader(source, recipe, planner, MemoryStore(), num_threads=2) as loader:
+        for _ in islice(endless(loader), first):
+            pass
+        state = loader.state_dict()
+    with Loader(source, recipe, planner, MemoryStore(), num_threads=2) as loader:
+        loader.load_state_dict(state)
+        rest = list(islice(endless(loader), EPOCHS * len(planner) - first))
+    assert_same(without_store[number][first:], rest)
+
+
+def images_of(recipe: Recipe, planner: Planner, source: ImageFolder) -> dict[int, list[torch.Tensor]]:
+    """Serve an epoch; list the images of each sample."""
+    batches, _ = serve(source, recipe, planner, MemoryStore(), epochs=1)
+    found: dict[int, list[torch.Tensor]] = {}
+    for (images, _), plan in zip(batches, planner.epoch(0), strict=True):
+        for image, index in zip(images, plan.indices.tolist(), strict=True):
+            found.setdefault(index, []).append(image)
+    return found
+
+
+@pytest.mark.parametrize("planner", [ECHO, BatchEcho(STANDARD, echoing_factor=2.5)])
+def test_repeats_are_alike_after_augmentation_and_differ_before_it(planner: Planner, source: ImageFolder) -> None:
+    after = images_of(AFTER, planner, source)
+    assert len(after) == NUM_SAMPLES
+    assert all(torch.equal(images[0], image) for images in after.values() for image in images)
+    before = images_of(BEFORE, planner, source)
+    assert all(not torch.equal(images[0], image) for images in before.values() for image in images[1:])
+    for index, images in after.items():
+        assert 2 <= len(images) == len(before[index]) <= 3
+
+
+def test_smartcache_reads_a_sample_when_it_enters_and_not_again(source: ImageFolder) -> None:
+    rounds = 5
+    with Loader(source, evaluate(SIZE), SMART_CACHE, MemoryStore(), num_threads=2) as loader:
+        for _ in range(rounds):
+            for _ in loader:
+                pass
+        stats = loader.stats()
+    made = math.ceil(stats.batches / len(SMART_CACHE))  # rounds that were begun, those made ahead included
+    assert rounds <= made
+    assert stats.misses - stats.repeated <= 20 + 5 * (made - 1)
+    assert stats.recomputed == 0
+
+
+def test_only_repeats_that_meet_in_a_batch_are_computed_twice(source: ImageFolder) -> None:
+    planner = Echo(STANDARD, echoing_factor=2, buffer_size=20)
+    with Loader(source, BEFORE, planner, MemoryStore(), num_threads=2) as loader:
+        for _ in range(EPOCHS):
+            for _ in loader:
+                pass
+        stats = loader.stats()
+    plans = [plan for epoch in range(EPOCHS + 3) for plan in planner.epoch(epoch)][: stats.batches]
+    met = 0
+    for plan in plans:
+        made_here = np.isin(plan.indices, plan.indices[plan.miss])
+        met += int((made_here & ~plan.miss).sum())
+    assert 0 <= stats.recomputed <= met
+    assert stats.misses == sum(int(plan.miss.sum()) for plan in plans) + stats.recomputed + stats.repeated
+
+
+@pytest.mark.parametrize("echoing_factor", [2, 3])
+def test_a_batch_that_is_repeated_at_once_is_computed_once(echoing_factor: int, source: ImageFolder) -> None:
+    planner = BatchEcho(Standard(NUM_SAMPLES, batch_size=1, seed=7), echoing_factor=echoing_factor)
+    _, stats = serve(source, BEFORE, planner, MemoryStore(), look_ahead=6, epochs=2)
+    assert stats.misses == math.ceil(stats.samples / echoing_factor)

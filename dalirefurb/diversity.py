@@ -36,7 +36,9 @@ def _different(final: Sequence[Stage], partial: Sequence[Stage], servings: int) 
         return float(servings)
     total = 0.0
     for weight, probabilities, counts in _mixture(final, partial):
-        total += weight * float(counts @ (1 - (1 - probabilities) ** servings))
+        # 1 - (1 - p)^r as the sum of p * (1 - p)^k, k < r, in which a tiny p is not lost beside 1.
+        unseen = sum((1 - probabilities) ** serving for serving in range(servings))
+        total += float(weight * ((counts * probabilities) @ unseen))
     return total
 
 
@@ -60,6 +62,7 @@ def _mixture(
             (weight * row.sum(), *_product(probabilities, counts, row / row.sum()))
             for weight, probabilities, counts in mixture
             for row in rows
+            if row.any()
         ]
     return mixture
 
@@ -67,8 +70,16 @@ def _mixture(
 def _product(
     probabilities: NDArray[np.float64], counts: NDArray[np.float64], outcomes: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Combine a distribution with independent outcomes; equal probabilities are counted, not repeated."""
-    each, repeats = np.unique(outcomes[outcomes > 0].round(15), return_counts=True)
-    products = np.outer(probabilities, each).round(15).ravel()
-    distinct, places = np.unique(products, return_inverse=True)
-    return distinct, np.bincount(places, weights=np.outer(counts, repeats).ravel()).astype(np.float64)
+    """Combine a distribution with independent outcomes."""
+    possible = outcomes[outcomes > 0]
+    each, repeats = _distinct(possible, np.ones_like(possible))
+    return _distinct(np.outer(probabilities, each).ravel(), np.outer(counts, repeats).ravel())
+
+
+def _distinct(
+    probabilities: NDArray[np.float64], counts: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Count probabilities that are equal but for rounding, in place of repeating them; their sum stays."""
+    _, places = np.unique(np.log(probabilities).round(9), return_inverse=True)
+    merged = np.bincount(places, weights=counts).astype(np.float64)
+    return np.bincount(places, weights=counts * probabilities) / merged, merged

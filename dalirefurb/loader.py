@@ -306,8 +306,9 @@ def _positive(name: str, value: int | None, *, default: int) -> int:
 
 
 def _labels(source: Source) -> NDArray[Any]:
-    """Return labels as torch expects them: integers as int64, others as they are."""
-    return source.labels.astype(np.int64, copy=False) if source.labels.dtype.kind in "iu" else source.labels
+    """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
+    dtype = np.dtype(np.int64) if source.labels.dtype.kind in "iu" else source.labels.dtype.newbyteorder("=")
+    return source.labels.astype(dtype, copy=False)
 
 
 def _device_id() -> int:

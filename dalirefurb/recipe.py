@@ -94,10 +94,12 @@ class Recipe:
                 f"decoding must come first, but {misplaced[0]!r} is at place {names.index(misplaced[0])}"
             )
         for place, stage in enumerate(self.stages):
-            if stage.follows is not None and stage.follows not in self.stages[:place]:
+            follows, before = stage.follows, self.stages[:place]
+            if follows is not None and follows not in before:
+                alike = ", ".join(str(each) for each in before if type(each) is type(follows))
                 raise ConfigurationError(
-                    f"{stage.name!r} follows a stage that must come before it, but {stage.follows} does not; "
-                    f"make both alike, in this order"
+                    f"{stage.name!r} must come after {follows}, but before it there is {alike or 'no such stage'}; "
+                    f"put that stage before it, and give both the same settings"
                 )
         object.__setattr__(self, "split", self._count(split))
         size = self._size(self.stages)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import pipeline_def
 
+from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.graph import Feed, Graph, HeaderReader, Replica
 from dalirefurb.recipe import Output, Recipe, draw
 
@@ -24,6 +29,7 @@ def serve(
 ) -> NDArray[np.float32]:
     """Serve samples 0 .. n-1 with version = serving = `number`; shape (n, 3, H, W)."""
     indices = np.arange(len(samples))
+    numbers = np.full_like(indices, number)
     feeds: dict[str, Feed] = {"sample": list(samples)}
     heights, widths = sizes(recipe, samples)
     for stages in (recipe.partial, recipe.final):
@@ -31,9 +37,10 @@ def serve(
             stages,
             seed=seed,
             indices=indices,
-            numbers=np.full_like(indices, number),
+            numbers=numbers,
             heights=heights,
             widths=widths,
+            versions=numbers,
         )
         feeds |= {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
     replica = _replica(recipe)
@@ -54,3 +61,29 @@ def _replica(recipe: Recipe) -> Replica:
     graph = Graph(recipe, caching=False)
     serialized = graph.serialize(max_batch_size=MAX_BATCH_SIZE, num_threads=1)
     return Replica(graph, serialized, num_threads=1, device_id=None)
+
+
+def operation_pipeline(layer: OperationLayer, device: Device = "cpu", device_id: int | None = None) -> Any:
+    """Return a pipeline of a layer's operations alone; all tables' operations are told apart by their parameters."""
+
+    @pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+    def graph() -> Any:
+        images = fn.external_source(name="images", dtype=types.UINT8, ndim=3, layout="HWC")
+        group = fn.external_source(name="group", dtype=types.INT32, ndim=0)
+        matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
+        images = images.gpu() if device == "gpu" else images
+        return layer.apply(images, {"group": group, "matrix": matrix})
+
+    return graph(batch_size=MAX_BATCH_SIZE, num_threads=2, device_id=device_id, prefetch_queue_depth=1)
+
+
+def operate(
+    pipeline: Any, pictures: Sequence[NDArray[np.uint8]], parameters: Mapping[str, NDArray[Any]]
+) -> list[NDArray[np.uint8]]:
+    """Apply one operation to each picture."""
+    pipeline.feed_input("images", list(pictures))
+    for name, values in parameters.items():
+        pipeline.feed_input(name, values)
+    (output,) = pipeline.run()
+    assert output.layout() == "HWC"
+    return [np.array(image) for image in output.as_cpu()]

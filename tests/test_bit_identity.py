@@ -19,7 +19,9 @@ from dalirefurb import (
     Refurbish,
     Standard,
     Stats,
+    auto_augment,
     rand_augment,
+    trivial_augment,
 )
 from dalirefurb.plan import Planner
 from dalirefurb.source import Source
@@ -132,7 +134,14 @@ def refurbish(reuse_factor: int = 3) -> Refurbish:
     return Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=reuse_factor, seed=7)
 
 
-RECIPES = [
+RECIPES = {
+    "paper": rand_augment(SIZE),
+    "crop_last": rand_augment(SIZE, order="crop_last"),
+    "auto_augment": auto_augment(SIZE),
+    "trivial_augment": trivial_augment(SIZE),
+}
+
+SPLITS = [
     pytest.param("paper", "random_resized_crop", id="paper, split after decoding"),
     pytest.param("paper", "rand_augment_1", id="paper, split before the first layer"),
     pytest.param("paper", "rand_augment_2", id="paper, split in the middle"),
@@ -141,6 +150,8 @@ RECIPES = [
     pytest.param("crop_last", "rand_augment_2", id="crop_last, split in the middle"),
     pytest.param("crop_last", "random_crop", id="crop_last, split before the crop"),
     pytest.param("crop_last", 6, id="crop_last, split at the end"),
+    pytest.param("auto_augment", "auto_augment_2", id="auto_augment, split in the middle"),
+    pytest.param("trivial_augment", "trivial_augment", id="trivial_augment, split before its layer"),
 ]
 
 STORES = [
@@ -157,33 +168,28 @@ def without_store(folder: ImageFolder) -> Callable[[str, int | str], Batches]:
     """What each recipe serves without any store, from one pipeline with one thread."""
     known: dict[tuple[str, int | str], Batches] = {}
 
-    def look_up(order: str, split: int | str) -> Batches:
-        if (order, split) not in known:
-            recipe = recipe_of(order, split)
-            known[order, split], stats = serve(folder, recipe, refurbish(), num_threads=1, replicas=1, look_ahead=1)
+    def look_up(name: str, split: int | str) -> Batches:
+        if (name, split) not in known:
+            recipe = RECIPES[name].at(split)
+            known[name, split], stats = serve(folder, recipe, refurbish(), num_threads=1, replicas=1, look_ahead=1)
             assert stats.hits == 0
-        return known[order, split]
+        return known[name, split]
 
     return look_up
 
 
-def recipe_of(order: str, split: int | str) -> Recipe:
-    assert order in ("paper", "crop_last")
-    return rand_augment(SIZE, order="paper" if order == "paper" else "crop_last", split=split)
-
-
 @pytest.mark.parametrize(("kind", "meddle"), STORES)
-@pytest.mark.parametrize(("order", "split"), RECIPES)
+@pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_tensors_are_the_same_whatever_the_store_does(
-    order: str,
+    name: str,
     split: int | str,
     kind: type[MemoryStore],
     meddle: Meddle,
     folder: ImageFolder,
     without_store: Callable[[str, int | str], Batches],
 ) -> None:
-    served, stats = serve(folder, recipe_of(order, split), refurbish(), kind(), meddle=meddle)
-    assert_same(without_store(order, split), served)
+    served, stats = serve(folder, RECIPES[name].at(split), refurbish(), kind(), meddle=meddle)
+    assert_same(without_store(name, split), served)
     assert stats.hits > 0
     intact = kind is MemoryStore and meddle is leave_alone
     assert (stats.recomputed == 0) == intact
@@ -193,9 +199,9 @@ def test_tensors_are_the_same_whatever_the_store_does(
     ("num_threads", "replicas", "look_ahead", "batches_per_run"),
     [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)],
 )
-@pytest.mark.parametrize(("order", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
+@pytest.mark.parametrize(("name", "split"), [("auto_augment", "auto_augment_2"), ("crop_last", "random_resized_crop")])
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
-    order: str,
+    name: str,
     split: int | str,
     num_threads: int,
     replicas: int,
@@ -206,7 +212,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
 ) -> None:
     served, stats = serve(
         folder,
-        recipe_of(order, split),
+        RECIPES[name].at(split),
         refurbish(),
         MemoryStore(),
         num_threads=num_threads,
@@ -214,27 +220,24 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
         look_ahead=look_ahead,
         batches_per_run=batches_per_run,
     )
-    assert_same(without_store(order, split), served)
+    assert_same(without_store(name, split), served)
     assert stats.recomputed == 0
 
 
-@pytest.mark.parametrize("order", ["paper", "crop_last"])
-def test_at_reuse_factor_1_every_split_serves_the_same_tensors(order: str, folder: ImageFolder) -> None:
-    stages = len(recipe_of(order, 1).stages)
-    served = [
-        serve(folder, recipe_of(order, split), refurbish(1), MemoryStore(), epochs=2)[0]
-        for split in range(1, stages + 1)
-    ]
+@pytest.mark.parametrize("name", RECIPES)
+def test_at_reuse_factor_1_every_split_serves_the_same_tensors(name: str, folder: ImageFolder) -> None:
+    splits = range(1, len(RECIPES[name].stages) + 1)
+    served = [serve(folder, RECIPES[name].at(split), refurbish(1), MemoryStore(), epochs=2)[0] for split in splits]
     for others in served[1:]:
         assert_same(served[0], others)
     standard = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, seed=7)
-    assert_same(served[0], serve(folder, recipe_of(order, 1), standard, epochs=2)[0])
+    assert_same(served[0], serve(folder, RECIPES[name].at(1), standard, epochs=2)[0])
 
 
 def test_reuse_changes_what_is_served_after_the_first_epoch_only(
     folder: ImageFolder, without_store: Callable[[str, int | str], Batches]
 ) -> None:
-    fresh, _ = serve(folder, recipe_of("paper", "rand_augment_2"), refurbish(1))
+    fresh, _ = serve(folder, RECIPES["paper"].at("rand_augment_2"), refurbish(1))
     reused = without_store("paper", "rand_augment_2")
     first, later = slice(0, 4), slice(4, None)
 
@@ -259,7 +262,7 @@ def test_arrays_are_served_alike_with_and_without_a_store(order: str, split: int
 def test_a_row_waits_for_the_batch_in_flight_that_computes_its_version(folder: ImageFolder) -> None:
     """With 23 samples in 2 batches and 8 batches in flight, the next epochs are planned before the first is made."""
     planner = Refurbish(NUM_SAMPLES, batch_size=12, reuse_factor=4, seed=3)
-    recipe = recipe_of("paper", "rand_augment_2")
+    recipe = RECIPES["paper"].at("rand_augment_2")
     expected, _ = serve(folder, recipe, planner, replicas=1, look_ahead=1, epochs=9)
     served, stats = serve(folder, recipe, planner, MemoryStore(), replicas=2, look_ahead=8, epochs=9)
     assert_same(expected, served)
@@ -269,7 +272,7 @@ def test_a_row_waits_for_the_batch_in_flight_that_computes_its_version(folder: I
 def test_rows_that_two_runs_compute_are_the_same(folder: ImageFolder) -> None:
     """In epochs of many batches the first rows do not wait for the last runs of the epoch before."""
     planner = Refurbish(NUM_SAMPLES, batch_size=1, reuse_factor=2, seed=3)
-    recipe = recipe_of("paper", "rand_augment_2")
+    recipe = RECIPES["paper"].at("rand_augment_2")
     expected, _ = serve(folder, recipe, planner, replicas=1, look_ahead=1)
     served, stats = serve(folder, recipe, planner, MemoryStore(), replicas=3, look_ahead=8)
     assert_same(expected, served)
@@ -278,7 +281,7 @@ def test_rows_that_two_runs_compute_are_the_same(folder: ImageFolder) -> None:
 
 
 def test_leaving_an_epoch_early_keeps_later_epochs_the_same(folder: ImageFolder) -> None:
-    recipe = recipe_of("paper", "rand_augment_2")
+    recipe = RECIPES["paper"].at("rand_augment_2")
 
     def stream(store: MemoryStore | None) -> Batches:
         batches: Batches = []

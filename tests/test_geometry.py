@@ -10,7 +10,7 @@ from PIL import Image
 from scipy.stats import chisquare, kstest
 
 from dalirefurb import rng
-from dalirefurb.augment.geometry import Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Input
 from dalirefurb.recipe import Output, Recipe, draw
@@ -179,7 +179,9 @@ def test_more_than_the_whole_area_is_refused():
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "224"])
-@pytest.mark.parametrize("make", [RandomResizedCrop, Resize, lambda size: RandomCrop(size, margin=2), Output])
+@pytest.mark.parametrize(
+    "make", [RandomResizedCrop, Resize, CenterCrop, lambda size: RandomCrop(size, margin=2), Output]
+)
 def test_a_size_that_is_no_positive_integer_is_refused(make, size):
     with pytest.raises(ConfigurationError, match=f"size must be a positive integer, got {size!r}"):
         make(size)
@@ -209,6 +211,35 @@ def test_resize_makes_images_of_the_sizes_it_announces():
         expected = Image.fromarray(image).resize((int(width), int(height)), Image.Resampling.BILINEAR)
         difference = np.abs(served - np.asarray(expected).transpose(2, 0, 1))
         assert difference[:, 1:-1, 1:-1].max() <= 1
+
+
+# CenterCrop
+
+
+@pytest.mark.parametrize("size", [1, 7, 8])
+def test_a_centre_crop_cuts_where_torchvision_does(size):
+    """Halves are rounded to even, so an odd margin of 1 or 5 goes to the end, one of 3 or 7 to the start."""
+    images = [image[:height, :width] for (image,) in [chequered(1, 16)] for height in range(8, 16) for width in (8, 13)]
+    for split in (0, 1):
+        served = serve(Recipe([CenterCrop(size)], levels(size), split), [image.copy() for image in images])
+        for image, crop in zip(images, served, strict=True):
+            row, column = (round((side - size) / 2.0) for side in image.shape[:2])
+            assert np.array_equal(crop, image[row : row + size, column : column + size].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(("height", "width"), [(31, 40), (40, 31), (1, 1)])
+def test_a_centre_crop_of_a_smaller_image_is_refused(height, width):
+    message = f"center_crop: images must have at least 32 x 32 pixels, got {height} x {width}; put a resize before it"
+    with pytest.raises(ConfigurationError, match=message):
+        drawn(CenterCrop(32), height=height, width=width)
+
+
+def test_a_centre_crop_has_one_outcome_and_announces_its_size():
+    stage = CenterCrop(32)
+    assert not stage.random
+    assert stage.outcomes.tolist() == [1.0]
+    assert stage.fixed_size == (32, 32)
+    assert [sizes.tolist() for sizes in stage.output_sizes(np.array([40, 50]), np.array([60, 33]))] == [[32, 32]] * 2
 
 
 # RandomCrop

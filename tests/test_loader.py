@@ -192,6 +192,109 @@ def test_a_state_of_another_configuration_is_refused_by_the_names_of_what_differ
         assert len(caught.value.keys) >= 1
 
 
+# ---- indices, labels and the images' layout
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 3])
+def test_indices_say_which_sample_a_row_is(folder: ImageFolder, batches_per_run: int) -> None:
+    labels_of = {folder.name(index): label for index, label in enumerate(folder.labels.tolist())}
+    with make(folder, with_indices=True, batches_per_run=batches_per_run) as loader:
+        for epoch in range(3):
+            plans = list(refurbish().epoch(epoch))
+            for plan, (images, labels, indices) in zip(plans, loader, strict=True):
+                assert indices.dtype == torch.int64
+                assert indices.device.type == "cpu"
+                assert len(images) == len(indices)
+                assert indices.tolist() == plan.indices.tolist()
+                assert [labels_of[folder.name(index)] for index in indices.tolist()] == labels.tolist()
+
+
+def test_an_index_names_the_image_that_is_served_beside_it() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (NUM_SAMPLES, SIZE, SIZE, 3), dtype=np.uint8)
+    recipe = Recipe([], Output(SIZE, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255)), split=0)
+    source = Arrays(images, np.arange(NUM_SAMPLES))
+    with Loader(source, recipe, refurbish(), MemoryStore(), with_indices=True) as loader:
+        for _ in range(3):
+            for served, labels, indices in loader:
+                assert np.array_equal(served.numpy().transpose(0, 2, 3, 1), images[indices.numpy()])
+                assert torch.equal(labels, indices)
+
+
+def test_indices_belong_to_the_caller(folder: ImageFolder) -> None:
+    with make(folder, with_indices=True) as loader:
+        for _ in range(3):
+            for _, labels, indices in loader:
+                wanted = folder.labels[indices.numpy()].tolist()
+                indices.zero_()
+                assert labels.tolist() == wanted
+                labels.zero_()
+
+
+@pytest.mark.parametrize(
+    ("labels", "dtype"),
+    [
+        (np.arange(NUM_SAMPLES), torch.int64),
+        (np.arange(NUM_SAMPLES, dtype=np.uint8), torch.int64),
+        (np.arange(NUM_SAMPLES, dtype=np.int16)[:, None] * np.array([1, -1], np.int16), torch.int64),
+        (np.random.default_rng(0).integers(0, 2, (NUM_SAMPLES, 5)).astype(np.float32), torch.float32),
+        (np.random.default_rng(0).random((NUM_SAMPLES, 2, 4)), torch.float64),
+        (np.random.default_rng(0).random(NUM_SAMPLES).astype(np.float16), torch.float16),
+        (np.random.default_rng(0).integers(0, 2, (NUM_SAMPLES, 5)).astype(bool), torch.bool),
+        (np.arange(NUM_SAMPLES) % 2 == 0, torch.bool),
+        (np.zeros((NUM_SAMPLES, 0), np.float32), torch.float32),
+        (np.arange(NUM_SAMPLES, dtype=">f4"), torch.float32),
+        (np.arange(NUM_SAMPLES, dtype=">i4"), torch.int64),
+    ],
+    ids=lambda value: f"{value.dtype.str}-{value.shape[1:]}" if isinstance(value, np.ndarray) else str(value)[6:],
+)
+def test_labels_of_any_fixed_shape_are_served_with_integers_as_int64(labels: Any, dtype: torch.dtype) -> None:
+    images = np.zeros((NUM_SAMPLES, SIZE, SIZE, 3), np.uint8)
+    recipe = simple(SIZE, raw=True)
+    with Loader(Arrays(images, labels), recipe, refurbish(), MemoryStore(), with_indices=True) as loader:
+        for _, served, indices in loader:
+            assert served.dtype == dtype
+            assert served.shape == (len(indices), *labels.shape[1:])
+            assert np.array_equal(served.numpy(), labels[indices.numpy()])
+
+
+@pytest.mark.parametrize("recipe", [simple(SIZE), rand_augment(SIZE, order="crop_last"), rand_augment(SIZE)])
+def test_channels_last_and_float16_serve_the_same_values(folder: ImageFolder, recipe: Recipe) -> None:
+    """float16 has 11 significant bits."""
+    served = {}
+    for dtype in ("float32", "float16"):
+        for channels_last in (False, True):
+            changed = recipe.with_output(dtype=dtype, channels_last=channels_last)
+            with make(folder, recipe=changed, batches_per_run=2) as loader:
+                batches = [images for _ in range(2) for images, _ in loader]
+            memory_format = torch.channels_last if channels_last else torch.contiguous_format
+            for images in batches:
+                assert images.shape[1:] == (3, SIZE, SIZE)
+                assert images.dtype == getattr(torch, dtype)
+                assert images.is_contiguous(memory_format=memory_format)
+            served[dtype, channels_last] = torch.cat(batches)
+    full, half = served["float32", False], served["float16", False]
+    assert torch.equal(full, served["float32", True])
+    assert torch.equal(half, served["float16", True])
+    torch.testing.assert_close(half.float(), full, rtol=2**-11, atol=2**-14)
+
+
+def test_a_state_can_be_loaded_where_the_layout_of_the_images_differs(folder: ImageFolder) -> None:
+    with make(folder) as loader, make(folder, recipe=simple(SIZE, channels_last=True)) as other:
+        iterator = iter(loader)
+        next(iterator)
+        other.load_state_dict(loader.state_dict())
+        for (images, labels), (other_images, other_labels) in zip(iterator, other, strict=True):
+            assert torch.equal(images, other_images)
+            assert torch.equal(labels, other_labels)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_pinned_memory_without_a_gpu_is_refused(folder: ImageFolder) -> None:
+    message = r"pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available\(\)"
+    with pytest.raises(ConfigurationError, match=message):
+        make(folder, pin_memory=True)
+
+
 # ---- DALI's iterator
 
 
@@ -207,6 +310,16 @@ def test_a_loop_written_for_dali_runs_unchanged_over_several_epochs(folder: Imag
                 served.append(batch[0]["label"].tolist())
             assert served == planned_labels(folder, epoch)
             iterator.reset()
+
+
+def test_dalis_iterator_has_indices_if_the_loader_has(folder: ImageFolder) -> None:
+    with make(folder, with_indices=True) as loader:
+        for plan, (batch,) in zip(refurbish().epoch(0), loader.dali_iterator(), strict=True):
+            assert list(batch) == ["data", "label", "index"]
+            assert batch["index"].tolist() == plan.indices.tolist()
+            assert batch["label"].tolist() == folder.labels[plan.indices].tolist()
+    with make(folder) as loader:
+        assert list(next(loader.dali_iterator())[0]) == ["data", "label"]
 
 
 def test_reset_between_epochs_is_optional(folder: ImageFolder) -> None:

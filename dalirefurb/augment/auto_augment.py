@@ -211,7 +211,7 @@ class _AutoAugmentHalf(OperationLayer):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.policy not in POLICIES:
-            raise ConfigurationError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}")
+            raise ConfigurationError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}: choose one")
 
     @cached_property
     def table(self) -> OperationTable:

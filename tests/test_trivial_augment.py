@@ -1,0 +1,48 @@
+"""Are operations, magnitudes and signs drawn as TrivialAugment says?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from dalirefurb.augment.operations import WIDE_OPERATIONS
+from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.rng import uniforms
+
+UNLIKELY = 1e-4
+COUNT = 100_000
+
+
+def drawn() -> np.ndarray:
+    """Uniforms from the generator that the loader draws from, shape (COUNT, 3)."""
+    layer = TrivialAugmentLayer()
+    return uniforms(0, layer.name, np.arange(COUNT), np.zeros(COUNT, np.int64), layer.num_uniforms)
+
+
+def test_operations_magnitudes_and_signs_are_drawn_uniformly_and_independently() -> None:
+    operations, bins, negated = TrivialAugmentLayer().choose(drawn())
+    counts = np.bincount((operations * 31 + bins) * 2 + negated, minlength=14 * 31 * 2)
+    assert len(counts) == 14 * 31 * 2
+    assert chisquare(counts).pvalue > UNLIKELY
+
+
+def test_outcomes_are_those_that_are_drawn() -> None:
+    """Where an operation has no magnitude or no sign, these do not make another outcome."""
+    layer = TrivialAugmentLayer()
+    operations, bins, negated = layer.choose(drawn())
+    ranged = np.array([each.name not in ("Identity", "AutoContrast", "Equalize") for each in WIDE_OPERATIONS])
+    signed = ranged & np.array([each.name not in ("Posterize", "Solarize") for each in WIDE_OPERATIONS])
+    keys = (operations * 31 + bins * ranged[operations]) * 2 + (negated & signed[operations])
+    _, counts = np.unique(keys, return_counts=True)
+    assert layer.outcomes.sum() == pytest.approx(1)
+    assert len(counts) == len(layer.outcomes) == 3 + 2 * 31 + 9 * 31 * 2
+    assert chisquare(np.sort(counts), COUNT * np.sort(layer.outcomes)).pvalue > UNLIKELY
+
+
+def test_a_translation_is_in_whole_pixels_whatever_the_size() -> None:
+    layer = TrivialAugmentLayer()
+    translate_x = ([each.name for each in WIDE_OPERATIONS].index("TranslateX") + 0.5) / 14
+    given = np.array([[translate_x, 20.5 / 31, 0.6]] * 2)
+    drawn = layer.draw(given, np.array([32, 224]), np.array([32, 224]))
+    assert drawn["matrix"][:, 0, 2].tolist() == [-21, -21]  # 32 * 20 / 30 = 21.3

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
     from dalirefurb.echo import BatchEcho as BatchEcho
     from dalirefurb.echo import Echo as Echo
+    from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.presets import auto_augment as auto_augment
     from dalirefurb.presets import evaluate as evaluate
@@ -34,6 +35,7 @@ _HOMES = {
     "Arrays": "source",
     "BatchEcho": "echo",
     "Custom": "augment.custom",
+    "DalirefurbError": "errors",
     "Echo": "echo",
     "FileList": "source",
     "ImageFolder": "source",

@@ -5,10 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dalirefurb.train import EpochReport, Trainer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MADE_AHEAD = 6
 """Batches at an epoch's start that may have been made during other runs' turns; they are not timed."""
@@ -82,6 +86,31 @@ def table(runs: list[Run]) -> str:
         for run in runs
     ]
     return "\n".join(lines)
+
+
+def plot(runs: list[Run], *, caption: str) -> Figure:
+    """Draw the table: throughput as bars, beside them the speed-up over the first and the misses.
+
+    Args:
+        runs: The first is the standard.
+        caption: What was run.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
+    axes = figure.subplots()
+    speeds = [run.images_per_s for run in runs]
+    axes.barh(range(len(runs)), speeds, 0.7, color=["#9aa1a8"] + ["#0072b2"] * (len(runs) - 1))
+    for place, (run, speed) in enumerate(zip(runs, speeds, strict=True)):
+        text = f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
+        axes.annotate(text, (speed, place), (8, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(runs)), [run.name for run in runs])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.4 * max(speeds))
+    axes.set_xlabel("images/s in training")
+    axes.set_title(caption, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def explanation(runs: list[Run], *, step_ms: float) -> str:

@@ -23,6 +23,8 @@ import numpy as np
 from tqdm import tqdm
 
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.show.packages import require
+from dalirefurb.source import FileList
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +34,6 @@ _QUALITY = 90
 _GRAIN = 8.0
 _GRAIN_MARGIN = 256
 _DESCRIPTION = "dalirefurb-demo.json"
-_PACKAGES = {"Pillow": "PIL", "scikit-image": "skimage"}
 _PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -43,6 +44,16 @@ _PHOTOGRAPHS = (
     "retina.jpg",
     "rocket.jpg",
 )
+
+
+def whole_photographs() -> FileList:
+    """Return the photographs as scikit-image ships them, each a class of its own.
+
+    Raises:
+        ConfigurationError: If a package or a photograph is missing.
+    """
+    paths = _paths()
+    return FileList(paths, range(len(paths)))
 
 
 @dataclass(frozen=True)
@@ -189,21 +200,15 @@ def _grain(seed: int) -> Image:
 
 def _paths() -> list[Path]:
     """Find the photographs without importing scikit-image, which takes a second."""
-    specs = {name: importlib.util.find_spec(module) for name, module in _PACKAGES.items()}
-    missing = [name for name, spec in specs.items() if spec is None]
-    if missing:
-        raise ConfigurationError(
-            f"the demo needs Pillow and scikit-image, but {' and '.join(missing)} cannot be found; "
-            'pip install "dalirefurb[demo]"'
-        )
-    spec = specs["scikit-image"]
+    require("the use of scikit-image's photographs", "Pillow", "scikit-image")
+    spec = importlib.util.find_spec("skimage")
     assert spec is not None
     assert spec.origin is not None
     folder = Path(spec.origin).parent / "data"
     absent = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
     if absent:
         raise ConfigurationError(
-            f"the demo needs the photographs of scikit-image's package, but {', '.join(absent)} cannot be found in "
+            f"scikit-image's package must hold its photographs, but {', '.join(absent)} cannot be found in "
             f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
         )
     return [folder / name for name in _PHOTOGRAPHS]

@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from PIL import Image
 
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
@@ -165,7 +166,7 @@ def test_no_command_is_one_line(capsys):
     assert line.endswith("see dalirefurb --help")
 
 
-@pytest.mark.parametrize("command", ["train", "demo"])
+@pytest.mark.parametrize("command", ["train", "show", "demo"])
 def test_help_explains_every_option(command, capsys):
     with pytest.raises(SystemExit) as exited:
         main([command, "--help"])
@@ -180,11 +181,93 @@ def test_help_explains_every_option(command, capsys):
     assert "examples:\n  dalirefurb " in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--preset", "sharpen"], "argument --preset: invalid choice: 'sharpen'"),
+        (["--split", "sharpen"], "there is no stage 'sharpen' to split at; the stages are decode, random_resized_crop"),
+        (["--split", "0"], "count of partial stages in 1..5 (decoding is always partial), got 0"),
+        (["--order", "random"], "argument --order: invalid choice: 'random'"),
+        (["--preset", "simple", "--order", "crop_last"], "--order is for presets with operations, but simple has none"),
+        (["--reuse-factor", "0"], "reuse_factor must be an int in 1..12, got 0: 2 or 3 is usual"),
+        (["--reuse-factor", "13"], "reuse_factor must be an int in 1..12, got 13"),
+        (["--size", "0"], "size must be a positive integer, got 0"),
+        (["--operations", "--preset", "evaluate"], "must have operations of varying magnitude"),
+        (["--operations", "--plan"], "argument --plan: not allowed with argument --operations"),
+        (["--plan", "--num-samples", "99", "--reuse-factor", "0"], "reuse_factor must be an int of at least 1, got 0"),
+        (["--plan", "--num-samples", "99", "--epochs", "0"], "epochs must be an int of at least 1, got 0"),
+        (["--plan", "--num-samples", "0"], "num_samples must be an int of at least 1, got 0"),
+        (["--plan", "--num-samples", "9", "--batch-size", "10"], "batch_size must be an int in 1..9, got 10"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_one_line(photographs, tmp_path, capsys, arguments, told):
+    status, line = error_of(capsys, "show", photographs, "--out", tmp_path / "a.png", *arguments)
+    assert status == 2
+    assert told in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [[], ["--operations"], ["--plan"]])
+def test_a_picture_that_cannot_be_written_is_one_line(photographs, tmp_path, capsys, mode):
+    out = tmp_path / "missing" / "a.png"
+    status, line = error_of(capsys, "show", photographs, "--size", 32, "--batch-size", 8, "--out", out, *mode)
+    assert status == 2
+    assert f"writing {out} fails: No such file or directory; name another with --out" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "module"),
+    [
+        ([], "scikit-image", "skimage"),
+        (["FOLDER"], "Pillow", "PIL"),
+        (["FOLDER", "--operations"], "Pillow", "PIL"),
+        (["--plan"], "matplotlib", "matplotlib"),
+    ],
+)
+def test_a_package_missing_for_a_picture_is_one_line(photographs, monkeypatch, capsys, arguments, package, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    arguments = [photographs if argument == "FOLDER" else argument for argument in arguments]
+    status, line = error_of(capsys, "show", *arguments, "--out", photographs / "never.png")
+    assert status == 2
+    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+
+
+def test_pictures_of_an_empty_folder_are_one_line(tmp_path, capsys):
+    status, line = error_of(capsys, "show", tmp_path, "--out", tmp_path / "a.png")
+    assert status == 2
+    assert "must hold one folder per class" in line
+
+
+def test_pictures_of_a_file_that_is_no_image_are_one_line_that_names_it(tmp_path, capsys):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "x.jpg").write_text("this is no image")
+    status, line = error_of(capsys, "show", tmp_path, "--size", 32, "--out", tmp_path / "a.png")
+    assert status == 1
+    assert f"{tmp_path / 'class' / 'x.jpg'}): " in line
+
+
+def test_a_demo_whose_pictures_cannot_be_written_is_one_line(photographs, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "drawn"
+    sizes = ["--quick", "--images", 48, "--size", 32]
+    status, line = error_of(capsys, "demo", *sizes, "--folder", photographs, "--out", out)
+    assert status == 2
+    assert f"{out} cannot be made: Not a directory; name another with --out" in line
+
+
 def test_help_of_train_teaches_its_words(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     for words in ("hits images whose", "misses images that", "decode, random_resized_crop, flip, rand_augment_1"):
+        assert words in said
+
+
+def test_help_of_show_teaches_its_words(capsys):
+    with pytest.raises(SystemExit):
+        main(["show", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("blue frames: cached", "fresh at every use", "in the paper's units", "which batches miss"):
         assert words in said
 
 
@@ -208,20 +291,29 @@ def test_an_interrupt_ends_training_at_once_in_one_line(photographs):
     assert time.perf_counter() - began < 10
 
 
-def test_the_demo_prints_a_table_of_three_runs(capsys):
-    assert main(["demo", "--quick", "--images", "48", "--size", "32"]) == 0
+def test_the_demo_prints_a_table_of_three_runs_and_draws_it(tmp_path, capsys):
+    out = tmp_path / "drawn"
+    assert main(["demo", "--quick", "--images", "48", "--size", "32", "--out", str(out)]) == 0
     said = capsys.readouterr()
     table = said.out[said.out.index("speed-up") :].splitlines()
     assert [re.split(r"  +", line)[0] for line in table[1:4]] == ["standard", "refurbished", "refurbished, crop last"]
     assert [re.split(r"  +", line)[3] for line in table[1:4]] == ["48", "16", "16"]
     assert table[1].count("1.00x") == 1
     assert said.err == ""
+    names = ["show.png", "operations.png", "plan.png", "table.png"]
+    assert table[-1] == f"drawn: {', '.join(str(out / name) for name in names)}"
+    assert sorted(path.name for path in out.iterdir()) == sorted(names)
+    for name in names:
+        with Image.open(out / name) as image:
+            assert image.format == "PNG"
+            assert min(image.size) > 200
 
 
-def test_the_demo_keeps_its_images_where_it_is_told(photographs, capsys):
+def test_the_demo_keeps_its_images_where_it_is_told(photographs, tmp_path, capsys):
     image = next((photographs / "rocket").iterdir())
     made = image.stat().st_mtime_ns
-    assert main(["demo", "--quick", "--images", "48", "--size", "32", "--folder", str(photographs)]) == 0
+    sizes = ["--images", "48", "--size", "32", "--epochs", "1"]
+    assert main(["demo", "--quick", *sizes, "--folder", str(photographs), "--out", str(tmp_path)]) == 0
     assert image.stat().st_mtime_ns == made
     capsys.readouterr()
 
@@ -241,7 +333,9 @@ def test_the_demo_does_not_take_images_of_another_seed(photographs, capsys):
     assert "holds those of images 48, seed 0" in line
 
 
-@pytest.mark.parametrize(("package", "module"), [("Pillow", "PIL"), ("scikit-image", "skimage")])
+@pytest.mark.parametrize(
+    ("package", "module"), [("Pillow", "PIL"), ("scikit-image", "skimage"), ("matplotlib", "matplotlib")]
+)
 def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch, capsys, package, module):
     monkeypatch.setitem(sys.modules, module, None)
     status, line = error_of(capsys, "demo", "--quick")

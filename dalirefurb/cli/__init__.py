@@ -1,4 +1,4 @@
-"""The command line: `dalirefurb train FOLDER` and `dalirefurb demo`.
+"""The command line: `dalirefurb train FOLDER`, `dalirefurb show` and `dalirefurb demo`.
 
 Exit status: 0 done; 1 a sample cannot be read or decoded; 2 anything else to correct; 130 interrupted.
 """

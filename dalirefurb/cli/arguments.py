@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
+from dalirefurb.cli.show import PRESETS, show
 
 _DESCRIPTION = """\
 Data refurbishing: train on images whose augmentation is partly cached and reused."""
@@ -36,15 +38,43 @@ examples:
   dalirefurb train photos/ --order crop_last        only crop and flip are fresh: faster, nearly as diverse
   dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip"""
 
+_SHOW_DESCRIPTION = """\
+Draw what refurbishing does to images, into a PNG.
+
+For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
+augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
+training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image."""
+
+_SHOW_EPILOG = """\
+what is drawn:
+  dalirefurb show               blue frames: cached. Orange frames: fresh at every use
+  dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
+                                paper's units
+  dalirefurb show --plan        which epochs and which batches miss, that is, read and augment from the start: with
+                                refurbishing, and without its two ways to spread misses evenly
+
+Pictures need pip install "dalirefurb[demo]".
+
+examples:
+  dalirefurb show                                     RandAugment, its second layer is fresh
+  dalirefurb show photos/ --order crop_last           only crop and flip are fresh
+  dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
+  dalirefurb show --operations --preset trivial_augment --out wide.png
+  dalirefurb show --plan --num-samples 1281167 --batch-size 1024"""
+
 _DEMO_DESCRIPTION = """\
 Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
-and print a table. Takes one to two minutes on two cores. Needs pip install "dalirefurb[demo]"."""
+and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores.
+Needs pip install "dalirefurb[demo]"."""
 
 _DEMO_EPILOG = """\
 examples:
   dalirefurb demo
   dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
   dalirefurb demo --quick           a few seconds; its figures mean nothing"""
+
+
+_FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,28 +89,33 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser; it sets `command`, a function of the options."""
     root = _Parser(prog="dalirefurb", description=_DESCRIPTION)
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    raw = argparse.RawDescriptionHelpFormatter
 
-    train_parser = parsers.add_parser(
-        "train",
-        help="train on a folder of images",
-        description=_TRAIN_DESCRIPTION,
-        epilog=_TRAIN_EPILOG,
-        formatter_class=raw,
-    )
-    train_parser.set_defaults(command=train)
-    train_parser.add_argument("folder", metavar="FOLDER", help="one folder per class, images in them: FOLDER/cat/1.jpg")
+    def command(
+        function: Callable[[argparse.Namespace], None], summary: str, description: str, epilog: str
+    ) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = parsers.add_parser(
+            function.__name__,
+            help=summary,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        made.set_defaults(command=function)
+        return made
+
+    _add_train(command(train, "train on a folder of images", _TRAIN_DESCRIPTION, _TRAIN_EPILOG))
+    _add_show(command(show, "draw what is cached, and what the network sees", _SHOW_DESCRIPTION, _SHOW_EPILOG))
+    _add_demo(command(demo, "see what refurbishing brings on this machine", _DEMO_DESCRIPTION, _DEMO_EPILOG))
+    return root
+
+
+def _add_train(train_parser: argparse.ArgumentParser) -> None:
+    train_parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
     group = train_parser.add_argument_group("refurbishing")
     _add_reuse_factor(group)
-    group.add_argument(
-        "--split",
-        type=_split,
-        metavar="STAGE|N",
-        help="where the final augmentation begins: a stage's name (see --order), or how many stages are partial. "
-        "By default the last layer of RandAugment is final, or crop and flip with --order crop_last",
-    )
+    _add_split(group, default="the last layer of RandAugment is final, or crop and flip with --order crop_last")
     group = train_parser.add_argument_group("augmentation")
-    group.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the images (224)")
+    _add_size(group)
     group.add_argument(
         "--layers",
         type=int,
@@ -89,36 +124,61 @@ def parser() -> argparse.ArgumentParser:
         help="operations of RandAugment applied to an image, one after the other (2)",
     )
     group.add_argument("--magnitude", type=int, default=9, metavar="M", help="of these operations, 0 .. 30 (9)")
-    group.add_argument(
-        "--order",
-        choices=("paper", "crop_last"),
-        default="paper",
-        help="of the stages. paper: decode, random_resized_crop, flip, rand_augment_1, rand_augment_2, ...; "
-        "crop_last: decode, random_resized_crop, rand_augment_1, rand_augment_2, ..., random_crop, flip (paper)",
-    )
+    _add_order(group, default="paper")
     group = train_parser.add_argument_group("training")
     group.add_argument("--epochs", type=int, default=5, metavar="N", help="how often each image is served (5)")
     group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images learned from at a time (64)")
     group.add_argument(
         "--learning-rate", type=float, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
     )
-    group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of order, augmentation and initial weights (0)"
-    )
+    _add_seed(group, "of order, augmentation and initial weights")
 
-    demo_parser = parsers.add_parser(
-        "demo",
-        help="see what refurbishing brings on this machine",
-        description=_DEMO_DESCRIPTION,
-        epilog=_DEMO_EPILOG,
-        formatter_class=raw,
+
+def _add_show(show_parser: argparse.ArgumentParser) -> None:
+    show_parser.add_argument("folder", metavar="FOLDER", nargs="?", help=_FOLDER)
+    modes = show_parser.add_mutually_exclusive_group()
+    modes.add_argument("--operations", action="store_true", help="draw the preset's operations instead")
+    modes.add_argument("--plan", action="store_true", help="draw the misses of epochs and batches instead")
+    show_parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="the PNG; one that is there is replaced (show.png, operations.png or plan.png)",
     )
-    demo_parser.set_defaults(command=demo)
+    _add_reuse_factor(show_parser)
+    _add_seed(show_parser, "of augmentation and order")
+    group = show_parser.add_argument_group("augmentation")
+    group.add_argument(
+        "--preset",
+        choices=PRESETS,
+        default=PRESETS[0],
+        metavar="NAME",
+        help=f"the stages: {', '.join(PRESETS)} ({PRESETS[0]})",
+    )
+    _add_order(group, default=None)
+    _add_split(group, default="the last operation is final, or crop and flip with --order crop_last")
+    _add_size(group)
+    group = show_parser.add_argument_group("with --plan")
+    group.add_argument(
+        "--num-samples", type=int, metavar="N", help="images of the data set (those of FOLDER, or 10000)"
+    )
+    group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images served at a time (64)")
+    group.add_argument("--epochs", type=int, default=9, metavar="N", help="how often each image is served (9)")
+
+
+def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
     demo_parser.add_argument(
         "--folder",
         type=Path,
         metavar="DIR",
         help="keep the images there, and use them again; by default they are deleted in the end",
+    )
+    demo_parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("dalirefurb-demo"),
+        metavar="DIR",
+        help="for the pictures; made if it is not there (dalirefurb-demo)",
     )
     demo_parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
     _add_reuse_factor(demo_parser)
@@ -134,8 +194,7 @@ def parser() -> argparse.ArgumentParser:
             metavar="N",
             help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)",
         )
-    demo_parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (0)")
-    return root
+    _add_seed(demo_parser, "of everything random")
 
 
 def _add_reuse_factor(group: argparse._ActionsContainer) -> None:
@@ -147,6 +206,34 @@ def _add_reuse_factor(group: argparse._ActionsContainer) -> None:
         help="epochs in which a cached image is used before it is made anew. 2 and 3 are usual, 1 caches nothing: "
         "standard training. More is faster, but the network sees fewer different images (3)",
     )
+
+
+def _add_split(group: argparse._ActionsContainer, *, default: str) -> None:
+    group.add_argument(
+        "--split",
+        type=_split,
+        metavar="STAGE|N",
+        help="where the final augmentation begins: a stage's name (see --order), or how many stages are partial. "
+        f"By default {default}",
+    )
+
+
+def _add_order(group: argparse._ActionsContainer, *, default: str | None) -> None:
+    group.add_argument(
+        "--order",
+        choices=("paper", "crop_last"),
+        default=default,
+        help="of the stages. paper: decode, random_resized_crop, flip, rand_augment_1, rand_augment_2, ...; "
+        "crop_last: decode, random_resized_crop, rand_augment_1, rand_augment_2, ..., random_crop, flip (paper)",
+    )
+
+
+def _add_size(group: argparse._ActionsContainer) -> None:
+    group.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the images (224)")
+
+
+def _add_seed(group: argparse._ActionsContainer, of: str) -> None:
+    group.add_argument("--seed", type=int, default=0, metavar="N", help=f"{of} (0)")
 
 
 def _split(text: str) -> str | int:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
+
+from dalirefurb.cli.show import draw_all
+from dalirefurb.cli.terminal import say
 
 if TYPE_CHECKING:
     from dalirefurb.recipe import Recipe
@@ -41,11 +43,11 @@ def train(options: argparse.Namespace) -> None:
     with Trainer(
         source, recipe, planner, epochs=options.epochs, learning_rate=options.learning_rate, progress=True
     ) as trainer:
-        _say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
-        _say(_stages(recipe, trainer, reuse_factor=planner.reuse_factor))
-        _say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
+        say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
+        say(_stages(recipe, trainer, reuse_factor=planner.reuse_factor))
+        say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
         for _ in range(options.epochs):
-            _say(_row(trainer.epoch()))
+            say(_row(trainer.epoch()))
 
 
 def _source(folder: str) -> ImageFolder:
@@ -56,19 +58,22 @@ def _source(folder: str) -> ImageFolder:
 
 
 def demo(options: argparse.Namespace) -> None:
-    """Make images, train on them in three ways, and print a table."""
+    """Make images, draw what the library does, train in three ways, print a table, and draw that, too."""
     from dalirefurb.demo import HEIGHT, WIDTH, Photographs
+    from dalirefurb.show.packages import require
 
     for name, value in (QUICK if options.quick else FULL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
+    require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
     with ExitStack() as stack:
         folder = stack.enter_context(photographs.folder(options.folder, progress=True))
         source = _source(str(folder))
-        from dalirefurb.compare import compare, explanation, table
+        from dalirefurb.compare import compare, explanation, plot, table
         from dalirefurb.presets import rand_augment
         from dalirefurb.refurbish import Refurbish
+        from dalirefurb.show.files import write_plot
         from dalirefurb.train import Trainer
 
         def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
@@ -84,18 +89,23 @@ def demo(options: argparse.Namespace) -> None:
             "refurbished": trainer(paper, options.reuse_factor),
             "refurbished, crop last": trainer(crop_last, options.reuse_factor),
         }
+        drawn = draw_all(options, paper)
         step_ms = 1e3 * trainers["standard"].step_alone_s()
-        _say(
-            f"{len(source)} JPEGs of {WIDTH} x {HEIGHT} pixels in {len(source.classes or ())} classes. "
+        images = f"{len(source)} JPEGs of {WIDTH} x {HEIGHT} pixels"
+        say(
+            f"{images} in {len(source.classes or ())} classes. "
             f"Each run trains the same network, epoch by epoch in turn:\n"
         )
-        runs = compare(trainers, epochs=options.epochs, say=_say)
+        runs = compare(trainers, epochs=options.epochs, say=say)
     after = (
         "after the first epoch, which only misses" if options.epochs > 1 else "of the first epoch, which only misses"
     )
-    _say(f"\nmedians {after}; reuse factor {options.reuse_factor}:\n")
-    _say(table(runs))
-    _say(f"\n{explanation(runs, step_ms=step_ms)}")
+    say(f"\nmedians {after}; reuse factor {options.reuse_factor}:\n")
+    say(table(runs))
+    say(f"\n{explanation(runs, step_ms=step_ms)}")
+    drawn.append(options.out / "table.png")
+    write_plot(drawn[-1], plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\nmedians {after}"))
+    say(f"\ndrawn: {', '.join(map(str, drawn))}")
 
 
 def _share_cores() -> None:
@@ -134,8 +144,3 @@ def _row(report: EpochReport) -> str:
         f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
         f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
     )
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

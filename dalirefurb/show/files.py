@@ -1,0 +1,118 @@
+"""Which pictures are written where? PNGs, one for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import integer
+from dalirefurb.recipe import Recipe
+from dalirefurb.show.operations import operate, table_of
+from dalirefurb.show.packages import require
+from dalirefurb.show.pictures import square_image, take_pictures
+from dalirefurb.show.plans import Comparison
+from dalirefurb.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAMPLES = 4
+"""Samples of a sheet, evenly spaced in the source."""
+
+MOST_USES = 12
+"""Of a version on a sheet; more would not fit."""
+
+_DPI = 100
+
+
+def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reuse_factor: int, seed: int = 0) -> None:
+    """Show a few samples: the original, what is cached of two versions, and what is made from each.
+
+    Args:
+        path: A PNG, replaced if it is there.
+        source: Encoded images or arrays.
+        recipe: What is done to them, split where it says.
+        name: Of the recipe.
+        reuse_factor: Uses of a version, 1 .. 12.
+        seed: The run's.
+
+    Raises:
+        ConfigurationError: If Pillow is missing, an argument cannot work or `path` cannot be written.
+    """
+    require("a sheet of pictures", "Pillow")
+    integer("reuse_factor", reuse_factor, 1, MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
+    from dalirefurb.show.sheet import pictures_sheet
+
+    samples = np.linspace(0, len(source) - 1, min(SAMPLES, len(source))).round().astype(int).tolist()
+    pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
+    title = f"What is cached, and what the network sees: {name}, reuse factor {reuse_factor}"
+    sheet = pictures_sheet(pictures, recipe, title=title, reuse_factor=reuse_factor)
+    with _writing(path):
+        sheet.save(path, "PNG")
+
+
+def write_operations(path: Path, source: Source, *, preset: str, size: int) -> None:
+    """Show what every operation of a preset does to the first sample.
+
+    Args:
+        path: A PNG, replaced if it is there.
+        source: Encoded images or arrays.
+        preset: One of `operations.TABLES`.
+        size: Side in pixels of the picture operated on; of arrays, it is their own.
+
+    Raises:
+        ConfigurationError: If Pillow is missing, the preset has no operations or `path` cannot be written.
+    """
+    require("a sheet of pictures", "Pillow")
+    table = table_of(preset)
+    from dalirefurb.show.sheet import operations_sheet
+
+    rows = operate(square_image(source, 0, size=size), table)
+    sheet = operations_sheet(
+        rows, title=f"The operations of {preset}, over the ranges of their magnitudes", note=table.note
+    )
+    with _writing(path):
+        sheet.save(path, "PNG")
+
+
+def write_plan(path: Path, comparison: Comparison) -> None:
+    """Show where the misses are.
+
+    Args:
+        path: A PNG, replaced if it is there.
+        comparison: What was planned.
+
+    Raises:
+        ConfigurationError: If matplotlib is missing or `path` cannot be written.
+    """
+    require("a plot", "matplotlib")
+    from dalirefurb.show.plots import plan_plot
+
+    write_plot(path, plan_plot(comparison))
+
+
+def write_plot(path: Path, figure: Figure) -> None:
+    """Write a PNG, replaced if it is there.
+
+    Raises:
+        ConfigurationError: If `path` cannot be written.
+    """
+    with _writing(path):
+        figure.savefig(path, format="png", dpi=_DPI)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Tell of a path that cannot be written, or of a full disk, as what it is."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the picture's path must be writable and have room, but writing {path} fails: "
+            f"{error.strerror or error}; name another with --out"
+        ) from error

@@ -1,0 +1,172 @@
+"""What does each operation of a preset do? One picture, at magnitudes from the least to the greatest."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.auto_augment import NUM_BINS, AutoAugmentFirst
+from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.operations import (
+    AUTO_AUGMENT_OPERATIONS,
+    OPERATIONS,
+    WIDE_OPERATIONS,
+    Choice,
+    Operation,
+)
+from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.graph import Graph, Replica
+from dalirefurb.recipe import Output, Recipe
+from dalirefurb.show.pictures import Image, levels
+
+MAGNITUDES = 7
+"""Of each operation that has a range. Signed ones are shown without effect in the middle."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The operations of a preset.
+
+    Attributes:
+        layer: A stage that looks them up and applies them.
+        operations: The rows of its table.
+        num_bins: Magnitudes in its table.
+        note: Which of these magnitudes the preset draws.
+    """
+
+    layer: OperationLayer
+    operations: Sequence[Operation]
+    num_bins: int
+    note: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation.
+
+    Attributes:
+        name: torchvision's.
+        unit: Of its magnitudes; empty if it has none.
+        magnitudes: In these units, for each picture.
+        pictures: From the most negative magnitude to the most positive, or from no effect to the strongest.
+    """
+
+    name: str
+    unit: str
+    magnitudes: list[str]
+    pictures: list[Image]
+
+
+_SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own."
+
+TABLES: Mapping[str, Table] = {
+    "rand_augment": Table(
+        RandAugmentLayer(),
+        OPERATIONS,
+        RandAugmentLayer().num_magnitude_bins,
+        "rand_augment() applies each at magnitude 9 of 30, three tenths of the way from no effect to the strongest.",
+    ),
+    "auto_augment": Table(AutoAugmentFirst(), AUTO_AUGMENT_OPERATIONS, NUM_BINS, _SUB_POLICIES),
+    "auto_augment_cifar10": Table(AutoAugmentFirst(policy="cifar10"), AUTO_AUGMENT_OPERATIONS, NUM_BINS, _SUB_POLICIES),
+    "trivial_augment": Table(
+        TrivialAugmentLayer(),
+        WIDE_OPERATIONS,
+        31,
+        "trivial_augment() applies one of them, all magnitudes being equally likely.",
+    ),
+}
+"""By the presets' names on the command line."""
+
+
+def table_of(preset: str) -> Table:
+    """Return a preset's operations.
+
+    Raises:
+        ConfigurationError: If it has none.
+    """
+    if preset not in TABLES:
+        raise ConfigurationError(
+            f"the preset must have operations of varying magnitude, as {', '.join(TABLES)} have, got {preset!r}: "
+            f"show its pictures in place of its operations"
+        )
+    return TABLES[preset]
+
+
+def operate(picture: Image, table: Table) -> list[Row]:
+    """Apply every operation of a table to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
+    steps = [_steps(operation, table.num_bins) for operation in table.operations]
+    rows = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
+    signed_bins = np.array([step for each in steps for step in each], np.int64)
+    results = iter(_apply(picture, table.layer, Choice(rows, abs(signed_bins), signed_bins < 0)))
+    return [
+        Row(operation.name, _unit(operation)[0], list(each.values()), [next(results) for _ in each])
+        for operation, each in zip(table.operations, steps, strict=True)
+    ]
+
+
+def _steps(operation: Operation, num_bins: int) -> dict[int, str]:
+    """Return magnitude bins, evenly spaced and negative where the magnitude is, and how their magnitudes are written.
+
+    Of bins that mean the same, the first is taken.
+    """
+    if not operation.ranged:
+        return {0: ""}
+    last = num_bins - 1
+    scale = np.linspace(operation.first, operation.last, num_bins)
+    _, form = _unit(operation)
+    bins: dict[str, int] = {}
+    for step in np.linspace(-last if operation.signed else 0, last, MAGNITUDES).round().astype(int).tolist():
+        bins.setdefault(form(math.copysign(scale[abs(step)], step)), step)
+    return {step: written for written, step in bins.items()}
+
+
+def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.uint8]:
+    """Apply one operation to each of n copies, in one run of a graph that has no other stage, shape (n, H, W, 3)."""
+    size = len(picture)
+    count, sides = len(choice.operations), np.full(len(choice.operations), size)
+    threads = len(os.sched_getaffinity(0))
+    recipe = Recipe((layer,), Output(size), split=0)
+    graph = Graph(recipe, caching=False)
+    replica = Replica(
+        graph, graph.serialize(max_batch_size=count, num_threads=threads), num_threads=threads, device_id=None
+    )
+    parameters = layer.table.parameters(choice, heights=sides, widths=sides)
+    replica.submit(
+        {"sample": [picture] * count, **{f"{layer.name}/{name}": values for name, values in parameters.items()}}
+    )
+    images, _ = replica.collect()
+    return levels(recipe.output, np.asarray(images))
+
+
+def _unit(operation: Operation) -> tuple[str, Callable[[float], str]]:
+    """Return the unit of an operation's magnitudes in the papers, and how one is written."""
+    if not operation.ranged:
+        return "", lambda magnitude: ""
+    if operation.name.startswith("Translate"):
+        side = "width" if operation.name.endswith("X") else "height"
+        if operation.whole:
+            return f"share of the {side}", lambda magnitude: f"{_signed(100 * magnitude)} %"
+        return "pixels", lambda magnitude: _signed(math.trunc(magnitude))
+    if operation.name.startswith("Shear"):
+        return "slope", lambda magnitude: _signed(magnitude, digits=2)
+    return {
+        "Rotate": ("degrees", _signed),
+        "Posterize": ("bits kept", lambda magnitude: f"{8 - round(magnitude)}"),
+        "Solarize": ("inverts from level", lambda magnitude: f"{math.ceil(magnitude)}"),
+    }.get(operation.name, ("factor", lambda magnitude: f"{1 + magnitude:.2f}"))
+
+
+def _signed(magnitude: float, *, digits: int = 0) -> str:
+    """Write a number with its sign.
+
+    >>> _signed(30), _signed(-0.3, digits=2), _signed(0.0, digits=2)
+    ('+30', '-0.30', '0')
+    """
+    return f"{magnitude:+.{digits}f}" if magnitude else "0"

@@ -1,0 +1,27 @@
+"""Are the packages there that only drawing needs?"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from dalirefurb.errors import ConfigurationError
+
+_MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
+
+
+def require(purpose: str, *packages: str) -> None:
+    """Look for packages, without importing them.
+
+    Args:
+        purpose: What needs them, for the message.
+        packages: Names to install: "Pillow", "scikit-image" or "matplotlib".
+
+    Raises:
+        ConfigurationError: If some cannot be found.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(_MODULES[name]) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{purpose} needs {' and '.join(packages)}, but {' and '.join(missing)} cannot be found; "
+            'pip install "dalirefurb[demo]"'
+        )

@@ -1,0 +1,183 @@
+"""What does the store hold, and what does the network get? Pictures of both, taken from a loader at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.loader import Loader
+from dalirefurb.plan import BatchPlan, Planner, batch_plans
+from dalirefurb.presets import evaluate
+from dalirefurb.recipe import Output, Recipe
+from dalirefurb.source import Source
+from dalirefurb.store import MemoryStore
+
+Image = NDArray[np.uint8]
+"""HWC, RGB."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """One draw of the partial augmentation, and what became of it.
+
+    Attributes:
+        cached: The partial image, as the store held it.
+        served: The final images made from it, one for each use.
+    """
+
+    cached: Image
+    served: list[Image]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Of one sample.
+
+    Attributes:
+        original: The whole image, as the source has it.
+        versions: In the order in which they were drawn.
+    """
+
+    original: Image
+    versions: list[Version]
+
+
+@dataclass(frozen=True)
+class Versions(Planner):
+    """Serves a few samples in every epoch; all their versions begin and end together.
+
+    Versions and servings are those that `Refurbish` plans for the first of its groups.
+
+    Attributes:
+        samples: Which samples, in order.
+        reuse_factor: Uses of a version, at least 1. With 1 a version is stored, too.
+    """
+
+    samples: tuple[int, ...] = field(kw_only=True)
+    reuse_factor: int = field(kw_only=True)
+
+    def __len__(self) -> int:
+        """One batch per epoch."""
+        return 1
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """One slot for each sample, shape (1,)."""
+        return (len(self.samples),)
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        rows = np.array(self.samples, np.int64)
+        age = epoch % self.reuse_factor
+        return batch_plans(
+            indices=rows,
+            version=np.full_like(rows, epoch - age),
+            serving=np.full_like(rows, epoch),
+            miss=np.full(len(rows), age == 0),
+            keep=np.ones(len(rows), np.bool_),
+            evict=np.full(len(rows), age == self.reuse_factor - 1),
+            batch_size=len(rows),
+        )
+
+
+class Album(MemoryStore):
+    """A store that remembers what it held: the loader works ahead, and evicts versions before they are looked at.
+
+    Attributes:
+        pages: A copy of every image that it ever lent, by index and version.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages: dict[tuple[int, int], Image] = {}
+
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Copy samples in, and what the store holds of them out."""
+        stored = super().put(indices, versions, samples)
+        with self.get(indices, versions) as lease:
+            for index, version, image in zip(indices.tolist(), versions.tolist(), lease.samples, strict=True):
+                if image is not None:
+                    self.pages[index, version] = image.copy()
+        return stored
+
+
+def take_pictures(
+    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, versions: int = 2, seed: int = 0
+) -> list[Pictures]:
+    """Serve a few samples for as many epochs as their versions last, and keep what passes by.
+
+    Args:
+        source: Encoded images or arrays.
+        recipe: What is done to them, split where it says.
+        samples: Indices of the samples, each once.
+        reuse_factor: Uses of each version, at least 1.
+        versions: How many each sample gets.
+        seed: The run's.
+    """
+    cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, versions=versions, seed=seed)
+    originals = whole_images(source, samples)
+    births = range(0, versions * reuse_factor, reuse_factor)
+    return [
+        Pictures(
+            original,
+            [
+                Version(cached[index, birth], [images[row] for images in served[birth : birth + reuse_factor]])
+                for birth in births
+            ],
+        )
+        for row, (index, original) in enumerate(zip(samples, originals, strict=True))
+    ]
+
+
+def whole_images(source: Source, samples: Sequence[int]) -> list[Image]:
+    """Return images as the source has them: decoded, right way up, of any size."""
+    if not source.encoded:
+        return source.read(np.array(samples, np.int64))
+    return _cached(source, evaluate(16).at("resize"), samples)
+
+
+def square_image(source: Source, index: int, *, size: int) -> Image:
+    """Return the middle of one image, resized to `size` x `size`."""
+    (image,) = _cached(source, evaluate(size, raw=not source.encoded), [index])
+    return image
+
+
+def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Undo the output's normalisation.
+
+    Args:
+        output: That made them.
+        images: Shape (B, 3, H, W).
+
+    Returns:
+        Shape (B, H, W, 3).
+    """
+    pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.std + output.mean
+    return (255 * pixels).round().clip(0, 255).astype(np.uint8)
+
+
+def _cached(source: Source, recipe: Recipe, samples: Sequence[int]) -> list[Image]:
+    """Return the partial images alone."""
+    pages, _ = _serve(source, recipe, samples, reuse_factor=1, versions=1, seed=0)
+    return [pages[index, 0] for index in samples]
+
+
+def _serve(
+    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, versions: int, seed: int
+) -> tuple[dict[tuple[int, int], Image], list[NDArray[np.uint8]]]:
+    """Return what the store held, and what each epoch served, (B, H, W, 3)."""
+    planner = Versions(
+        len(source), batch_size=len(samples), seed=seed, samples=tuple(samples), reuse_factor=reuse_factor
+    )
+    album = Album()
+    served = []
+    with album, Loader(source, recipe, planner, album, replicas=1, look_ahead=1) as loader:
+        # A batch is stored after it is served, but before the next one is: hence one more.
+        for _ in range(versions * reuse_factor + 1):
+            served += [levels(recipe.output, images.numpy()) for images, _ in loader]
+    return album.pages, served[:-1]

@@ -1,0 +1,57 @@
+"""How are misses spread over epochs and batches? Counted in plans, beside what the two shufflers replace.
+
+Balanced eviction against reference counts is figure 7 of Revamper (Lee et al., USENIX ATC 2021), the cache-aware batch
+shuffler against a plain shuffle figure 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.plan import Planner, integer
+from dalirefurb.refurbish import ReferenceCount, Refurbish
+from dalirefurb.shuffle import PlainShuffler
+
+Misses = NDArray[np.int64]
+"""Misses of each batch, shape (epochs, batches)."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Misses of refurbishing, and of what it would be without one of its shufflers.
+
+    Attributes:
+        planner: The plans of the first.
+        refurbish: Balanced eviction, cache-aware batches.
+        reference_count: Versions that began together end together, cache-aware batches.
+        plain_shuffle: Balanced eviction, batches that ignore the cache.
+    """
+
+    planner: Refurbish
+    refurbish: Misses
+    reference_count: Misses
+    plain_shuffle: Misses
+
+
+def compare_plans(*, num_samples: int, batch_size: int, reuse_factor: int, epochs: int, seed: int = 0) -> Comparison:
+    """Plan the same epochs in three ways.
+
+    Raises:
+        ConfigurationError: If one of the numbers cannot work.
+    """
+    planner = Refurbish(num_samples, batch_size=batch_size, reuse_factor=reuse_factor, seed=seed)
+    integer("epochs", epochs, 1, None, "a few times the reuse factor shows most")
+    return Comparison(
+        planner,
+        planned_misses(planner, epochs),
+        planned_misses(replace(planner, evict_shuffler=ReferenceCount()), epochs),
+        planned_misses(replace(planner, batch_shuffler=PlainShuffler()), epochs),
+    )
+
+
+def planned_misses(planner: Planner, epochs: int) -> Misses:
+    """Count the misses that a planner plans, from epoch 0 on."""
+    return np.array([[plan.miss.sum() for plan in planner.epoch(epoch)] for epoch in range(epochs)])

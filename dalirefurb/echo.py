@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.plan import BatchPlan, Indices, Planner, batch_plans, integer
+from dalirefurb.plan import BatchPlan, Indices, Planner, batch_plans, integer, joined
 from dalirefurb.rng import key, permutation, sort_keys
 
 
@@ -185,7 +185,7 @@ class Echo(_Echoing):
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        rows = _joined(self.planner.epoch(epoch))
+        rows = joined(list(self.planner.epoch(epoch)))
         counts = repeats(len(rows.indices), self._rows, seed=self.seed, epoch=epoch)
         starts = np.cumsum(counts) - counts
         leaves = leave_buffer(self._rows, self.buffer_size, seed=self.seed, epoch=epoch)
@@ -267,14 +267,6 @@ class BatchEcho(_Echoing):
                         evict=np.concatenate([plan.evict, transient]) if last else plan.evict[:0],
                     )
                 )
-
-
-def _joined(plans: Iterator[BatchPlan]) -> BatchPlan:
-    """Put the batches of an epoch into one."""
-    epoch = list(plans)
-    return BatchPlan(
-        **{each.name: np.concatenate([getattr(plan, each.name) for plan in epoch]) for each in fields(BatchPlan)}
-    )
 
 
 def _read_only(plan: BatchPlan) -> BatchPlan:

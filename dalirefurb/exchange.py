@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.plan import BatchPlan, Planner, joined
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.store import Lease, Store
 
@@ -110,7 +110,7 @@ class Exchange:
             ahead: The runs before this one that have not settled, in order.
         """
         batch_rows = [len(plan.indices) for plan in plans]
-        plan = plans[0] if len(plans) == 1 else _joined(plans)
+        plan = plans[0] if len(plans) == 1 else joined(plans)
         rows = np.arange(len(plan.indices))
         if self._store is None:
             reading = self._reader.read(plan.indices)
@@ -158,12 +158,6 @@ class Exchange:
         places = np.flatnonzero(plan.keep[ticket.rows])
         rows = ticket.rows[places]
         return self._store.put(plan.indices[rows], plan.version[rows], [computed[place] for place in places])
-
-
-def _joined(plans: list[BatchPlan]) -> BatchPlan:
-    return BatchPlan(
-        **{name: np.concatenate([getattr(plan, name) for plan in plans]) for name in BatchPlan.__dataclass_fields__}
-    )
 
 
 def _pairs(plan: BatchPlan, rows: NDArray[np.int64]) -> list[tuple[int, int]]:

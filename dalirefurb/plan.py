@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -246,6 +246,13 @@ def batch_plans(
             keep=keep[rows],
             evict=evicted[evictions[batch] : evictions[batch + 1]],
         )
+
+
+def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
+    """Put the rows and evictions of consecutive batches into one."""
+    return BatchPlan(
+        **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
+    )
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

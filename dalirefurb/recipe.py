@@ -260,8 +260,9 @@ def draw(
         uniforms |= rng.uniforms_for(seed, earlier, indices, versions)
     for stage in stages:
         if stage.name in counts:
-            before = [] if stage.follows is None else [uniforms[stage.follows.name]]
-            given = np.concatenate([*before, uniforms[stage.name]], axis=1) if before else uniforms[stage.name]
+            given = uniforms[stage.name]
+            if stage.follows is not None:
+                given = np.concatenate([uniforms[stage.follows.name], given], axis=1)
             arrays[stage.name] = stage.draw(given, heights, widths)
         heights, widths = stage.output_sizes(heights, widths)
     return arrays, heights, widths

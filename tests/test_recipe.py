@@ -309,6 +309,16 @@ def test_dalis_own_random_operators_are_refused_by_name(split, caching):
         graph.serialize(max_batch_size=4, num_threads=1)
 
 
+def test_a_custom_stages_size_is_what_later_stages_draw_for():
+    stages = (Custom(invert, "smaller", size=(40, 40)), RandomCrop(32, margin=8))
+    rows = np.arange(5)
+    drawn, heights, widths = draw(
+        stages, seed=0, indices=rows, numbers=rows, heights=np.full(5, 99), widths=np.full(5, 77)
+    )
+    assert drawn["random_crop"]["row_position"].shape == (5,)
+    assert heights.tolist() == widths.tolist() == [32] * 5
+
+
 # Fingerprints
 
 CHANGES = {

@@ -122,10 +122,6 @@ class RandomResizedCrop(Window):
         """A square of `size`."""
         return self.size, self.size
 
-    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
-        """Return `size` for both."""
-        return np.full_like(heights, self.size), np.full_like(widths, self.size)
-
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows; see `Stage.draw`."""
         count = len(uniforms)
@@ -260,10 +256,6 @@ class RandomCrop(Stage):
         """A square of `size`."""
         return self.size, self.size
 
-    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
-        """Return `size` for both."""
-        return np.full_like(heights, self.size), np.full_like(widths, self.size)
-
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
 
@@ -335,10 +327,6 @@ class CenterCrop(Stage):
     def fixed_size(self) -> tuple[int, int]:
         """A square of `size`."""
         return self.size, self.size
-
-    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
-        """Return `size` for both."""
-        return np.full_like(heights, self.size), np.full_like(widths, self.size)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.

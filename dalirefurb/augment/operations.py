@@ -191,13 +191,14 @@ class Choice(NamedTuple):
 class OperationTable:
     """The matrices of every operation at every magnitude and sign, ready to be looked up.
 
-    Args:
+    Attributes:
         operations: The rows.
         num_bins: Magnitudes per operation, at least 2.
     """
 
     def __init__(self, operations: Sequence[Operation], num_bins: int) -> None:
-        self._num_bins = num_bins
+        self.operations = tuple(operations)
+        self.num_bins = num_bins
         # The last axis of the keys is the sign: 0 as it is, 1 negated.
         keys = [
             (operation, -magnitude if negated and operation.signed else magnitude)
@@ -221,7 +222,7 @@ class OperationTable:
         Returns:
             One array for each of `PARAMETERS`.
         """
-        keys = (choice.operations * self._num_bins + choice.bins) * 2 + choice.negated
+        keys = (choice.operations * self.num_bins + choice.bins) * 2 + choice.negated
         sizes = np.stack([widths, heights], axis=1)  # (n, 2)
         offsets = np.einsum("nij,nj->ni", self._shares.take(keys, axis=0), sizes)  # (n, 2)
         # An offset that floating point puts just below a whole number is that number.

@@ -99,8 +99,11 @@ class Stage(ABC):
         return {}
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
-        """Return the sizes of the images that leave the stage; by default those that enter it."""
-        return heights, widths
+        """Return the sizes of the images that leave the stage; by default `fixed_size`, or else those that enter it."""
+        if self.fixed_size is None:
+            return heights, widths
+        height, width = self.fixed_size
+        return np.full_like(heights, height), np.full_like(widths, width)
 
     @abstractmethod
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:

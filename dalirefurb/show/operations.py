@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.auto_augment import NUM_BINS, AutoAugmentFirst
+from dalirefurb.augment.auto_augment import AutoAugmentFirst
 from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.operations import (
-    AUTO_AUGMENT_OPERATIONS,
-    OPERATIONS,
-    WIDE_OPERATIONS,
-    Choice,
-    Operation,
-)
+from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import ConfigurationError
@@ -36,15 +30,21 @@ class Table:
 
     Attributes:
         layer: A stage that looks them up and applies them.
-        operations: The rows of its table.
-        num_bins: Magnitudes in its table.
         note: Which of these magnitudes the preset draws.
     """
 
     layer: OperationLayer
-    operations: Sequence[Operation]
-    num_bins: int
     note: str
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The rows of the layer's table."""
+        return self.layer.table.operations
+
+    @property
+    def num_bins(self) -> int:
+        """Magnitudes in the layer's table."""
+        return self.layer.table.num_bins
 
 
 @dataclass(frozen=True)
@@ -69,16 +69,12 @@ _SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its ow
 TABLES: Mapping[str, Table] = {
     "rand_augment": Table(
         RandAugmentLayer(),
-        OPERATIONS,
-        RandAugmentLayer().num_magnitude_bins,
         "rand_augment() applies each at magnitude 9 of 30, three tenths of the way from no effect to the strongest.",
     ),
-    "auto_augment": Table(AutoAugmentFirst(), AUTO_AUGMENT_OPERATIONS, NUM_BINS, _SUB_POLICIES),
-    "auto_augment_cifar10": Table(AutoAugmentFirst(policy="cifar10"), AUTO_AUGMENT_OPERATIONS, NUM_BINS, _SUB_POLICIES),
+    "auto_augment": Table(AutoAugmentFirst(), _SUB_POLICIES),
+    "auto_augment_cifar10": Table(AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
     "trivial_augment": Table(
         TrivialAugmentLayer(),
-        WIDE_OPERATIONS,
-        31,
         "trivial_augment() applies one of them, all magnitudes being equally likely.",
     ),
 }

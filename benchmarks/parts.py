@@ -4,7 +4,7 @@
     final-only     partial images in memory ─▶ final part ─▶ float images
 
 They are made of the library's own parts, but there is no planner, no store, no hit to tell from a miss and nothing
-to draw. Partial images enter the final part as one array per batch, which no cache of single images could do.
+to draw. Partial images enter the final part as one DALI list per batch, which no cache of single images could do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb import rng
-from dalirefurb.graph import Feed, Graph, final_part, partial_part
+from dalirefurb.graph import Graph, Part, final_part, partial_part
 from dalirefurb.plan import BatchPlan, Planner, batch_plans
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe, draw
@@ -31,7 +31,8 @@ from dalirefurb.source import Source
 _READING_THREADS = 4
 _READ_AHEAD = 4
 
-Feeds = dict[str, Feed]
+Feeds = dict[str, Any]
+"""Inputs of a pipeline for one batch, by name."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,15 @@ class Parts:
     """The two parts of one recipe, each alone, on one epoch of a source's samples, endlessly repeated.
 
     Args:
-        recipe: Its partial images must have one size.
-        source: Encoded images.
+        recipe: Where it splits.
+        source: What the partial part reads.
         batch_size: Of both parts; a divisor of the number of samples.
+        label: Added to the contenders' names, for those of several recipes to differ.
     """
 
-    def __init__(self, recipe: Recipe, source: Source, *, batch_size: int) -> None:
+    def __init__(self, recipe: Recipe, source: Source, *, batch_size: int, label: str = "") -> None:
         self._recipe = recipe
+        self._label = label
         self._source = source
         self._batch_size = batch_size
         self._indices = rng.permutation(len(source), 0, "parts").reshape(-1, batch_size)
@@ -81,18 +84,18 @@ class Parts:
     def partial_only(self, placement: Placement) -> Contender:
         """Read, decode and do the partial part for every sample."""
         batches = self._run(self._trace_partial, placement, self._read(cycle(range(len(self._indices)))))
-        return _contender("partial-only", placement, batches)
+        return _contender(f"partial-only{self._label}", placement, batches)
 
     def final_only(self, placement: Placement) -> Contender:
         """Do the final part for every sample; `make_partial_images` comes first."""
         batches = self._run(self._trace_final, placement, cycle(self._final_feeds))
-        return _contender("final-only", placement, batches)
+        return _contender(f"final-only{self._label}", placement, batches)
 
     def make_partial_images(self, placement: Placement) -> None:
         """Do the partial part of the epoch once, and keep the images in memory for the final part."""
         outputs = self._run(self._trace_partial, placement, self._read(range(len(self._indices))))
         for feeds, output in zip(self._final_feeds, outputs, strict=True):
-            feeds["cached"] = np.array(output.as_tensor())
+            feeds["partial"] = output
 
     def _draw(self) -> tuple[list[Feeds], list[Feeds]]:
         """Draw all parameters of both parts, one entry per batch."""
@@ -136,11 +139,12 @@ class Parts:
         return partial_part(self._recipe, self._nodes(names), "cpu")
 
     def _trace_final(self) -> Any:
-        nodes = self._nodes({"cached", *self._final_feeds[0]})
-        return final_part(self._recipe, nodes["cached"], nodes)
+        nodes = self._nodes({"partial", *self._final_feeds[0]})
+        return final_part(self._recipe, nodes["partial"], nodes)
 
     def _nodes(self, names: set[str]) -> dict[str, Any]:
-        inputs = Graph(self._recipe, caching=True).inputs
+        parts: tuple[Part, ...] = ("partial", "final")
+        inputs = [each for part in parts for each in Graph(self._recipe, part).inputs]
         return {declared.name: declared.node() for declared in inputs if declared.name in names}
 
     def _run(

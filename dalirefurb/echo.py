@@ -8,23 +8,24 @@ pipeline repeats what enters it, so that what comes before runs once per sample 
     shuffle buffer of 2         b   a   c   b   d   d       batches are cut from this
 
 What lies before the stage is the recipe's partial part: the split says where the stage is. Repeats of a row have one
-version and servings of their own, so the first one served computes the partial part and the others expect to hit.
+version and servings of their own, so the first one served computes the partial part and the others expect to hit;
+those that follow at once, in the same batch even, take what was computed for the first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.plan import BatchPlan, Indices, Planner, batch_plans, integer, joined
+from dalirefurb.plan import BatchPlan, Indices, batch_plans, integer, joined
 from dalirefurb.rng import key, permutation, sort_keys
+from dalirefurb.wrapping import Wrapping
 
 
 def repeats(units: int, total: int, *, seed: int, epoch: int) -> Indices:
@@ -76,30 +77,13 @@ def leave_buffer(size: int, buffer_size: int, *, seed: int, epoch: int) -> Indic
 
 
 @dataclass(frozen=True)
-class _Echoing(Planner):
-    """What both kinds of echoing have in common: the arguments but for two are those of the inner planner."""
+class _Echoing(Wrapping):
+    """What both kinds of echoing have in common."""
 
-    num_samples: int = field(init=False, repr=False)
-    batch_size: int = field(init=False, repr=False)
-    seed: int = field(init=False, repr=False)
-    shards: int = field(init=False, repr=False)
-    drop_last: bool = field(init=False, repr=False)
-    planner: Planner
     echoing_factor: float = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.planner, Planner) or isinstance(self.planner, _Echoing):
-            raise ConfigurationError(
-                f"planner must be a planner that does not echo itself, got {self.planner!r}: "
-                f"pass Standard(...) or Refurbish(...)"
-            )
-        for inherited in fields(Planner):
-            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
-        if self.shards != 1:
-            raise ConfigurationError(
-                f"shards must be 1 to echo, got a planner with shards={self.shards}: pass one with shards=1"
-            )
         factor = self.echoing_factor
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not (number and 1 <= factor < math.inf):
@@ -113,10 +97,6 @@ class _Echoing(Planner):
     def fresh_samples(self) -> int:
         """Rows per epoch that the inner planner serves; the others are repeats."""
         return sum(len(plan.indices) for plan in self.planner.epoch(0))
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the plans, as JSON values."""
-        return {**super().fingerprint(), "planner": type(self).__name__, "inner": self.planner.fingerprint()}
 
     @property
     def _most(self) -> int:
@@ -153,8 +133,8 @@ class Echo(_Echoing):
     Attributes:
         planner: Decides what is echoed; with one shard.
         echoing_factor: Mean number of times that a row is served, at least 1.
-        buffer_size: Rows of the shuffle buffer after the echo; 0 or 1 for none. Two repeats in one batch are both
-            computed, and in a small buffer most repeats meet: several times `batch_size` is sensible.
+        buffer_size: Rows of the shuffle buffer after the echo; 0 or 1 for none. In a small buffer repeats meet in one
+            batch, which learns less from them: several times `batch_size` is sensible.
     """
 
     buffer_size: int = field(kw_only=True)
@@ -258,19 +238,10 @@ class BatchEcho(_Echoing):
             transient = plan.indices[plan.miss & ~plan.keep] if count > 1 else plan.indices[:0]
             for repeat in range(count):
                 last = repeat == count - 1
-                yield _read_only(
-                    replace(
-                        plan,
-                        serving=plan.serving * self._most + repeat,
-                        miss=plan.miss & (repeat == 0),
-                        keep=plan.keep | (not last),
-                        evict=np.concatenate([plan.evict, transient]) if last else plan.evict[:0],
-                    )
-                )
-
-
-def _read_only(plan: BatchPlan) -> BatchPlan:
-    """Forbid writing to the arrays of a batch that nobody else has."""
-    for each in fields(plan):
-        getattr(plan, each.name).flags.writeable = False
-    return plan
+                yield replace(
+                    plan,
+                    serving=plan.serving * self._most + repeat,
+                    miss=plan.miss & (repeat == 0),
+                    keep=plan.keep | (not last),
+                    evict=np.concatenate([plan.evict, transient]) if last else plan.evict[:0],
+                ).read_only()

@@ -1,12 +1,12 @@
-"""What does a batch take from the store, and what does it leave there? As the plan says, and never more.
+"""Where does each row's partial image come from, and what does the store keep? As the plan says, and never more.
 
 How it is intended to behave (if the code differs, that is a bug):
 
 * A row that the store does not hold is computed, whatever the plan expected.
-* A row whose version a run ahead is computing waits until that run has settled, then asks again. Where that is one of
-  the last few runs of the epoch before, it is computed again: a handful of rows, for which a replica would idle.
-* A settled batch has first evicted what the plan no longer needs, then stored what it computed: a store of the
-  plan's `peak_slots` always has room.
+* No version is computed twice while it is at hand: a row whose version another row of its run, or a run on its way,
+  computes, takes that image.
+* A settled run has first evicted what the plan no longer needs, then stored what it computed: a store of the plan's
+  `peak_slots` always has room.
 """
 
 from __future__ import annotations
@@ -14,85 +14,93 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.plan import BatchPlan, Planner, joined
 from dalirefurb.reader import Reader, Samples
-from dalirefurb.store import Lease, Store
+from dalirefurb.runs import Position, Run
+from dalirefurb.store import Image, Lease, Store
+
+Pair = tuple[int, int]
+"""An index and a version."""
 
 
-class Position(NamedTuple):
-    """A place in the stream of batches."""
+@dataclass(eq=False)
+class Computed:
+    """Partial images of one run, HWC uint8, once they are there."""
 
-    epoch: int
-    batch: int
+    images: Sequence[Image] = ()
 
 
 @dataclass
 class Ticket:
-    """One run of the graph on its way: a batch, or several small ones in a row.
+    """One run on its way.
 
     Attributes:
-        position: Which batch is the first.
-        plan: The rows of all its batches.
-        batch_rows: How many of them belong to each batch.
+        run: Its batches.
+        plan: The rows of all of them.
         rows: Those to compute, ascending.
-        repeated: How many of them a run just ahead computes, too.
         reading: The source's samples for `rows`, in that order.
-        cached: The partial image of each row that the store lent, None for the others.
-        waiting: Rows to ask the store for again before submission, because batches ahead compute them.
-        waits_for: The last such batch.
-        leases: What keeps the cached images in place.
-        served: Whether its batches were handed to the training loop.
+        computed: The partial images of `rows`.
+        stored: Which of `rows` go into the store.
+        lease: What the store lends, for the rows in `leased`.
+        leased: Rows that the store was asked for; it may have found some of them only.
+        borrowed: Rows whose images are computed for other rows: the row, by which run, and at which place there.
+        images: What a graph of both parts made of it, a DALI tensor list.
     """
 
-    position: Position
+    run: Run
     plan: BatchPlan
-    batch_rows: list[int]
     rows: NDArray[np.int64]
-    repeated: int
     reading: Future[Samples]
-    cached: list[NDArray[np.uint8] | None]
-    waiting: NDArray[np.int64]
-    waits_for: Position | None = None
-    leases: list[Lease] = field(default_factory=list)
-    served: bool = False
+    computed: Computed = field(default_factory=Computed)
+    stored: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    lease: Lease | None = None
+    leased: list[int] = field(default_factory=list)
+    borrowed: list[tuple[int, Computed, int]] = field(default_factory=list)
+    images: Any = None
 
     @property
-    def coming(self) -> set[tuple[int, int]]:
-        """The (index, version) pairs that it will put into the store."""
-        return set(_pairs(self.plan, self.rows[self.plan.keep[self.rows]]))
+    def position(self) -> Position:
+        """Which batch is the first."""
+        return self.run.position
+
+    def partial_images(self) -> list[Image]:
+        """Return the partial image of each row; the runs before it have computed theirs."""
+        images: dict[int, Image] = dict(zip(self.rows.tolist(), self.computed.images, strict=True))
+        if self.lease is not None:
+            found = zip(self.leased, self.lease.samples, strict=True)
+            images |= {row: image for row, image in found if image is not None}
+        images |= {row: computed.images[place] for row, computed, place in self.borrowed}
+        self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
+        return [images[row] for row in range(len(self.plan.indices))]
 
     def release(self) -> None:
-        """Give the cached images back."""
-        for lease in self.leases:
-            lease.release()
+        """Give back what the store lent."""
+        if self.lease is not None:
+            self.lease.release()
 
 
 class Exchange:
     """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
-    Args:
-        planner: What to serve.
-        reader: Reads what is computed.
-        store: Where partial images wait.
-        not_waited_for: How many runs before its own a row need not wait for, if they are of an earlier epoch.
+    One thread admits, another settles.
     """
 
-    def __init__(self, planner: Planner, reader: Reader, store: Store | None, *, not_waited_for: int) -> None:
-        self._planner = planner
+    def __init__(self, reader: Reader, store: Store | None) -> None:
         self._reader = reader
         self._store = store
-        self._not_waited_for = not_waited_for
+        # Where the images of runs on their way are, or will be.
+        self._coming: dict[Pair, tuple[Computed, int]] = {}
 
-    def begin(self, start: Position) -> None:
+    def begin(self, planner: Planner, start: Position) -> None:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
         if self._store is None or not len(self._store):
             return
-        plans = list(self._planner.epoch(start.epoch))
+        plans = list(planner.epoch(start.epoch))
         served, ahead = plans[: start.batch], plans[start.batch :]
         evicted = np.concatenate([np.empty(0, np.int64), *(plan.evict for plan in served)])
         wanted = [np.flatnonzero(plan.keep & ~np.isin(plan.indices, evicted)) for plan in served]
@@ -101,51 +109,48 @@ class Exchange:
         versions = [plan.version[rows] for plan, rows in zip(plans, wanted, strict=True)]
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
-    def admit(self, position: Position, plans: list[BatchPlan], ahead: Sequence[Ticket]) -> Ticket:
-        """Lease what the store holds, and start to read what must be computed.
-
-        Args:
-            position: Which batch is the first.
-            plans: The batches; no sample is in two of them.
-            ahead: The runs before this one that have not settled, in order.
-        """
-        batch_rows = [len(plan.indices) for plan in plans]
-        plan = plans[0] if len(plans) == 1 else joined(plans)
-        rows = np.arange(len(plan.indices))
+    def admit(self, run: Run) -> Ticket:
+        """Find out where each row's partial image comes from, and start to read what must be computed."""
+        plan = run.plans[0] if len(run.plans) == 1 else joined(run.plans)
         if self._store is None:
-            reading = self._reader.read(plan.indices)
-            return Ticket(position, plan, batch_rows, rows, 0, reading, [None] * len(rows), rows[:0])
-        lease = self._store.get(plan.indices, plan.version)
-        rows = rows[~lease.found]
-        near = max(0, len(ahead) - self._not_waited_for)
-        waited_for = [ticket for i, ticket in enumerate(ahead) if i < near or ticket.position.epoch == position.epoch]
-        waiting, waits_for = _computed_ahead(plan, rows, waited_for)
-        rows = np.setdiff1d(rows, waiting, assume_unique=True)
-        repeated, _ = _computed_ahead(plan, rows, ahead[near:])
-        reading = self._reader.read(plan.indices[rows])
-        cached = list(lease.samples)
-        return Ticket(position, plan, batch_rows, rows, len(repeated), reading, cached, waiting, waits_for, [lease])
+            return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices))
+        pairs = list(zip(plan.indices.tolist(), plan.version.tolist(), strict=True))
+        computed = Computed()
+        borrowed: list[tuple[int, Computed, int]] = []
+        leased: list[int] = []
+        # What is on its way comes first: a run that settles in between has put its images into the store by then.
+        for row, pair in enumerate(pairs):
+            source = self._coming.get(pair)
+            if source is None:
+                leased.append(row)
+            else:
+                borrowed.append((row, *source))
+        lease = self._store.get(plan.indices[leased], plan.version[leased])
+        rows: list[int] = []
+        for row, found in zip(leased, lease.found.tolist(), strict=True):
+            if found:
+                continue
+            source = self._coming.get(pairs[row])
+            if source is None:
+                self._coming[pairs[row]] = computed, len(rows)
+                rows.append(row)
+            else:
+                borrowed.append((row, *source))
+        to_compute = np.array(rows, np.int64)
+        return Ticket(
+            run,
+            plan,
+            to_compute,
+            self._reader.read(plan.indices[to_compute]),
+            computed,
+            _stored(run, plan, to_compute),
+            lease,
+            leased,
+            borrowed,
+        )
 
-    def ask_again(self, ticket: Ticket) -> None:
-        """Lease what batches ahead have stored meanwhile; what they could not store is read and computed, too."""
-        if self._store is None or not len(ticket.waiting):
-            return
-        plan, waiting = ticket.plan, ticket.waiting
-        lease = self._store.get(plan.indices[waiting], plan.version[waiting])
-        ticket.leases.append(lease)
-        for row, image in zip(waiting.tolist(), lease.samples, strict=True):
-            ticket.cached[row] = image
-        lost = waiting[~lease.found]
-        if len(lost):
-            ticket.rows = np.union1d(ticket.rows, lost)
-            ticket.reading = self._reader.read(plan.indices[ticket.rows])
-
-    def settle(self, ticket: Ticket, computed: list[NDArray[np.uint8]]) -> NDArray[np.bool_]:
-        """Bring the store to where the plan wants it after a batch.
-
-        Args:
-            ticket: The batch.
-            computed: The partial images of `ticket.rows`, HWC uint8; copied where kept.
+    def settle(self, ticket: Ticket) -> NDArray[np.bool_]:
+        """Bring the store to where the plan wants it after a run.
 
         Returns:
             For each image that the plan keeps, whether it was stored.
@@ -155,28 +160,29 @@ class Exchange:
             return np.empty(0, np.bool_)
         plan = ticket.plan
         self._store.evict(plan.evict)
-        places = np.flatnonzero(plan.keep[ticket.rows])
+        places = np.flatnonzero(ticket.stored)
         rows = ticket.rows[places]
-        return self._store.put(plan.indices[rows], plan.version[rows], [computed[place] for place in places])
+        images = [ticket.computed.images[place] for place in places.tolist()]
+        stored = self._store.put(plan.indices[rows], plan.version[rows], images)
+        self._forget(ticket)
+        return stored
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Forget a run that will not be served."""
+        ticket.reading.cancel()
+        ticket.release()
+        self._forget(ticket)
+
+    def _forget(self, ticket: Ticket) -> None:
+        plan = ticket.plan
+        for row in ticket.rows.tolist() if self._store is not None else ():
+            self._coming.pop((int(plan.indices[row]), int(plan.version[row])), None)
 
 
-def _pairs(plan: BatchPlan, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-    return list(zip(plan.indices[rows].tolist(), plan.version[rows].tolist(), strict=True))
-
-
-def _computed_ahead(
-    plan: BatchPlan, rows: NDArray[np.int64], ahead: Sequence[Ticket]
-) -> tuple[NDArray[np.int64], Position | None]:
-    """Return those of `rows` whose versions batches ahead are computing, and the last of these batches."""
-    expected = rows[~plan.miss[rows]]
-    waiting = np.zeros(len(expected), dtype=np.bool_)
-    waits_for = None
-    if len(expected):
-        pairs = _pairs(plan, expected)
-        for ticket in ahead:
-            coming = ticket.coming
-            found = np.array([pair in coming for pair in pairs])
-            if found.any():
-                waiting |= found
-                waits_for = ticket.position
-    return expected[waiting], waits_for
+def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of `rows` the plan keeps beyond the run, shape (n,)."""
+    stored = plan.keep[rows]
+    ends = np.cumsum([len(each.indices) for each in run.plans])
+    for end, later in zip(ends[:-1], run.plans[1:], strict=True):
+        stored &= ~((rows < end) & np.isin(plan.indices[rows], later.evict))
+    return stored

@@ -1,96 +1,96 @@
-"""How do batches get from the owner thread to the training loop? Through one place that holds a run's batches.
+"""How does one thread hand its work to the next? Through a place that holds a few items.
 
-The owner thread lays a run down when the batches before it are taken, so what is made ahead is bounded by the runs in
-flight. Either side may end the other's wait: `fail` raises in `take`, `stop` ends `put`.
+Whoever puts waits for room, whoever takes waits for an item, and either wait can be ended: `fail` raises in `take`
+once the items put before are taken, `stop` ends both sides at once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from dalirefurb.errors import LoaderError
-from dalirefurb.exchange import Position
+from collections.abc import Iterable
+from typing import Generic, TypeVar
 
 _POLL_S = 1.0
 
+Item = TypeVar("Item")
 
-@dataclass(frozen=True)
-class Served:
-    """One batch as the training loop gets it.
 
-    Attributes:
-        position: Which batch it is.
-        images: (B, 3, H, W) float32 or float16, on the final part's device.
-        indices: Sample indices in serving order, (B,).
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """The wait was ended by `Handover.stop`."""
+
+
+class Handover(Generic[Item]):
+    """Items on their way from one thread to another, in order.
+
+    Args:
+        capacity: Items from which on `put` waits; it puts all of its own at once.
     """
 
-    position: Position
-    images: torch.Tensor
-    indices: NDArray[np.int64]
-
-
-class Handover:
-    """Batches that are ready, and what ended them."""
-
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
         self._changed = threading.Condition()
-        self._ready: deque[Served] = deque()
+        self._items: deque[Item] = deque()
         self._error: BaseException | None = None
-        self.stopping = False
+        self._stopping = False
 
-    # The training loop's side.
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
 
-    def take(self, alive: Callable[[], bool]) -> Served:
-        """Wait for the next batch.
+    def __len__(self) -> int:
+        """Count the items that can be taken without waiting."""
+        return len(self._items)
 
-        Args:
-            alive: Whether the owner thread still works.
+    def put(self, items: Iterable[Item]) -> None:
+        """Lay items down, once there is room.
 
         Raises:
-            DalirefurbError: Whatever stopped the owner thread.
+            Stopped: Nobody will take them.
         """
         with self._changed:
-            while not self._ready:
-                if self._error is not None:
-                    raise self._error
-                if not alive():
-                    raise LoaderError("the loader was stopped while a batch was waited for; iterate again")
+            while len(self._items) >= self._capacity and not self._stopping:
                 self._changed.wait(_POLL_S)
-            served = self._ready.popleft()
-            self._changed.notify_all()
-        return served
-
-    def stop(self) -> None:
-        """Ask the owner thread to end."""
-        with self._changed:
-            self.stopping = True
+            self._check_going_on()
+            self._items.extend(items)
             self._changed.notify_all()
 
-    def clear(self) -> None:
-        """Forget everything, once the owner thread has ended."""
-        self._ready.clear()
-        self._error = None
-        self.stopping = False
+    def take(self) -> Item:
+        """Wait for the next item.
 
-    # The owner thread's side.
-
-    def put(self, batches: list[Served]) -> None:
-        """Lay batches down, once those before them are taken."""
+        Raises:
+            Stopped: None will come.
+            BaseException: What `fail` was given.
+        """
         with self._changed:
-            while self._ready and not self.stopping:
+            while not self._items and self._error is None and not self._stopping:
                 self._changed.wait(_POLL_S)
-            self._ready.extend(batches)
+            self._check_going_on()
+            if not self._items:
+                assert self._error is not None
+                raise self._error
+            item = self._items.popleft()
             self._changed.notify_all()
+        return item
+
+    def rest(self) -> list[Item]:
+        """Return what nobody will take, once both sides have ended."""
+        rest, self._items = list(self._items), deque()
+        return rest
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in `take`, after the batches that are ready."""
+        """Raise an error in `take`, after the items that are there."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End both sides' waits."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    def _check_going_on(self) -> None:
+        if self._stopping:
+            raise Stopped

@@ -12,20 +12,28 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import rng
+from dalirefurb.assistant import Assistant, AssistantReport
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
-from dalirefurb.engine import Engine
+from dalirefurb.autoassist import AutoAssist
+from dalirefurb.downstream import Downstream
+from dalirefurb.engine import Engine, Plans
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.exchange import Position
+from dalirefurb.exchange import Exchange
+from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Replica, versions
-from dalirefurb.plan import Planner
+from dalirefurb.graph import Graph, Part, Replicas, versions
+from dalirefurb.on_demand import OnDemand
+from dalirefurb.pace import set_pace
+from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
+from dalirefurb.runs import Position, numbered, planned
 from dalirefurb.source import Source
 from dalirefurb.state import digest, restored, saved
-from dalirefurb.stats import Stats
+from dalirefurb.stats import Stats, Tally
 from dalirefurb.store import Store
+from dalirefurb.upstream import Upstream, Watch
 
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
@@ -34,8 +42,6 @@ Batch = tuple[torch.Tensor, ...]
 """Images, labels and, if asked for, indices."""
 
 _READING_THREADS = 4
-_MAX_REPLICAS = 8
-_ROWS_PER_RUN = 256
 _SIZE_PROBES = 256
 
 
@@ -51,10 +57,10 @@ class Loader:
         store: Where partial images wait for reuse; None: nothing is cached, every batch is computed whole.
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
-        num_threads: CPU threads in all; by default as many as the process may use.
-        replicas: Copies of the DALI pipeline; by default one per thread, at most 8. A pipeline runs one operator at a
-            time, so several threads of one pipeline wait for each other, several pipelines do not.
-        look_ahead: Runs of the pipelines at a time, finished ones included; by default three per replica. A run takes
+        num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
+        replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
+            a time, so several threads of one pipeline wait for each other, several pipelines do not.
+        look_ahead: Runs of the final part at a time, finished ones included; by default three per replica. A run takes
             the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
             fit into 256 rows, if the epoch is long enough that runs ahead span no more than half of it.
@@ -89,9 +95,13 @@ class Loader:
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
-        num_threads = _positive("num_threads", num_threads, default=len(os.sched_getaffinity(0)))
-        replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
-        look_ahead = _positive("look_ahead", look_ahead, default=3 * replicas)
+        pace = set_pace(
+            planner,
+            num_threads=num_threads,
+            replicas=replicas,
+            look_ahead=look_ahead,
+            batches_per_run=batches_per_run,
+        )
         self._planner = planner
         self._labels = _labels(source)
         self._fingerprint = {
@@ -103,34 +113,63 @@ class Loader:
         }
         if planner.peak_slots == 0:
             store = None
-        # A graph that caches also shows the computed images, so that what a user's stage makes can be checked.
-        caching = store is not None or any(isinstance(stage, Custom) for stage in recipe.partial)
-        graph = Graph(recipe, caching=caching, partial_device=partial_device, final_device=final_device)
-        device_id = _device_id() if graph.needs_gpu else None
-        # Runs ahead shall not span more than half an epoch: a row waits for a run ahead that computes its version.
-        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // (2 * look_ahead + 4))
-        batches_per_run = _positive("batches_per_run", batches_per_run, default=max(1, fitting))
-        max_rows = batches_per_run * planner.batch_size
+        # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what
+        # a user's stage makes.
+        custom = any(isinstance(stage, Custom) for stage in recipe.partial)
+        apart = store is not None or custom or isinstance(planner, AutoAssist)
+        max_rows = pace.batches_per_run * planner.batch_size
         reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
-        feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, caching=caching)
+        feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
         if store is not None:
             self._open(store, source, recipe, reader, feeder.partial_size)
-        threads_each = -(-num_threads // replicas)
-        self._batches_ahead = (look_ahead + 1) * batches_per_run
-        serialized = graph.serialize(max_batch_size=max_rows, num_threads=threads_each)
+        exchange = Exchange(reader, store)
+        tally = Tally()
+
+        def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
+            graph = Graph(recipe, part, partial_device, final_device)
+            return Replicas(
+                graph,
+                count,
+                max_batch_size=max_rows,
+                num_threads=pace.threads_each,
+                device_id=_device_id() if graph.needs_gpu else None,
+            )
+
+        self._assistant: Assistant | None = None
+        watch = None
+        if isinstance(planner, AutoAssist):
+            features = FeatureTable(len(source), resolution=planner.resolution)
+            compute = OnDemand(source, reader, feeder, lambda: replicas_of("partial", 1), max_rows=max_rows)
+            self._assistant = Assistant(planner, features, compute)
+            watch = _watch(features)
+        self._batches_ahead = pace.batches_made
         self._engine = Engine(
-            source=source,
-            recipe=recipe,
-            planner=planner,
-            feeder=feeder,
-            store=store,
-            replicas=[
-                Replica(graph, serialized, num_threads=threads_each, device_id=device_id) for _ in range(replicas)
-            ],
+            plans=_plans(planner, self._assistant, exchange),
+            upstream=Upstream(
+                source=source,
+                recipe=recipe,
+                exchange=exchange,
+                feeder=feeder,
+                replicas=replicas_of("partial" if apart else "whole"),
+                part="partial" if apart else "whole",
+                in_flight=pace.partial_ahead if apart else pace.look_ahead,
+                admitted=pace.admitted,
+                watch=watch,
+                tally=tally,
+            ),
+            downstream=Downstream(
+                recipe=recipe,
+                exchange=exchange,
+                feeder=feeder,
+                replicas=replicas_of("final") if apart else None,
+                in_flight=pace.look_ahead,
+                pin_memory=pin_memory and final_device == "cpu",
+                tally=tally,
+            ),
             reader=reader,
-            look_ahead=look_ahead,
-            batches_per_run=batches_per_run,
-            pin_memory=pin_memory and final_device == "cpu",
+            num_batches=len(planner),
+            batches_per_run=pace.batches_per_run,
+            tally=tally,
         )
         self._with_indices = with_indices
         self._pin_memory = pin_memory
@@ -162,7 +201,7 @@ class Loader:
 
     @property
     def batches_ahead(self) -> int:
-        """Count the batches that can be ready, or nearly so, before they are asked for."""
+        """Count the batches whose images can be made, partly at least, before they are asked for."""
         return self._batches_ahead
 
     @property
@@ -192,16 +231,32 @@ class Loader:
         """Choose the epoch that the next pass serves; needed only to jump or to repeat.
 
         Raises:
-            ConfigurationError: If `epoch` is negative.
+            ConfigurationError: If `epoch` is negative, or another one than the next where an Assistant plans.
         """
         if epoch < 0:
             raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
+        upcoming = self._next.epoch + (self._pass is not None and self._pass.begun)
+        if self._assistant is not None:
+            if epoch != upcoming:
+                raise ConfigurationError(
+                    f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
+                    f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
+                )
+            return
         self._pass = None
         self._next = Position(int(epoch), 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served."""
-        return saved(self._next, self._fingerprint)
+        """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
+
+        With AutoAssist it holds the Assistant, too: 11 bytes for each row of the last `lag` batches.
+
+        Raises:
+            LoaderError: If the losses of the last batch were not observed.
+        """
+        self._check_observed("the state is taken")
+        assistant = None if self._assistant is None else self._assistant.state()
+        return saved(self._next, self._fingerprint, assistant)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
@@ -211,6 +266,45 @@ class Loader:
         """
         self._next = restored(state, self._fingerprint)
         self._pass = None
+        if self._assistant is not None:
+            self._engine.stop()
+            self._assistant.restore(state["assistant"])
+
+    def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
+        """Tell the Assistant how the model did on the batch that was served last: needed once after each batch.
+
+        Args:
+            losses: Each sample's own loss (`reduction="none"`), shape (B,), in the order of the batch.
+
+        Raises:
+            ConfigurationError: If the planner is not AutoAssist, or the losses are not one finite number a row.
+        """
+        if isinstance(losses, torch.Tensor):
+            losses = losses.detach().float().cpu().numpy()
+        self._assisting().observe(losses)
+
+    def assistant_report(self) -> AssistantReport:
+        """Return what the Assistant did so far.
+
+        Raises:
+            ConfigurationError: If the planner is not AutoAssist.
+        """
+        return self._assisting().report()
+
+    def _check_observed(self, before: str) -> None:
+        if self._assistant is not None and self._assistant.observed < self._assistant.served:
+            raise LoaderError(
+                f"the losses of each batch must be observed before {before}, but those of the last batch were not: "
+                f"call loader.observe(losses) after each batch"
+            )
+
+    def _assisting(self) -> Assistant:
+        if self._assistant is None:
+            raise ConfigurationError(
+                f"losses are for AutoAssist, but the planner is {type(self._planner).__name__}: "
+                f"pass AutoAssist(planner, lag=...) to the loader"
+            )
+        return self._assistant
 
     def stats(self) -> Stats:
         """Return what was done so far; subtract an earlier snapshot to get the difference."""
@@ -243,8 +337,11 @@ class Loader:
 
     def _serve(self) -> Batch:
         self._check_usable()
+        self._check_observed("the next one is served")
         self._engine.seek(self._next)
         served = self._engine.take()
+        if self._assistant is not None:
+            self._assistant.serve()
         self._next = self._engine.after(served.position)
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
@@ -297,12 +394,28 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         )
 
 
-def _positive(name: str, value: int | None, *, default: int) -> int:
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name} must be a positive integer or None, got {value!r}")
-    return value
+def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:
+    """Return what plans from a position on."""
+
+    def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
+        if assistant is not None:
+            assistant.rewind()
+            return numbered(iter(assistant.plan, None), start, len(planner))
+        exchange.begin(planner, start)
+        return planned(planner, start)
+
+    return plans
+
+
+def _watch(features: FeatureTable) -> Watch:
+    """Return what puts the features of each sample's version 0 into their table."""
+
+    def watch(plan: BatchPlan, rows: NDArray[np.int64], images: list[NDArray[np.uint8]]) -> None:
+        places = np.flatnonzero(plan.version[rows] == 0)
+        if len(places):
+            features.fill(plan.indices[rows[places]], [images[place] for place in places.tolist()])
+
+    return watch
 
 
 def _labels(source: Source) -> NDArray[Any]:

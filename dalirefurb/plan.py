@@ -48,6 +48,12 @@ class BatchPlan:
     keep: Mask
     evict: Indices
 
+    def read_only(self) -> BatchPlan:
+        """Forbid writing to the arrays, which nobody else may have, and return the plan."""
+        for each in fields(self):
+            getattr(self, each.name).flags.writeable = False
+        return self
+
     def __repr__(self) -> str:
         rows, misses = len(self.indices), int(self.miss.sum())
         return (

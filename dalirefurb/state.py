@@ -11,14 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from dalirefurb.errors import StateMismatchError
-from dalirefurb.exchange import Position
+from dalirefurb.runs import Position
 
 _FORMAT = 1
 
 
-def saved(position: Position, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a loader whose next batch is at `position`."""
-    return {"format": _FORMAT, "epoch": position.epoch, "batch": position.batch, "fingerprint": fingerprint}
+def saved(
+    position: Position, fingerprint: Mapping[str, Any], assistant: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the state of a loader whose next batch is at `position`, and of its Assistant, if it has one."""
+    state = {"format": _FORMAT, "epoch": position.epoch, "batch": position.batch, "fingerprint": fingerprint}
+    return state if assistant is None else {**state, "assistant": assistant}
 
 
 def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Position:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from dataclasses import dataclass, fields
 
 
@@ -14,17 +16,16 @@ class Stats:
     Attributes:
         batches: Batches made.
         samples: Rows made; hits + misses.
-        hits: Rows whose partial image came from the store.
-        misses: Rows whose partial image was computed.
+        hits: Rows whose partial image was at hand: in the store, or on its way to it.
+        misses: Rows whose partial image was computed for them.
         recomputed: Misses that the plan expected to hit: their version was not in the store.
-        repeated: Misses that the plan expected to hit: their version was being computed by a run just ahead.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
-        planning_s: Seconds of the owner thread spent planning.
-        preparing_s: Seconds of the owner thread spent drawing parameters and feeding.
-        storing_s: Seconds of the owner thread spent on the store.
-        reading_wait_s: Seconds the owner thread waited for files.
-        graph_wait_s: Seconds the owner thread waited for DALI.
+        planning_s: Seconds that the loader's threads spent planning.
+        preparing_s: Seconds that they spent drawing parameters and feeding.
+        storing_s: Seconds that they spent on the store.
+        reading_wait_s: Seconds that they waited for files.
+        graph_wait_s: Seconds that they waited for DALI.
         consumer_wait_s: Seconds the training loop waited for a batch.
     """
 
@@ -33,7 +34,6 @@ class Stats:
     hits: int = 0
     misses: int = 0
     recomputed: int = 0
-    repeated: int = 0
     stored: int = 0
     declined: int = 0
     planning_s: float = 0.0
@@ -45,3 +45,22 @@ class Stats:
 
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)})
+
+
+class Tally:
+    """Adds up what several threads do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def add(self, **increments: float) -> None:
+        """Add to fields of `Stats`, by their names."""
+        with self._lock:
+            for name, value in increments.items():
+                self._counts[name] += value  # type: ignore[assignment]
+
+    def stats(self) -> Stats:
+        """Return a snapshot."""
+        with self._lock:
+            return Stats(**self._counts)

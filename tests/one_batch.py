@@ -45,7 +45,7 @@ def serve(
         feeds |= {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
     replica = _replica(recipe)
     replica.submit(feeds)
-    return np.array(replica.collect()[0])
+    return np.array(replica.collect().as_tensor())
 
 
 def sizes(recipe: Recipe, samples: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -58,7 +58,7 @@ def sizes(recipe: Recipe, samples: Sequence[NDArray[np.uint8]]) -> tuple[NDArray
 
 @lru_cache(maxsize=4)
 def _replica(recipe: Recipe) -> Replica:
-    graph = Graph(recipe, caching=False)
+    graph = Graph(recipe, "whole")
     serialized = graph.serialize(max_batch_size=MAX_BATCH_SIZE, num_threads=1)
     return Replica(graph, serialized, num_threads=1, device_id=None)
 

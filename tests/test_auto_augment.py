@@ -102,20 +102,20 @@ def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[lis
         Pairs of operations, and the versions, by index.
     """
     image = np.zeros((SIZE, SIZE, 3), np.uint8)
-    feeder = Feeder(recipe, seed=5, entering=image.shape, caching=True)
+    feeder = Feeder(recipe, seed=5, entering=image.shape)
     cached: dict[str, NDArray[Any]] = {}
     for epoch in range(epochs):
         (plan,) = Refurbish(COUNT, batch_size=COUNT, reuse_factor=reuse_factor).epoch(epoch)
         rows = np.flatnonzero(plan.miss)
         samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE))
-        feeds = feeder.lay_out(plan, rows, samples, [None if miss else image for miss in plan.miss])
+        feeds = feeder.partial(plan.indices[rows], plan.version[rows], samples) | feeder.final(plan, [image] * COUNT)
         drawn = []
         for stage in ("auto_augment_1", "auto_augment_2"):
             computed = rows if stage in [each.name for each in recipe.partial] else np.arange(COUNT)
             for name in ("group", "matrix"):
                 values = np.asarray(feeds[f"{stage}/{name}"])
                 known = cached.setdefault(f"{stage}/{name}", np.empty_like(values))
-                known[plan.indices[computed]] = values[computed]
+                known[plan.indices[computed]] = values
             drawn.append(_keys(cached[f"{stage}/group"], cached[f"{stage}/matrix"]))
         yield list(zip(*drawn, strict=True)), plan.version[np.argsort(plan.indices)]
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Output, Recipe, rand_augment, simple
-from dalirefurb.augment.geometry import Decode, Device, RandomResizedCrop, Resize
+from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.graph import Graph, GraphError, Replica
+from dalirefurb.graph import Graph, GraphError, Part, Replica
 
 RECIPES = {
     "simple": simple(64),
@@ -29,11 +29,11 @@ RECIPES = {
 PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("part", get_args(Part))
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, caching: bool) -> None:
-    graph = Graph(RECIPES[name], caching=caching, partial_device=partial, final_device=final)
+def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, part: Part) -> None:
+    graph = Graph(RECIPES[name], part, partial, final)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         blob = graph.serialize(max_batch_size=4, num_threads=1)
@@ -42,31 +42,29 @@ def test_every_placement_serialises_without_a_warning(name: str, partial: Device
 
 
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
-def test_images_leave_on_the_final_device_and_computed_ones_on_the_host(partial: Device, final: Device) -> None:
-    graph = Graph(RECIPES["rand_augment"], caching=True, partial_device=partial, final_device=final)
-    pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
-        batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
-    )
-    pipeline.serialize()
-    assert [output.device for output in pipeline._graph_outputs] == [final, "cpu"]
+def test_images_leave_on_the_final_device_and_partial_ones_on_the_host(partial: Device, final: Device) -> None:
+    for part, device in (("partial", "cpu"), ("final", final), ("whole", final)):
+        graph = Graph(RECIPES["rand_augment"], part, partial, final)
+        pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
+            batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
+        )
+        pipeline.serialize()
+        assert [output.device for output in pipeline._graph_outputs] == [device]
 
 
 def test_a_final_part_on_the_host_after_a_partial_part_on_the_gpu_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"must be one of .*got \('gpu', 'cpu'\)"):
-        Graph(RECIPES["simple"], caching=True, partial_device="gpu", final_device="cpu")
+        Graph(RECIPES["simple"], "whole", "gpu", "cpu")
 
 
 def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None:
-    graph = Graph(Recipe([], Output(8), split=0), caching=True)
+    graph = Graph(Recipe([HorizontalFlip()], Output(8), split=0), "whole")
     replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=1), num_threads=1, device_id=None)
     image = np.zeros((8, 8, 3), np.uint8)
-    empty = np.zeros((0, 0, 3), np.uint8)
-    with pytest.raises(LoaderError, match=r"same length.*'sample': 1.*'hit': 2"):
-        replica.submit({"sample": [image], "hit": np.array([True, False]), "cached": [image]})
-    replica.submit({"sample": [empty, image], "hit": np.array([True, False]), "cached": [image, empty]})
-    final, computed = replica.collect()
-    assert final.shape() == [2, 3, 8, 8]
-    assert len(computed) == 1
+    with pytest.raises(LoaderError, match=r"same length.*'sample': 1.*'flip/mirror': 2"):
+        replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
+    replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
+    assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
 
 
 def test_the_operators_own_message_and_row_are_found_in_dalis() -> None:

@@ -400,9 +400,9 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
     [
         ({"planner": Standard(13, batch_size=4)}, "13 and 14"),
         ({"recipe": simple(SIZE, raw=True)}, "starts from arrays, but the source gives encoded images"),
-        ({"replicas": 0}, "replicas must be a positive integer or None, got 0"),
-        ({"num_threads": True}, "num_threads must be a positive integer"),
-        ({"look_ahead": -1}, "look_ahead must be a positive integer"),
+        ({"replicas": 0}, "replicas must be an int of at least 1, got 0: pass a positive number, or None"),
+        ({"num_threads": True}, "num_threads must be an int of at least 1"),
+        ({"look_ahead": -1}, "look_ahead must be an int of at least 1"),
         ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),
         ({"partial_device": "tpu"}, "must be one of"),
     ],
@@ -460,14 +460,14 @@ def test_files_are_read_by_reading_threads_only(folder: ImageFolder, monkeypatch
     assert all(name.startswith("dalirefurb-read") for name in readers)
 
 
-def test_an_error_leaves_no_owner_thread_once_the_loader_is_closed(tmp_path: Path) -> None:
+def test_an_error_leaves_no_thread_once_the_loader_is_closed(tmp_path: Path) -> None:
     source = ImageFolder(write_folder(tmp_path, num_samples=8))
     next(tmp_path.rglob("003.jpg")).unlink()
     loader = Loader(source, simple(SIZE), Standard(8, batch_size=4))
     with pytest.raises(SampleError):
         list(loader)
     loader.close()
-    assert "dalirefurb-owner" not in loader_threads()
+    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
 
 
 def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
@@ -475,10 +475,10 @@ def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
     next(iter(loader))
     assert loader_threads()
     loader.close()
-    assert not [name for name in loader_threads() if name == "dalirefurb-owner"]
+    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
 
 
-def test_a_loader_collected_in_the_middle_of_an_epoch_leaves_no_owner_thread(folder: ImageFolder) -> None:
+def test_a_loader_collected_in_the_middle_of_an_epoch_leaves_no_thread(folder: ImageFolder) -> None:
     loader = make(folder)
     iterator = iter(loader)
     next(iterator)
@@ -486,7 +486,7 @@ def test_a_loader_collected_in_the_middle_of_an_epoch_leaves_no_owner_thread(fol
     del loader, iterator
     gc.collect()
     assert gone() is None
-    assert "dalirefurb-owner" not in loader_threads()
+    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
 
 
 def test_file_list_and_multi_label_targets_are_served(folder: ImageFolder, tmp_path: Path) -> None:

@@ -301,10 +301,9 @@ def test_arrays_of_another_size_than_the_recipes_are_refused():
         )
 
 
-@pytest.mark.parametrize("caching", [False, True])
-@pytest.mark.parametrize("split", [0, 1])
-def test_dalis_own_random_operators_are_refused_by_name(split, caching):
-    graph = Graph(Recipe([Custom(noisy, "noisy")], Output(32), split), caching=caching)
+@pytest.mark.parametrize(("part", "split"), [("final", 0), ("partial", 1), ("whole", 0)])
+def test_dalis_own_random_operators_are_refused_by_name(part, split):
+    graph = Graph(Recipe([Custom(noisy, "noisy")], Output(32), split), part)
     with pytest.raises(ConfigurationError, match=r"DALI's random operator 'noise__Gaussian'.*in a Stage of your own"):
         graph.serialize(max_batch_size=4, num_threads=1)
 

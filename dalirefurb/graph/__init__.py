@@ -1,8 +1,8 @@
-"""The DALI pipelines: one that refurbishes, and small ones that look at encoded samples."""
+"""The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
-from dalirefurb.graph.description import Feed, Graph, Input, final_part, partial_part
+from dalirefurb.graph.description import Feed, Graph, Input, Part, final_part, partial_part
 from dalirefurb.graph.headers import HeaderReader, first_undecodable
-from dalirefurb.graph.replica import GraphError, Replica, versions
+from dalirefurb.graph.replica import GraphError, Replica, Replicas, versions, views
 
 __all__ = [
     "Feed",
@@ -10,9 +10,12 @@ __all__ = [
     "GraphError",
     "HeaderReader",
     "Input",
+    "Part",
     "Replica",
+    "Replicas",
     "final_part",
     "first_undecodable",
     "partial_part",
     "versions",
+    "views",
 ]

@@ -1,19 +1,18 @@
-"""Where do hits and misses meet? In one DALI pipeline.
+"""What does DALI do to a batch? Its two parts are pipelines of their own, and hits and misses meet between them.
 
-    hit ───────────────┐
-    cached images ─────┤ if hit:  cached
-    encoded samples ───┤ else:    partial(encoded) ─┬─▶ computed partial images, misses only
-    parameters ────────┘                            └─▶ final(...) ─▶ output ─▶ images
+    samples, misses only ─▶ partial graph ─▶ computed partial images ─┬─▶ final graph ─▶ images
+    parameters ───────────────┘                cached ones, the hits ─┘       │
+                                               parameters ────────────────────┘
 
-Every input is fed by name. All random choices are among the inputs, so the pipeline is a pure function of what it is
-fed, and any number of copies of it (`Replica`) serve the same tensors.
+Where nothing is cached, one pipeline does both parts. Every input is fed by name. All random choices are among the
+inputs, so a pipeline is a pure function of what it is fed, and any number of copies of it (`Replica`) make the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
@@ -26,6 +25,9 @@ from dalirefurb.recipe import Output, Recipe
 
 Feed = NDArray[Any] | Sequence[NDArray[Any]]
 """One input of one batch: a dense array with a row per sample, or a list of arrays."""
+
+Part = Literal["partial", "final", "whole"]
+"""Which part of a recipe a graph does; "whole": both."""
 
 _DTYPES = {
     "bool": types.DALIDataType.BOOL,
@@ -41,7 +43,7 @@ class Input:
     """One named external source.
 
     Attributes:
-        name: "hit", "sample", "cached" or "<stage>/<parameter>".
+        name: "sample", "partial" (a partial image) or "<stage>/<parameter>".
         dtype: As NumPy names it.
         ndim: Of one sample.
         layout: DALI's, such as "HWC".
@@ -70,13 +72,14 @@ class Graph:
 
     Attributes:
         recipe: What is done to a sample.
-        caching: Whether cached images can enter and computed ones leave. Without it every sample is a miss.
-        partial_device: Where the partial part runs.
+        part: What of it this pipeline does.
+        partial_device: Where the partial part runs. Partial images leave the partial graph, and enter the final one,
+            on the host.
         final_device: Where the final part runs; "cpu" only if the partial part is on the CPU too.
     """
 
     recipe: Recipe
-    caching: bool
+    part: Part
     partial_device: Device = "cpu"
     final_device: Device = "cpu"
 
@@ -90,21 +93,23 @@ class Graph:
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether any part runs on the GPU."""
-        return self.final_device == "gpu"
+        """Whether any of it runs on the GPU."""
+        return (self.partial_device if self.part == "partial" else self.final_device) == "gpu"
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         """Everything to feed for one batch."""
-        encoded = self.recipe.encoded
-        sample = Input("sample", "uint8", 1) if encoded else Input("sample", "uint8", 3, "HWC")
-        cache = (Input("hit", "bool", 0), Input("cached", "uint8", 3, "HWC")) if self.caching else ()
+        if self.part == "final":
+            entering = Input("partial", "uint8", 3, "HWC")
+        else:
+            entering = Input("sample", "uint8", 1) if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
+        stages = {"partial": self.recipe.partial, "final": self.recipe.final, "whole": self.recipe.stages}[self.part]
         parameters = (
             Input(f"{stage.name}/{name}", parameter.dtype, len(parameter.shape))
-            for stage in self.recipe.stages
+            for stage in stages
             for name, parameter in stage.parameters.items()
         )
-        return (sample, *cache, *parameters)
+        return (entering, *parameters)
 
     def serialize(self, *, max_batch_size: int, num_threads: int) -> bytes:
         """Trace the graph; works without a GPU also where the graph needs one.
@@ -124,22 +129,15 @@ class Graph:
                 )
         return blob
 
-    def _trace(self) -> tuple[Node, ...]:
+    def _trace(self) -> Node:
         nodes = {declared.name: declared.node() for declared in self.inputs}
-        if not self.caching:
-            images = partial_part(self.recipe, nodes, self.partial_device)
-            return (final_part(self.recipe, self._on_final_device(images), nodes),)
-        hit, cached = nodes["hit"], nodes["cached"]
-        if hit:
-            images = cached if self.partial_device == "cpu" else cached.gpu()
-        else:
-            images = partial_part(self.recipe, nodes, self.partial_device)
-        _, computed = fn._conditional.split(images, predicate=hit)  # type: ignore[attr-defined]
-        outputs = final_part(self.recipe, self._on_final_device(images), nodes)
-        return outputs, computed if self.partial_device == "cpu" else computed.cpu()
-
-    def _on_final_device(self, images: Node) -> Node:
-        return images.gpu() if self.final_device != self.partial_device else images
+        device = "cpu" if self.part == "final" else self.partial_device
+        images = nodes["partial"] if self.part == "final" else partial_part(self.recipe, nodes, device)
+        if self.part == "partial":
+            return images.cpu() if device == "gpu" else images
+        if device != self.final_device:
+            images = images.gpu()
+        return final_part(self.recipe, images, nodes)
 
 
 def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:

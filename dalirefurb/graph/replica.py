@@ -29,7 +29,6 @@ class Replica:
 
     def __init__(self, graph: Graph, serialized: bytes, *, num_threads: int, device_id: int | None) -> None:
         self._inputs = graph.inputs
-        self._caching = graph.caching
         self._rebuild: Callable[[], Pipeline] = lambda: Pipeline.deserialize(
             serialized,
             num_threads=num_threads,
@@ -60,12 +59,11 @@ class Replica:
         self._pipeline.schedule_run()
         self._fed.append(tensors)
 
-    def collect(self) -> tuple[Any, list[NDArray[np.uint8]]]:
+    def collect(self) -> Any:
         """Wait for the oldest batch.
 
         Returns:
-            The final images as a DALI tensor (owning its memory), and the computed partial images, HWC uint8, misses
-            only, in order; they are views of one buffer, to be copied by whoever keeps them.
+            The images as a DALI tensor list, which owns its memory.
 
         Raises:
             GraphError: If an operator failed; that batch is lost, the replica goes on.
@@ -74,14 +72,13 @@ class Replica:
             raise LoaderError("a batch must be submitted before it is collected")
         fed = self._fed.popleft()
         try:
-            outputs = self._pipeline.share_outputs()
+            (images,) = self._pipeline.share_outputs()
             self._pipeline.release_outputs()
-            images = outputs[0].as_tensor()
         except RuntimeError as error:
             raise GraphError(str(error)) from error
         finally:
             fed.clear()
-        return images, _views(outputs[1]) if self._caching else []
+        return images
 
     def restart(self) -> None:
         """Forget all batches in flight. The pipeline is built anew when it is needed."""
@@ -89,8 +86,46 @@ class Replica:
         self._fed.clear()
 
 
-def _views(images: Any) -> list[NDArray[np.uint8]]:
-    """View each image of a list in place; one array's rows where all have one shape, since that is ten times faster."""
+class Replicas:
+    """Several copies of a graph that take batches in turn. What `Replica` says of one holds for all.
+
+    A pipeline runs one operator at a time, so several threads of one pipeline wait for each other, several pipelines
+    do not.
+    """
+
+    def __init__(
+        self, graph: Graph, count: int, *, max_batch_size: int, num_threads: int, device_id: int | None
+    ) -> None:
+        serialized = graph.serialize(max_batch_size=max_batch_size, num_threads=num_threads)
+        self._replicas = [
+            Replica(graph, serialized, num_threads=num_threads, device_id=device_id) for _ in range(count)
+        ]
+        self._turn = 0
+        self._running: deque[Replica] = deque()
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Start one batch on the next replica."""
+        replica = self._replicas[self._turn]
+        replica.submit(feeds)
+        self._turn = (self._turn + 1) % len(self._replicas)
+        self._running.append(replica)
+
+    def collect(self) -> Any:
+        """Wait for the oldest batch; see `Replica.collect`."""
+        return self._running.popleft().collect()
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
+        self._running.clear()
+        for replica in self._replicas:
+            replica.restart()
+
+
+def views(images: Any) -> list[NDArray[np.uint8]]:
+    """View each image of a list in place; one array's rows where all have one shape, since that is ten times faster.
+
+    A view keeps the whole list in memory: whoever wants an image for long copies it.
+    """
     if len(images) and images.is_dense_tensor():
         return list(np.asarray(images.as_tensor()))
     return [np.asarray(image) for image in images]
@@ -100,15 +135,7 @@ def _tensors(feed: Feed, declared: Input) -> TensorListCPU | list[TensorCPU]:
     """Wrap arrays without copying; `feed_input` would look at each much longer than at DALI's own type."""
     if isinstance(feed, np.ndarray):
         return TensorListCPU(feed, declared.layout)
-    empty: TensorCPU | None = None
-    tensors = []
-    for sample in feed:
-        if sample.size:
-            tensors.append(TensorCPU(sample, declared.layout))
-            continue
-        empty = empty or TensorCPU(sample, declared.layout)
-        tensors.append(empty)
-    return tensors
+    return [TensorCPU(sample, declared.layout) for sample in feed]
 
 
 class GraphError(Exception):

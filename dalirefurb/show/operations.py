@@ -129,7 +129,7 @@ def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.
     count, sides = len(choice.operations), np.full(len(choice.operations), size)
     threads = len(os.sched_getaffinity(0))
     recipe = Recipe((layer,), Output(size), split=0)
-    graph = Graph(recipe, caching=False)
+    graph = Graph(recipe, "whole")
     replica = Replica(
         graph, graph.serialize(max_batch_size=count, num_threads=threads), num_threads=threads, device_id=None
     )
@@ -137,8 +137,7 @@ def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.
     replica.submit(
         {"sample": [picture] * count, **{f"{layer.name}/{name}": values for name, values in parameters.items()}}
     )
-    images, _ = replica.collect()
-    return levels(recipe.output, np.asarray(images))
+    return levels(recipe.output, np.asarray(replica.collect().as_tensor()))
 
 
 def _unit(operation: Operation) -> tuple[str, Callable[[float], str]]:

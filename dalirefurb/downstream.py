@@ -1,0 +1,173 @@
+"""Who makes final images? The second of the loader's two threads: it finishes runs, hands over, settles the store.
+
+the first thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
+                    draw, feed the    final images    settle the store
+                    final graph
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.dlpack
+from numpy.typing import NDArray
+
+from dalirefurb.errors import LoaderError
+from dalirefurb.exchange import Exchange, Ticket
+from dalirefurb.feeds import Feeder
+from dalirefurb.graph import GraphError, Replicas
+from dalirefurb.handover import Handover, Stopped
+from dalirefurb.recipe import Recipe
+from dalirefurb.runs import Position
+from dalirefurb.stats import Tally
+from dalirefurb.upstream import failed_in_graph, names
+
+
+@dataclass(frozen=True)
+class Served:
+    """One batch as the training loop gets it.
+
+    Attributes:
+        position: Which batch it is.
+        images: (B, 3, H, W) float32 or float16, on the final part's device.
+        indices: Sample indices in serving order, (B,).
+    """
+
+    position: Position
+    images: torch.Tensor
+    indices: NDArray[np.int64]
+
+
+class Downstream:
+    """Turns tickets into batches.
+
+    Args:
+        recipe: Whose final part is done.
+        exchange: Settles the store.
+        feeder: Lays out the graph's inputs.
+        replicas: Of the final graph; None where images are ready already.
+        in_flight: Runs that are begun, finished ones included, before the training loop takes them.
+        pin_memory: Whether images are copied into pinned memory.
+        tally: Counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        exchange: Exchange,
+        feeder: Feeder,
+        replicas: Replicas | None,
+        in_flight: int,
+        pin_memory: bool,
+        tally: Tally,
+    ) -> None:
+        self._recipe = recipe
+        self._exchange = exchange
+        self._feeder = feeder
+        self._replicas = replicas
+        self._in_flight = in_flight
+        self._pin_memory = pin_memory
+        self._tally = tally
+
+    def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
+        """Make batches until stopped, or until a ticket is an error: it follows the batches before it."""
+        running: deque[Ticket] = deque()
+        try:
+            while True:
+                self._fill(tickets, running, batches)
+                self._finish(running, batches)
+        except Stopped:
+            pass
+        except BaseException as error:  # Whatever happened belongs to the training loop.
+            batches.fail(error)
+        finally:
+            if self._replicas is not None:
+                self._replicas.restart()
+            for ticket in running:
+                self._exchange.abandon(ticket)
+
+    def _fill(self, tickets: Handover[Ticket], running: deque[Ticket], batches: Handover[Served]) -> None:
+        """Submit what is there, and at least one run."""
+        try:
+            while not running or (len(running) < self._in_flight and len(tickets)):
+                ticket = tickets.take()
+                try:
+                    self._submit(ticket)
+                except BaseException:
+                    self._exchange.abandon(ticket)
+                    raise
+                running.append(ticket)
+        except Stopped:
+            raise
+        except Exception:
+            while running:
+                self._finish(running, batches)
+            raise
+
+    def _submit(self, ticket: Ticket) -> None:
+        if self._replicas is None:
+            return
+        began = time.perf_counter()
+        self._replicas.submit(self._feeder.final(ticket.plan, ticket.partial_images()))
+        self._tally.add(preparing_s=time.perf_counter() - began)
+
+    def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:
+        """Hand the oldest run over, then bring the store to where the plan wants it."""
+        ticket = running[0]
+        began = time.perf_counter()
+        try:
+            images = ticket.images if self._replicas is None else self._replicas.collect()
+            tensor = images.as_tensor()
+        except (GraphError, RuntimeError) as error:
+            reason = error.reason if isinstance(error, GraphError) else str(error)
+            raise failed_in_graph(ticket, reason) from error
+        ticket.images = None
+        self._check(tensor)
+        count, computed = len(ticket.plan.indices), len(ticket.rows)
+        self._tally.add(
+            batches=len(ticket.run.plans),
+            samples=count,
+            hits=count - computed,
+            misses=computed,
+            recomputed=int((~ticket.plan.miss[ticket.rows]).sum()),
+            graph_wait_s=time.perf_counter() - began,
+        )
+        self._hand_over(ticket, self._tensor(tensor), batches)
+        began = time.perf_counter()
+        stored = self._exchange.settle(ticket)
+        running.popleft()
+        self._tally.add(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
+
+    def _check(self, images: Any) -> None:
+        """Refuse what a stage made of another size than it declares."""
+        size = self._recipe.output.size
+        sides = images.shape()[1:3] if self._recipe.output.channels_last else images.shape()[2:]
+        if sides != [size, size]:
+            raise LoaderError(
+                f"the last stage must leave images of the output's size {size} x {size}, got "
+                f"{' x '.join(map(str, sides))}; one of the stages ({names(self._recipe.stages)}) "
+                f"makes another size than it declares"
+            )
+
+    def _tensor(self, images: Any) -> torch.Tensor:
+        """View a run's images as the training loop wants them, or copy them into pinned memory."""
+        tensor = torch.utils.dlpack.from_dlpack(images)
+        if self._recipe.output.channels_last:
+            tensor = tensor.permute(0, 3, 1, 2)
+        return tensor.pin_memory() if self._pin_memory else tensor
+
+    def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
+        """Part a run into its batches, views of its images, once the batches before it are taken."""
+        epoch, first = ticket.position
+        served, start = [], 0
+        for batch, plan in enumerate(ticket.run.plans, first):
+            stop = start + len(plan.indices)
+            served.append(Served(Position(epoch, batch), images[start:stop], plan.indices))
+            start = stop
+        batches.put(served)

@@ -1,0 +1,108 @@
+"""How many copies of the pipelines work, and how far ahead? Set once, from what the user says and the plan allows.
+
+planned, files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
+     admitted          partial_ahead     READY     look_ahead        1          runs at a time, at most
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from dalirefurb.autoassist import AutoAssist
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import Planner, integer
+
+READY = 2
+"""Runs whose partial images wait for the final part, at most."""
+
+_MAX_REPLICAS = 8
+_FINAL_RUNS = 3
+_PARTIAL_RUNS = 2
+_ROWS_PER_RUN = 256
+_ADMITTED = 8
+_ADMITTED_WITH_LAG = 2
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Numbers of copies and of runs.
+
+    Attributes:
+        replicas: Of each part's pipeline.
+        threads_each: CPU threads of each replica.
+        batches_per_run: Batches that run together, at most.
+        look_ahead: Runs of the final part, finished ones included.
+        partial_ahead: Runs of the partial part.
+        admitted: Runs that are planned, and whose files are read, beyond these.
+    """
+
+    replicas: int
+    threads_each: int
+    batches_per_run: int
+    look_ahead: int
+    admitted: int
+
+    @property
+    def partial_ahead(self) -> int:
+        """Runs of the partial part at a time: two per replica, and no more than of the final part."""
+        return min(self.look_ahead, _PARTIAL_RUNS * self.replicas)
+
+    @property
+    def batches_made(self) -> int:
+        """Batches whose images can be made, partly at least, before they are asked for."""
+        return (self.partial_ahead + READY + self.look_ahead + 1) * self.batches_per_run
+
+    @property
+    def batches_planned(self) -> int:
+        """Batches that can be planned before they are asked for."""
+        return self.batches_made + self.admitted * self.batches_per_run
+
+
+def set_pace(
+    planner: Planner,
+    *,
+    num_threads: int | None,
+    replicas: int | None,
+    look_ahead: int | None,
+    batches_per_run: int | None,
+) -> Pace:
+    """Fill in what is None; for the arguments see `Loader`.
+
+    Raises:
+        ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
+    """
+    num_threads = _positive("num_threads", num_threads, default=len(os.sched_getaffinity(0)))
+    replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
+    pace = Pace(
+        replicas=replicas,
+        threads_each=-(-num_threads // replicas),
+        batches_per_run=_positive("batches_per_run", batches_per_run, default=1),
+        look_ahead=_positive("look_ahead", look_ahead, default=_FINAL_RUNS * replicas),
+        admitted=_ADMITTED,
+    )
+    if isinstance(planner, AutoAssist):
+        return _within_lag(replace(pace, admitted=_ADMITTED_WITH_LAG), planner.lag, adjustable=look_ahead is None)
+    if batches_per_run is None:
+        # Runs ahead do not span more than half an epoch: of a short one, several would be made in vain.
+        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // (2 * pace.look_ahead + 4))
+        pace = replace(pace, batches_per_run=max(1, fitting))
+    return pace
+
+
+def _within_lag(pace: Pace, lag: int, *, adjustable: bool) -> Pace:
+    """Plan no batch before the losses that it depends on are there."""
+    while adjustable and pace.look_ahead > 1 and pace.batches_planned >= lag:
+        pace = replace(pace, look_ahead=pace.look_ahead - 1)
+    if pace.batches_planned >= lag:
+        least = replace(pace, look_ahead=1, batches_per_run=1).batches_planned + 1
+        raise ConfigurationError(
+            f"lag must exceed the batches that are planned ahead, got lag={lag} and {pace.batches_planned} batches: "
+            f"pass AutoAssist(..., lag={pace.batches_planned + 1}), or a smaller look_ahead or batches_per_run "
+            f"(lag={least} is the least for look_ahead=1, batches_per_run=1)"
+        )
+    return pace
+
+
+def _positive(name: str, value: int | None, *, default: int) -> int:
+    return default if value is None else integer(name, value, 1, None, "pass a positive number, or None")

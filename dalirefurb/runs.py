@@ -1,0 +1,72 @@
+"""Which batches go through the graphs together? Small ones several at a time.
+
+A run costs milliseconds however few its rows are. What is served does not depend on which rows run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+from dalirefurb.plan import BatchPlan, Planner
+
+
+class Position(NamedTuple):
+    """A place in the stream of batches."""
+
+    epoch: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive batches of one epoch.
+
+    Attributes:
+        position: Which batch is the first.
+        plans: The batches.
+    """
+
+    position: Position
+    plans: list[BatchPlan]
+
+    def one_by_one(self) -> Iterator[Run]:
+        """Part it into runs of one batch."""
+        epoch, first = self.position
+        return (Run(Position(epoch, batch), [plan]) for batch, plan in enumerate(self.plans, first))
+
+
+def planned(planner: Planner, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
+    """Yield plans from `start` on, epoch after epoch, without end."""
+    epoch, first = start
+    while True:
+        for batch, plan in enumerate(islice(planner.epoch(epoch), first, None), first):
+            yield Position(epoch, batch), plan
+        epoch, first = epoch + 1, 0
+
+
+def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> Iterator[tuple[Position, BatchPlan]]:
+    """Say where in the stream plans are: from `start` on, `num_batches` an epoch."""
+    epoch, batch = start
+    for plan in plans:
+        yield Position(epoch, batch), plan
+        epoch, batch = (epoch, batch + 1) if batch + 1 < num_batches else (epoch + 1, 0)
+
+
+def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int) -> Iterator[Run]:
+    """Put at most so many batches into one run."""
+    run: Run | None = None
+    for position, plan in plans:
+        if run is not None and position.epoch != run.position.epoch:
+            yield run
+            run = None
+        if run is None:
+            run = Run(position, [])
+        run.plans.append(plan)
+        if len(run.plans) == batches_per_run:
+            yield run
+            run = None
+    if run is not None:
+        yield run

@@ -1,0 +1,231 @@
+"""Who computes partial images? The first of the loader's two threads: it plans, leases, reads and computes.
+
+    plans ─▶ admit ────────────▶ submit ─────────▶ collect ─────────▶ the second thread
+             lease hits,          draw, feed the    partial images
+             read misses          partial graph
+
+Runs pass every step in plan order. Where nothing is cached the graph does both parts, and the images are ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import wait
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Stage
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.exchange import Exchange, Ticket
+from dalirefurb.feeds import Feeder
+from dalirefurb.graph import GraphError, Part, Replicas, first_undecodable, views
+from dalirefurb.handover import Handover, Stopped
+from dalirefurb.plan import BatchPlan
+from dalirefurb.reader import Samples
+from dalirefurb.recipe import Recipe
+from dalirefurb.runs import Run
+from dalirefurb.source import Source
+from dalirefurb.stats import Tally
+
+_POLL_S = 1.0
+_READ_AHEAD = 2
+
+Watch = Callable[[BatchPlan, NDArray[np.int64], list[NDArray[np.uint8]]], None]
+"""Looks at computed partial images: a plan, the rows of it that were computed, and their images."""
+
+
+class Upstream:
+    """Turns runs into tickets whose partial images are there.
+
+    Args:
+        source: Named in errors.
+        recipe: Whose partial part is computed.
+        exchange: Says what is to be computed.
+        feeder: Lays out the graph's inputs.
+        replicas: Of the partial graph, or of one that does both parts.
+        part: Which of these.
+        in_flight: Runs that the replicas are given at a time.
+        admitted: Runs beyond these that are planned, so that their files are read, at most.
+        watch: Is shown what is computed.
+        tally: Counts.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: Source,
+        recipe: Recipe,
+        exchange: Exchange,
+        feeder: Feeder,
+        replicas: Replicas,
+        part: Part,
+        in_flight: int,
+        admitted: int,
+        watch: Watch | None,
+        tally: Tally,
+    ) -> None:
+        self._source = source
+        self._recipe = recipe
+        self._exchange = exchange
+        self._feeder = feeder
+        self._replicas = replicas
+        self._part = part
+        self._in_flight = in_flight
+        self._admitted = admitted
+        self._watch = watch
+        self._tally = tally
+
+    def abandon(self, ticket: Ticket) -> None:
+        """Forget a run that nobody took."""
+        self._exchange.abandon(ticket)
+
+    def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
+        """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
+
+        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one.
+        """
+        try:
+            failed = self._carry_out(runs, tickets)
+            if failed:
+                again = chain.from_iterable(run.one_by_one() for run in failed)
+                self._carry_out(chain(again, runs), tickets)
+        except Stopped:
+            pass
+        except BaseException as error:  # Whatever happened belongs to the training loop.
+            tickets.fail(error)
+
+    def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> list[Run]:
+        """Make tickets without end; return the runs that were begun in vain if one of several batches fails."""
+        admitted: deque[Ticket] = deque()
+        running: deque[Ticket] = deque()
+        try:
+            while True:
+                self._fill(runs, admitted, running, tickets)
+                self._pass_on(running, tickets)
+        except Stopped:
+            raise
+        except Exception:
+            failed = [ticket.run for ticket in (*running, *admitted)]
+            if not failed or len(failed[0].plans) == 1:
+                raise
+            return failed
+        finally:
+            self._replicas.restart()
+            for ticket in (*running, *admitted):
+                self._exchange.abandon(ticket)
+
+    def _fill(
+        self, runs: Iterator[Run], admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
+    ) -> None:
+        """Admit and submit as much as may be ahead. An error waits until the runs before it are through."""
+        try:
+            while len(admitted) < self._admitted and _reads(admitted) < _READ_AHEAD + self._in_flight - len(running):
+                admitted.append(self._admit(runs))
+            while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
+                self._submit(admitted[0], tickets)
+                running.append(admitted.popleft())
+        except Stopped:
+            raise
+        except Exception:
+            while running:
+                self._pass_on(running, tickets)
+            raise
+
+    def _admit(self, runs: Iterator[Run]) -> Ticket:
+        began = time.perf_counter()
+        run = next(runs)
+        planned = time.perf_counter()
+        ticket = self._exchange.admit(run)
+        self._tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
+        return ticket
+
+    def _submit(self, ticket: Ticket, tickets: Handover[Ticket]) -> None:
+        """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
+        if not len(ticket.rows):
+            return
+        samples = self._samples(ticket, tickets)
+        began = time.perf_counter()
+        plan, rows = ticket.plan, ticket.rows
+        if self._part == "whole":
+            feeds = self._feeder.whole(plan, samples)
+        else:
+            feeds = self._feeder.partial(plan.indices[rows], plan.version[rows], samples)
+        self._replicas.submit(feeds)
+        self._tally.add(preparing_s=time.perf_counter() - began)
+
+    def _samples(self, ticket: Ticket, tickets: Handover[Ticket]) -> Samples:
+        """Wait for the files of a run."""
+        began = time.perf_counter()
+        while not ticket.reading.done():
+            wait([ticket.reading], timeout=_POLL_S)
+            if tickets.stopping:
+                raise Stopped
+        self._tally.add(reading_wait_s=time.perf_counter() - began)
+        return ticket.reading.result()
+
+    def _pass_on(self, running: deque[Ticket], tickets: Handover[Ticket]) -> None:
+        """Let the oldest run go on, once it is computed; until somebody has it, it is among those to be abandoned."""
+        self._collect(running[0])
+        tickets.put([running[0]])
+        running.popleft()
+
+    def _collect(self, ticket: Ticket) -> None:
+        """Wait until what a run needs is computed."""
+        if not len(ticket.rows):
+            return
+        began = time.perf_counter()
+        try:
+            images = self._replicas.collect()
+        except GraphError as error:
+            raise self._explain(ticket, error) from error
+        self._tally.add(graph_wait_s=time.perf_counter() - began)
+        if self._part == "whole":
+            ticket.images = images
+            return
+        computed = self._checked(views(images))
+        ticket.computed.images = computed
+        if self._watch is not None:
+            self._watch(ticket.plan, ticket.rows, computed)
+
+    def _checked(self, images: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """Refuse what a stage made of another size or type than it declares."""
+        expected = self._feeder.partial_size
+        for image in images:
+            right_size = expected is None or image.shape[:2] == expected
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not right_size:
+                raise LoaderError(
+                    f"the partial part must leave uint8 images of shape {(*(expected or ('H', 'W')), 3)}, got "
+                    f"{image.dtype} of {image.shape}; one of its stages ({names(self._recipe.partial)}) makes "
+                    f"another size or type than it declares"
+                )
+        return images
+
+    def _explain(self, ticket: Ticket, error: GraphError) -> DalirefurbError:
+        """Name the sample that made the graph fail, if one did."""
+        row, reason = error.row, error.reason
+        if self._recipe.encoded and row is None:
+            row, reason = first_undecodable(ticket.reading.result().data) or (None, reason)
+        if row is None:
+            return failed_in_graph(ticket, reason)
+        index = int(ticket.plan.indices[ticket.rows[row]])
+        return SampleError(index, self._source.name(index), f"decoding failed ({reason})")
+
+
+def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:
+    """Say which batch failed."""
+    epoch, batch = ticket.position
+    return LoaderError(f"batch {batch} of epoch {epoch} failed in the graph: {reason}")
+
+
+def names(stages: tuple[Stage, ...]) -> str:
+    """List the names of stages."""
+    return ", ".join(stage.name for stage in stages)
+
+
+def _reads(admitted: Iterable[Ticket]) -> int:
+    """Count the runs for which something is read."""
+    return sum(len(ticket.rows) > 0 for ticket in admitted)

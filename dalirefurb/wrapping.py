@@ -1,0 +1,44 @@
+"""What do planners have in common that decide over the plans of another planner? Its arguments, but for shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import Planner
+
+
+@dataclass(frozen=True)
+class Wrapping(Planner):
+    """Takes the arguments of every planner from an inner one, which has one shard and wraps none itself.
+
+    Attributes:
+        planner: The inner planner.
+    """
+
+    num_samples: int = field(init=False, repr=False)
+    batch_size: int = field(init=False, repr=False)
+    seed: int = field(init=False, repr=False)
+    shards: int = field(init=False, repr=False)
+    drop_last: bool = field(init=False, repr=False)
+    planner: Planner
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.planner, Planner) or isinstance(self.planner, Wrapping):
+            raise ConfigurationError(
+                f"planner must be a planner that is not made of another one, got {self.planner!r}: "
+                f"pass Standard(...) or Refurbish(...)"
+            )
+        for inherited in fields(Planner):
+            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
+        super().__post_init__()
+        if self.shards != 1:
+            raise ConfigurationError(
+                f"shards must be 1 in the planner of {type(self).__name__}, got shards={self.shards}: pass one with "
+                f"shards=1"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the plans, as JSON values."""
+        return {**super().fingerprint(), "planner": type(self).__name__, "inner": self.planner.fingerprint()}

@@ -1,0 +1,227 @@
+"""AutoAssist through the real loader: what is served depends on the losses, and on nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import AutoAssist, ImageFolder, Loader, MemoryStore, Refurbish, Standard, rand_augment, simple
+from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.plan import Planner
+from dalirefurb.recipe import Recipe
+from tests.pictures import write_folder
+from tests.test_bit_identity import STORES, Batches, Meddle, assert_same, leave_alone
+
+SIZE = 32
+NUM_SAMPLES = 23
+BATCHES = 24
+STANDARD = Standard(NUM_SAMPLES, batch_size=4, seed=7)
+REFURBISH = Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=3, seed=7)
+LAG = 9
+
+CASES: dict[str, tuple[Recipe, Planner]] = {
+    "standard": (simple(SIZE), STANDARD),
+    "refurbished": (simple(SIZE), REFURBISH),
+    "refurbished, two layers": (rand_augment(SIZE), REFURBISH),
+}
+
+
+def assist(planner: Planner, **changes: Any) -> AutoAssist:
+    return AutoAssist(planner, **{"lag": LAG, "accuracy_momentum": 0.5, **changes})
+
+
+def losses_of(images: torch.Tensor) -> torch.Tensor:
+    """Bright images are hard."""
+    return images.mean(dim=(1, 2, 3)) + 3
+
+
+class CountingFolder(ImageFolder):
+    """Counts what is read."""
+
+    reads = 0
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        self.reads += len(indices)
+        return super().read(indices)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES)
+    return root
+
+
+@pytest.fixture(scope="module")
+def source(root: Path) -> ImageFolder:
+    return ImageFolder(root)
+
+
+def batches_of(loader: Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Serve epoch after epoch, and observe losses."""
+    while True:
+        for images, labels in loader:
+            loader.observe(losses_of(images))
+            yield images.clone(), labels
+
+
+def serve(
+    source: ImageFolder,
+    recipe: Recipe,
+    planner: AutoAssist,
+    store: MemoryStore | None = None,
+    *,
+    meddle: Meddle = leave_alone,
+    **pace: int,
+) -> Batches:
+    served = []
+    with Loader(source, recipe, planner, store, **pace) as loader:
+        for number, batch in enumerate(islice(batches_of(loader), BATCHES)):
+            served.append(batch)
+            if store is not None:
+                meddle(store, number % len(planner))
+        report = loader.assistant_report()
+    assert report.accepted == 4 * BATCHES < report.candidates
+    return served
+
+
+@pytest.fixture(scope="module")
+def plain(source: ImageFolder) -> dict[str, Batches]:
+    """What is served without a store, by one replica with one thread."""
+    return {
+        name: serve(source, recipe, assist(planner), replicas=1, num_threads=1, look_ahead=1)
+        for name, (recipe, planner) in CASES.items()
+    }
+
+
+@pytest.mark.parametrize(("kind", "meddle"), STORES)
+@pytest.mark.parametrize("name", ["refurbished", "refurbished, two layers"])
+def test_tensors_are_the_same_whatever_the_store_does(
+    name: str, kind: type[MemoryStore], meddle: Meddle, source: ImageFolder, plain: dict[str, Batches]
+) -> None:
+    recipe, planner = CASES[name]
+    assert_same(plain[name], serve(source, recipe, assist(planner), kind(), meddle=meddle))
+
+
+def test_a_store_is_not_needed(source: ImageFolder, plain: dict[str, Batches]) -> None:
+    assert_same(plain["standard"], serve(source, simple(SIZE), assist(STANDARD), MemoryStore()))
+
+
+@pytest.mark.parametrize("pace", [{"replicas": 3, "num_threads": 3}, {"look_ahead": 1, "num_threads": 1}])
+def test_tensors_are_the_same_with_other_threads_and_look_ahead(
+    pace: dict[str, int], source: ImageFolder, plain: dict[str, Batches]
+) -> None:
+    assert_same(plain["refurbished"], serve(source, simple(SIZE), assist(REFURBISH), MemoryStore(), **pace))
+
+
+def test_losses_change_what_is_served_after_the_lag_and_not_before(source: ImageFolder) -> None:
+    def indices(sign: int) -> list[list[int]]:
+        served = []
+        with Loader(source, simple(SIZE), assist(STANDARD), with_indices=True) as loader:
+            while len(served) < BATCHES:
+                for images, _, rows in loader:
+                    loader.observe(sign * losses_of(images))
+                    served.append(rows.tolist())
+        return served[:BATCHES]
+
+    one, other = indices(1), indices(-1)
+    assert one[:LAG] == other[:LAG]
+    assert one != other
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold store", "warm store"])
+def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
+    warm: bool, source: ImageFolder, plain: dict[str, Batches]
+) -> None:
+    expected = plain["refurbished"]
+    states = []
+    store = MemoryStore()
+    with Loader(source, simple(SIZE), assist(REFURBISH), store) as loader:
+        states.append(json.dumps(loader.state_dict()))
+        for _ in islice(batches_of(loader), len(expected) - 1):
+            states.append(json.dumps(loader.state_dict()))
+    assert max(map(len, states)) < 10_000
+    cold = MemoryStore()
+    with Loader(source, simple(SIZE), assist(REFURBISH), store if warm else cold) as resumed:
+        for served, state in enumerate(states):
+            resumed.load_state_dict(json.loads(state))
+            if not warm:
+                cold.clear()
+            assert_same(expected[served : served + 5], list(islice(batches_of(resumed), len(expected[served:][:5]))))
+
+
+def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolder, plain: dict[str, Batches]) -> None:
+    served: Batches = []
+    with Loader(source, simple(SIZE), assist(REFURBISH), MemoryStore()) as loader:
+        for length in (6, 2, 1, 5):
+            for images, labels in islice(loader, length):
+                loader.observe(losses_of(images))
+                served.append((images.clone(), labels))
+    assert_same(plain["refurbished"][: len(served)], served)
+
+
+def test_what_is_rejected_is_not_read(root: Path) -> None:
+    source = CountingFolder(root)
+    with Loader(source, simple(SIZE), assist(STANDARD), num_threads=1) as loader:
+        for _ in islice(batches_of(loader), BATCHES):
+            pass
+        report = loader.assistant_report()
+        ahead = (loader.batches_ahead + 2) * 4
+    # Features of samples still on their way at the first epoch's end are computed beside them.
+    assert source.reads <= report.accepted + ahead + NUM_SAMPLES
+    assert report.saved == 1 - report.accepted / report.candidates > 0
+
+
+def test_forgetting_to_observe_raises_and_does_not_hang(source: ImageFolder) -> None:
+    with Loader(source, simple(SIZE), assist(STANDARD)) as loader:
+        batches = iter(loader)
+        images, _ = next(batches)
+        with pytest.raises(LoaderError, match=r"observed before the next one is served.*call loader.observe"):
+            next(batches)
+        with pytest.raises(LoaderError, match="observed before the state is taken"):
+            loader.state_dict()
+        loader.observe(losses_of(images))
+        next(batches)
+
+
+def test_losses_of_another_shape_are_refused(source: ImageFolder) -> None:
+    with Loader(source, simple(SIZE), assist(STANDARD)) as loader:
+        next(iter(loader))
+        with pytest.raises(ConfigurationError, match=r"shape \(4,\), got shape \(\)"):
+            loader.observe(torch.tensor(0.5))
+
+
+def test_losses_are_for_autoassist_only(source: ImageFolder) -> None:
+    with Loader(source, simple(SIZE), STANDARD) as loader:
+        with pytest.raises(ConfigurationError, match=r"losses are for AutoAssist, but the planner is Standard"):
+            loader.observe(np.zeros(4))
+        with pytest.raises(ConfigurationError, match="the planner is Standard"):
+            loader.assistant_report()
+
+
+def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(source: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match=r"got lag=9 and 13 batches: pass AutoAssist\(\.\.\., lag=14\)"):
+        Loader(source, simple(SIZE), assist(STANDARD), look_ahead=4, replicas=2)
+    with pytest.raises(ConfigurationError, match=r"got lag=2 and 7 batches.*lag=8 is the least"):
+        Loader(source, simple(SIZE), assist(STANDARD, lag=2), replicas=1)
+
+
+def test_only_the_next_epoch_can_be_set(source: ImageFolder) -> None:
+    with Loader(source, simple(SIZE), assist(STANDARD)) as loader:
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            for images, _ in loader:
+                loader.observe(losses_of(images))
+        for images, _ in loader:
+            loader.observe(losses_of(images))
+            break
+        loader.set_epoch(3)
+        with pytest.raises(ConfigurationError, match="got 7 when 3 is next"):
+            loader.set_epoch(7)

@@ -1,0 +1,143 @@
+"""Each row gets its own version, computed once, whatever is on its way."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dalirefurb.echo import BatchEcho, Echo
+from dalirefurb.exchange import Exchange, Ticket
+from dalirefurb.plan import Planner
+from dalirefurb.reader import Reader
+from dalirefurb.refurbish import Refurbish, Standard
+from dalirefurb.runs import Position, Run, planned, runs
+from dalirefurb.source import Arrays
+from dalirefurb.store import MemoryStore
+from tests.planners import batch_echoes, example_echoes, refurbishing, smartcaches
+
+PLANNERS = st.one_of(refurbishing(ablations=False), example_echoes(), batch_echoes(), smartcaches())
+SHAPE = (2, 2, 3)
+
+
+def image_of(index: int, version: int) -> NDArray[np.uint8]:
+    """Tell a version from all others."""
+    return np.frombuffer(np.array([index, version, 0], "<i4").tobytes(), np.uint8).reshape(SHAPE)
+
+
+class Line:
+    """Runs on their way through an exchange, without graphs.
+
+    Attributes:
+        computed: Each version as often as it was computed.
+        declined: What the store had no room for.
+        held: Versions in the store at the end.
+    """
+
+    def __init__(self, planner: Planner, *, slots: int | None = None) -> None:
+        self.source = Arrays(np.zeros((planner.num_samples, *SHAPE), np.uint8), np.zeros(planner.num_samples))
+        self.reader = Reader(self.source, max_batch_size=1, num_threads=1)
+        self.store = MemoryStore()
+        self.store.open(SHAPE, slots=max(1, planner.peak_slots if slots is None else slots), fingerprint="tests")
+        self.exchange = Exchange(self.reader, self.store)
+        self.computed: list[tuple[int, int]] = []
+        self.declined = 0
+        self.held = 0
+
+    def admit(self, run: Run) -> Ticket:
+        ticket = self.exchange.admit(run)
+        plan = ticket.plan
+        pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
+        self.computed += pairs
+        ticket.computed.images = [image_of(*pair) for pair in pairs]
+        return ticket
+
+    def finish(self, ticket: Ticket) -> None:
+        plan = ticket.plan
+        for row, image in enumerate(ticket.partial_images()):
+            np.testing.assert_array_equal(image, image_of(int(plan.indices[row]), int(plan.version[row])))
+        stored = self.exchange.settle(ticket)
+        self.declined += int((~stored).sum())
+
+    def close(self) -> None:
+        self.held = len(self.store)
+        self.reader.close()
+        self.store.close()
+
+
+def carry_out(planner: Planner, *, ahead: int, batches_per_run: int, epochs: int, slots: int | None = None) -> Line:
+    line = Line(planner, slots=slots)
+    batches = islice(planned(planner, Position(0, 0)), epochs * len(planner))
+    on_the_way: deque[Ticket] = deque()
+    for run in runs(batches, batches_per_run):
+        on_the_way.append(line.admit(run))
+        if len(on_the_way) > ahead:
+            line.finish(on_the_way.popleft())
+    while on_the_way:
+        line.finish(on_the_way.popleft())
+    line.close()
+    return line
+
+
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4))
+@example(planner=Echo(Standard(9, batch_size=3), echoing_factor=3, buffer_size=0), ahead=3, batches_per_run=2)
+@example(planner=BatchEcho(Standard(9, batch_size=3), echoing_factor=2.5), ahead=2, batches_per_run=2)
+def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
+    planner: Planner, ahead: int, batches_per_run: int
+) -> None:
+    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
+    misses = [
+        (int(index), int(version))
+        for epoch in range(4)
+        for plan in planner.epoch(epoch)
+        for index, version in zip(plan.indices[plan.miss], plan.version[plan.miss], strict=True)
+    ]
+    assert sorted(line.computed) == sorted(misses)
+    assert line.declined == 0
+
+
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4), slots=st.integers(1, 5))
+def test_a_store_too_small_costs_computing_and_nothing_else(
+    planner: Planner, ahead: int, batches_per_run: int, slots: int
+) -> None:
+    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3, slots=slots)
+    misses = sum(int(plan.miss.sum()) for epoch in range(3) for plan in planner.epoch(epoch))
+    assert len(line.computed) >= misses
+
+
+@given(planner=PLANNERS, ahead=st.integers(0, 3), batches_per_run=st.integers(1, 4))
+def test_after_an_epoch_the_store_holds_what_later_ones_ask_for(
+    planner: Planner, ahead: int, batches_per_run: int
+) -> None:
+    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3)
+    known = set(line.computed)
+    later = [plan for epoch in range(3, 9) for plan in planner.epoch(epoch)]
+    wanted = {pair for plan in later for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)} & known
+    assert line.held == len(wanted)
+
+
+def test_a_run_that_is_abandoned_leaves_nothing_to_borrow() -> None:
+    planner = Refurbish(6, batch_size=3, reuse_factor=2)
+    line = Line(planner)
+    (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
+    for run in (first, second):
+        line.exchange.abandon(line.admit(run))
+    assert len(line.admit(third).rows) == 3
+    line.close()
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 2, 3, 9])
+def test_a_run_is_of_one_epoch_and_of_so_many_batches_at_most(batches_per_run: int) -> None:
+    planner = Standard(10, batch_size=2)
+    found = list(islice(runs(planned(planner, Position(1, 2)), batches_per_run), 8))
+    positions = [
+        (run.position.epoch, run.position.batch + number) for run in found for number, _ in enumerate(run.plans)
+    ]
+    expected = [(1, batch) for batch in range(2, 5)] + [(epoch, batch) for epoch in range(2, 20) for batch in range(5)]
+    assert positions == expected[: len(positions)]
+    assert max(len(run.plans) for run in found) == min(batches_per_run, 5)

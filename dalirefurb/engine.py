@@ -20,10 +20,10 @@ from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
 from dalirefurb.handover import Handover, Stopped
-from dalirefurb.pace import READY
+from dalirefurb.pace import READY, Pace
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Reader
-from dalirefurb.runs import Position, runs
+from dalirefurb.runs import Position, Run, announced, runs
 from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
 
@@ -38,11 +38,12 @@ class Engine:
 
     Args:
         plans: What to serve.
+        announce: Is told of each run some time before it begins.
         upstream: Makes partial images.
         downstream: Makes final ones.
         reader: Is closed with the engine.
         num_batches: Batches of an epoch.
-        batches_per_run: Batches that run together, at most.
+        pace: How many batches run together, and how far ahead.
         tally: Counts what both do.
     """
 
@@ -50,19 +51,21 @@ class Engine:
         self,
         *,
         plans: Plans,
+        announce: Callable[[Run], None],
         upstream: Upstream,
         downstream: Downstream,
         reader: Reader,
         num_batches: int,
-        batches_per_run: int,
+        pace: Pace,
         tally: Tally,
     ) -> None:
         self._plans = plans
+        self._announce = announce
         self._upstream: Upstream | None = upstream
         self._downstream: Downstream | None = downstream
         self._reader = reader
         self._num_batches = num_batches
-        self._batches_per_run = batches_per_run
+        self._pace = pace
         self._tally = tally
         self._threads: list[threading.Thread] = []
         self._tickets: Handover[Ticket] = Handover(READY)
@@ -80,7 +83,8 @@ class Engine:
         assert self._downstream is not None
         self._expected = position
         self._tickets, self._batches = Handover(READY), Handover(1)
-        work = runs(self._plans(position), self._batches_per_run)
+        work = runs(self._plans(position), self._pace.batches_per_run)
+        work = announced(work, self._announce, self._pace.announced)
         self._threads = [
             threading.Thread(target=self._upstream.work, args=(work, self._tickets), name="dalirefurb-partial"),
             threading.Thread(

@@ -109,6 +109,13 @@ class Exchange:
         versions = [plan.version[rows] for plan, rows in zip(plans, wanted, strict=True)]
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
+    def announce(self, run: Run) -> None:
+        """Tell the store what a run that comes soon will ask it for."""
+        if self._store is not None:
+            for plan in run.plans:
+                hits = ~plan.miss
+                self._store.prefetch(plan.indices[hits], plan.version[hits])
+
     def admit(self, run: Run) -> Ticket:
         """Find out where each row's partial image comes from, and start to read what must be computed."""
         plan = run.plans[0] if len(run.plans) == 1 else joined(run.plans)

@@ -11,38 +11,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import rng
+from dalirefurb.assembly import assemble
 from dalirefurb.assistant import Assistant, AssistantReport
-from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
-from dalirefurb.autoassist import AutoAssist
-from dalirefurb.downstream import Downstream
-from dalirefurb.engine import Engine, Plans
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.exchange import Exchange
-from dalirefurb.features import FeatureTable
-from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Part, Replicas, versions
-from dalirefurb.on_demand import OnDemand
 from dalirefurb.pace import set_pace
-from dalirefurb.plan import BatchPlan, Planner
-from dalirefurb.reader import Reader
+from dalirefurb.plan import Planner
 from dalirefurb.recipe import Recipe
-from dalirefurb.runs import Position, numbered, planned
+from dalirefurb.runs import Position
 from dalirefurb.source import Source
-from dalirefurb.state import digest, restored, saved
-from dalirefurb.stats import Stats, Tally
+from dalirefurb.state import restored, saved
+from dalirefurb.stats import Stats
 from dalirefurb.store import Store
-from dalirefurb.upstream import Upstream, Watch
 
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
 
 Batch = tuple[torch.Tensor, ...]
 """Images, labels and, if asked for, indices."""
-
-_READING_THREADS = 4
-_SIZE_PROBES = 256
 
 
 class Loader:
@@ -90,7 +76,6 @@ class Loader:
         with_indices: bool = False,
         pin_memory: bool = False,
     ) -> None:
-        _check_fit(source, recipe, planner)
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
@@ -104,73 +89,20 @@ class Loader:
         )
         self._planner = planner
         self._labels = _labels(source)
-        self._fingerprint = {
-            "source": source.fingerprint(),
-            "recipe": recipe.fingerprint(),
-            "planner": planner.fingerprint(),
-            "partial_device": partial_device,
-            "versions": versions(),
-        }
-        if planner.peak_slots == 0:
-            store = None
-        # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what
-        # a user's stage makes.
-        custom = any(isinstance(stage, Custom) for stage in recipe.partial)
-        apart = store is not None or custom or isinstance(planner, AutoAssist)
-        max_rows = pace.batches_per_run * planner.batch_size
-        reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
-        feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
-        if store is not None:
-            self._open(store, source, recipe, reader, feeder.partial_size)
-        exchange = Exchange(reader, store)
-        tally = Tally()
-
-        def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
-            graph = Graph(recipe, part, partial_device, final_device)
-            return Replicas(
-                graph,
-                count,
-                max_batch_size=max_rows,
-                num_threads=pace.threads_each,
-                device_id=_device_id() if graph.needs_gpu else None,
-            )
-
-        self._assistant: Assistant | None = None
-        watch = None
-        if isinstance(planner, AutoAssist):
-            features = FeatureTable(len(source), resolution=planner.resolution)
-            compute = OnDemand(source, reader, feeder, lambda: replicas_of("partial", 1), max_rows=max_rows)
-            self._assistant = Assistant(planner, features, compute)
-            watch = _watch(features)
-        self._batches_ahead = pace.batches_made
-        self._engine = Engine(
-            plans=_plans(planner, self._assistant, exchange),
-            upstream=Upstream(
-                source=source,
-                recipe=recipe,
-                exchange=exchange,
-                feeder=feeder,
-                replicas=replicas_of("partial" if apart else "whole"),
-                part="partial" if apart else "whole",
-                in_flight=pace.partial_ahead if apart else pace.look_ahead,
-                admitted=pace.admitted,
-                watch=watch,
-                tally=tally,
-            ),
-            downstream=Downstream(
-                recipe=recipe,
-                exchange=exchange,
-                feeder=feeder,
-                replicas=replicas_of("final") if apart else None,
-                in_flight=pace.look_ahead,
-                pin_memory=pin_memory and final_device == "cpu",
-                tally=tally,
-            ),
-            reader=reader,
-            num_batches=len(planner),
-            batches_per_run=pace.batches_per_run,
-            tally=tally,
+        assembly = assemble(
+            source,
+            recipe,
+            planner,
+            store,
+            partial_device=partial_device,
+            final_device=final_device,
+            pace=pace,
+            pin_memory=pin_memory and final_device == "cpu",
         )
+        self._fingerprint = assembly.fingerprint
+        self._assistant = assembly.assistant
+        self._engine = assembly.engine
+        self._batches_ahead = pace.batches_made
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
@@ -178,17 +110,6 @@ class Loader:
         self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._engine.close)
         self._finalizer.atexit = False
-
-    def _open(self, store: Store, source: Source, recipe: Recipe, reader: Reader, size: tuple[int, int] | None) -> None:
-        partial: dict[str, Any] = {key: self._fingerprint[key] for key in ("source", "partial_device", "versions")}
-        partial |= {"seed": self._planner.seed, "stages": [stage.fingerprint() for stage in recipe.partial]}
-        slots = self._planner.peak_slots
-        key = digest(partial)
-        if size is not None:
-            store.open((*size, 3), slots=slots, fingerprint=key)
-        else:
-            nbytes = _arena_bytes(slots, source, recipe, reader, self._planner.seed)
-            store.open(None, slots=slots, fingerprint=key, arena_bytes=nbytes)
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -373,73 +294,7 @@ class _Pass(Iterator[Batch]):
         return batch
 
 
-def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
-    if len(source) != planner.num_samples:
-        raise ConfigurationError(
-            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
-            f"pass len(source) to the planner"
-        )
-    shape, size = source.image_shape, recipe.output.size
-    if shape is not None and recipe.final_size(shape[:2]) != (size, size):
-        height, width = recipe.final_size(shape[:2]) or ("?", "?")
-        raise ConfigurationError(
-            f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
-            f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
-        )
-    if source.encoded != recipe.encoded:
-        needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
-        raise ConfigurationError(
-            f"the recipe starts from {needs}, but the source gives {gives}; "
-            f"make the recipe with raw={not source.encoded}"
-        )
-
-
-def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:
-    """Return what plans from a position on."""
-
-    def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
-        if assistant is not None:
-            assistant.rewind()
-            return numbered(iter(assistant.plan, None), start, len(planner))
-        exchange.begin(planner, start)
-        return planned(planner, start)
-
-    return plans
-
-
-def _watch(features: FeatureTable) -> Watch:
-    """Return what puts the features of each sample's version 0 into their table."""
-
-    def watch(plan: BatchPlan, rows: NDArray[np.int64], images: list[NDArray[np.uint8]]) -> None:
-        places = np.flatnonzero(plan.version[rows] == 0)
-        if len(places):
-            features.fill(plan.indices[rows[places]], [images[place] for place in places.tolist()])
-
-    return watch
-
-
 def _labels(source: Source) -> NDArray[Any]:
     """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
     dtype = np.dtype(np.int64) if source.labels.dtype.kind in "iu" else source.labels.dtype.newbyteorder("=")
     return source.labels.astype(dtype, copy=False)
-
-
-def _device_id() -> int:
-    if not torch.cuda.is_available():
-        raise ConfigurationError(
-            "a part is placed on 'gpu', but torch finds no CUDA device; use partial_device='cpu', final_device='cpu'"
-        )
-    return torch.cuda.current_device()
-
-
-def _arena_bytes(slots: int, source: Source, recipe: Recipe, reader: Reader, seed: int) -> int:
-    """Estimate what `slots` partial images of varying size take, from the headers of some samples.
-
-    The sum of many sizes is close to normal: its mean, four standard deviations, and room for gaps between images.
-    """
-    probes = rng.permutation(len(source), seed, "size probes")[:_SIZE_PROBES]
-    heights, widths = reader.sizes(probes)
-    for stage in recipe.partial:
-        heights, widths = stage.output_sizes(heights, widths)
-    nbytes = 3.0 * heights * widths
-    return int(1.1 * slots * nbytes.mean() + 4 * slots**0.5 * nbytes.std() + 4 * nbytes.max())

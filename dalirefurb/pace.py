@@ -1,7 +1,9 @@
 """How many copies of the pipelines work, and how far ahead? Set once, from what the user says and the plan allows.
 
-planned, files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
-     admitted          partial_ahead     READY     look_ahead        1          runs at a time, at most
+    store told ─▶ files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
+    announced      admitted     partial_ahead     READY    look_ahead         1
+
+The numbers below are of runs that are at each step at a time, at most.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ _PARTIAL_RUNS = 2
 _ROWS_PER_RUN = 256
 _ADMITTED = 8
 _ADMITTED_WITH_LAG = 2
+_ANNOUNCED = 4
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Pace:
         batches_per_run: Batches that run together, at most.
         look_ahead: Runs of the final part, finished ones included.
         partial_ahead: Runs of the partial part.
-        admitted: Runs that are planned, and whose files are read, beyond these.
+        admitted: Runs whose files are read, beyond these.
+        announced: Runs of which the store is told, beyond these.
     """
 
     replicas: int
@@ -42,6 +46,7 @@ class Pace:
     batches_per_run: int
     look_ahead: int
     admitted: int
+    announced: int
 
     @property
     def partial_ahead(self) -> int:
@@ -56,7 +61,7 @@ class Pace:
     @property
     def batches_planned(self) -> int:
         """Batches that can be planned before they are asked for."""
-        return self.batches_made + self.admitted * self.batches_per_run
+        return self.batches_made + (self.admitted + self.announced) * self.batches_per_run
 
 
 def set_pace(
@@ -80,9 +85,12 @@ def set_pace(
         batches_per_run=_positive("batches_per_run", batches_per_run, default=1),
         look_ahead=_positive("look_ahead", look_ahead, default=_FINAL_RUNS * replicas),
         admitted=_ADMITTED,
+        announced=_ANNOUNCED,
     )
     if isinstance(planner, AutoAssist):
-        return _within_lag(replace(pace, admitted=_ADMITTED_WITH_LAG), planner.lag, adjustable=look_ahead is None)
+        return _within_lag(
+            replace(pace, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
+        )
     if batches_per_run is None:
         # Runs ahead do not span more than half an epoch: of a short one, several would be made in vain.
         fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // (2 * pace.look_ahead + 4))

@@ -5,7 +5,8 @@ A run costs milliseconds however few its rows are. What is served does not depen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -70,3 +71,14 @@ def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int) -> I
             run = None
     if run is not None:
         yield run
+
+
+def announced(runs: Iterable[Run], announce: Callable[[Run], None], ahead: int) -> Iterator[Run]:
+    """Announce each run so many runs before it is yielded."""
+    coming: deque[Run] = deque()
+    for run in runs:
+        announce(run)
+        coming.append(run)
+        if len(coming) > ahead:
+            yield coming.popleft()
+    yield from coming

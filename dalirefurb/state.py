@@ -5,7 +5,6 @@ A place is an epoch and a batch; what decides the batches is the configuration's
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -38,11 +37,6 @@ def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Positi
             f"build the loader as it was when the state was saved",
         )
     return Position(int(state["epoch"]), int(state["batch"]))
-
-
-def digest(values: Any) -> str:
-    """Hash JSON values."""
-    return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:

@@ -35,8 +35,7 @@ class Wrapping(Planner):
         super().__post_init__()
         if self.shards != 1:
             raise ConfigurationError(
-                f"shards must be 1 in the planner of {type(self).__name__}, got shards={self.shards}: pass one with "
-                f"shards=1"
+                f"shards must be 1 in the inner planner, got shards={self.shards}: pass one with shards=1"
             )
 
     def fingerprint(self) -> dict[str, Any]:

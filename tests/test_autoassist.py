@@ -575,7 +575,7 @@ def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arg
 def test_shards_are_refused():
     with pytest.raises(ConfigurationError) as refusal:
         AutoAssist(Standard(8, batch_size=4, shards=2), lag=1)
-    assert str(refusal.value) == ("shards must be 1 in the planner of AutoAssist, got shards=2: pass one with shards=1")
+    assert str(refusal.value) == ("shards must be 1 in the inner planner, got shards=2: pass one with shards=1")
 
 
 @pytest.mark.parametrize(("num_samples", "resolution"), [(7, 8), (8, 4)])

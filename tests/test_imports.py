@@ -15,10 +15,7 @@ PLANNER = {"errors", "plan", "rng", "shuffle", "numpy"}
 STAGE = {"augment", "errors", "numpy", "nvidia"}
 FILES = {"errors", "numpy"}
 GRAPH = {"augment", "errors", "recipe", "numpy", "nvidia"}
-ENGINE = {
-    *("errors", "exchange", "feeds", "graph", "plan", "reader", "recipe", "source", "stats", "store", "augment.stage"),
-    *("numpy", "torch"),
-}
+RUNS = {"errors", "exchange", "feeds", "graph", "handover", "plan", "recipe", "runs", "stats", "numpy"}
 
 # Who may import whom. A name stands for a module of the package with all in it, or for a library; Python's own
 # are always allowed.
@@ -31,8 +28,13 @@ MAY_IMPORT = {
     "plan": PLANNER,
     "shuffle": PLANNER,
     "refurbish": PLANNER,
-    "echo": PLANNER,
+    "echo": PLANNER | {"wrapping"},
     "smartcache": PLANNER,
+    "frozen": PLANNER | {"refurbish"},
+    "features": {"plan", "numpy"},
+    "wrapping": PLANNER,
+    "autoassist": PLANNER | {"wrapping"},
+    "assistant": PLANNER | {"autoassist", "features"},
     # where samples come from and where partial images wait
     "source": FILES | {"source"},
     "source.arrays": FILES | {"source.contract"},
@@ -64,12 +66,21 @@ MAY_IMPORT = {
     "graph.headers": GRAPH | {"graph.description", "graph.replica"},
     # where they meet
     "reader": {"errors", "graph", "source", "numpy"},
-    "exchange": {"errors", "plan", "reader", "store", "numpy"},
-    "feeds": {"augment.stage", "errors", "graph", "plan", "reader", "recipe", "numpy"},
-    "handover": {"errors", "exchange", "numpy", "torch"},
-    "engine": ENGINE | {"handover"},
-    "state": {"errors", "exchange"},
-    "loader": ENGINE | {"augment", "dali_iterator", "engine", "rng", "state"},
+    "runs": {"plan", "numpy"},
+    "exchange": {"plan", "reader", "runs", "store", "numpy"},
+    "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
+    "handover": set(),
+    "pace": {"autoassist", "errors", "plan"},
+    "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
+    "upstream": RUNS | {"augment.stage", "reader", "source"},
+    "downstream": RUNS | {"upstream", "torch"},
+    "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
+    "state": {"errors", "runs"},
+    "assembly": RUNS
+    | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "reader", "rng", "source", "store")}
+    | {*("downstream", "engine", "upstream", "torch")},
+    "loader": {*("assembly", "assistant", "augment", "dali_iterator", "errors", "pace", "plan", "recipe", "runs")}
+    | {*("source", "state", "stats", "store", "numpy", "torch")},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
     # programs
     "": ANYTHING,
@@ -174,7 +185,7 @@ def test_pythons_own_modules_need_no_permission():
 
 def test_the_table_keeps_the_layers_apart():
     """The table may grow, but not into a circle between these."""
-    upper = {"engine", "handover", "loader", "dali_iterator", "torch"}
+    upper = {"assembly", "upstream", "downstream", "engine", "handover", "loader", "dali_iterator", "torch"}
     upper |= {"cli", "compare", "demo", "network", "show", "train"}
     for module, allowed in MAY_IMPORT.items():
         if allowed is not ANYTHING and module.split(".")[0] not in upper:

@@ -175,6 +175,11 @@ class Store(ABC):
             StoreError: The store is not open.
         """
 
+    def prefetch(  # noqa: B027 - most stores have nothing to do
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64]
+    ) -> None:
+        """Prepare to lend these versions soon, without waiting; those that are not held are ignored."""
+
     @abstractmethod
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]

@@ -1,0 +1,229 @@
+"""How are the parts of a loader put together? Source, recipe, plan and store meet here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import rng
+from dalirefurb.assistant import Assistant
+from dalirefurb.augment.custom import Custom
+from dalirefurb.augment.geometry import Device
+from dalirefurb.autoassist import AutoAssist
+from dalirefurb.downstream import Downstream
+from dalirefurb.engine import Engine, Plans
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.exchange import Exchange
+from dalirefurb.features import FeatureTable
+from dalirefurb.feeds import Feeder
+from dalirefurb.graph import Graph, Part, Replicas, versions
+from dalirefurb.on_demand import OnDemand
+from dalirefurb.pace import Pace
+from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.reader import Reader
+from dalirefurb.recipe import Recipe
+from dalirefurb.runs import Position, numbered, planned
+from dalirefurb.source import Source
+from dalirefurb.stats import Tally
+from dalirefurb.store import Store
+from dalirefurb.upstream import Upstream, Watch
+
+_READING_THREADS = 4
+_SIZE_PROBES = 256
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a loader works with.
+
+    Attributes:
+        engine: Carries out the plans.
+        assistant: Makes the plans, if they depend on losses.
+        fingerprint: Everything that decides the batches, as JSON values.
+    """
+
+    engine: Engine
+    assistant: Assistant | None
+    fingerprint: dict[str, Any]
+
+
+def assemble(
+    source: Source,
+    recipe: Recipe,
+    planner: Planner,
+    store: Store | None,
+    *,
+    partial_device: Device,
+    final_device: Device,
+    pace: Pace,
+    pin_memory: bool,
+) -> Assembly:
+    """Put a loader's parts together; for the arguments see `Loader`.
+
+    Raises:
+        ConfigurationError: If the parts do not fit together.
+        OutOfMemoryError: If the store's slots exceed the memory at hand.
+    """
+    _check_fit(source, recipe, planner)
+    fingerprint = {
+        "source": source.fingerprint(),
+        "recipe": recipe.fingerprint(),
+        "planner": planner.fingerprint(),
+        "partial_device": partial_device,
+        "versions": versions(),
+    }
+    if planner.peak_slots == 0:
+        store = None
+    # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
+    # user's stage makes.
+    custom = any(isinstance(stage, Custom) for stage in recipe.partial)
+    apart = store is not None or custom or isinstance(planner, AutoAssist)
+    max_rows = pace.batches_per_run * planner.batch_size
+    reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
+    feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
+    if store is not None:
+        _open(store, source, recipe, planner, reader, feeder.partial_size, fingerprint)
+    exchange = Exchange(reader, store)
+    tally = Tally()
+
+    def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
+        graph = Graph(recipe, part, partial_device, final_device)
+        return Replicas(
+            graph,
+            count,
+            max_batch_size=max_rows,
+            num_threads=pace.threads_each,
+            device_id=_device_id() if graph.needs_gpu else None,
+        )
+
+    assistant: Assistant | None = None
+    watch: Watch | None = None
+    if isinstance(planner, AutoAssist):
+        features = FeatureTable(len(source), resolution=planner.resolution)
+        compute = OnDemand(source, reader, feeder, lambda: replicas_of("partial", 1), max_rows=max_rows)
+        assistant = Assistant(planner, features, compute)
+        watch = _watch(features)
+    upstream = Upstream(
+        source=source,
+        recipe=recipe,
+        exchange=exchange,
+        feeder=feeder,
+        replicas=replicas_of("partial" if apart else "whole"),
+        part="partial" if apart else "whole",
+        in_flight=pace.partial_ahead if apart else pace.look_ahead,
+        admitted=pace.admitted,
+        watch=watch,
+        tally=tally,
+    )
+    downstream = Downstream(
+        recipe=recipe,
+        exchange=exchange,
+        feeder=feeder,
+        replicas=replicas_of("final") if apart else None,
+        in_flight=pace.look_ahead,
+        pin_memory=pin_memory,
+        tally=tally,
+    )
+    engine = Engine(
+        plans=_plans(planner, assistant, exchange),
+        announce=exchange.announce,
+        upstream=upstream,
+        downstream=downstream,
+        reader=reader,
+        num_batches=len(planner),
+        pace=pace,
+        tally=tally,
+    )
+    return Assembly(engine, assistant, fingerprint)
+
+
+def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
+    if len(source) != planner.num_samples:
+        raise ConfigurationError(
+            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
+            f"pass len(source) to the planner"
+        )
+    shape, size = source.image_shape, recipe.output.size
+    if shape is not None and recipe.final_size(shape[:2]) != (size, size):
+        height, width = recipe.final_size(shape[:2]) or ("?", "?")
+        raise ConfigurationError(
+            f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
+            f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
+        )
+    if source.encoded != recipe.encoded:
+        needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
+        raise ConfigurationError(
+            f"the recipe starts from {needs}, but the source gives {gives}; "
+            f"make the recipe with raw={not source.encoded}"
+        )
+
+
+def _open(
+    store: Store,
+    source: Source,
+    recipe: Recipe,
+    planner: Planner,
+    reader: Reader,
+    size: tuple[int, int] | None,
+    fingerprint: dict[str, Any],
+) -> None:
+    """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter."""
+    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "versions")}
+    partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
+    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
+    slots = planner.peak_slots
+    if size is not None:
+        store.open((*size, 3), slots=slots, fingerprint=partial)
+    else:
+        nbytes = _arena_bytes(slots, source, recipe, reader, planner.seed)
+        store.open(None, slots=slots, fingerprint=partial, arena_bytes=nbytes)
+
+
+def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:
+    """Return what plans from a position on."""
+
+    def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
+        if assistant is not None:
+            assistant.rewind()
+            return numbered(iter(assistant.plan, None), start, len(planner))
+        exchange.begin(planner, start)
+        return planned(planner, start)
+
+    return plans
+
+
+def _watch(features: FeatureTable) -> Watch:
+    """Return what puts the features of each sample's version 0 into their table."""
+
+    def watch(plan: BatchPlan, rows: NDArray[np.int64], images: list[NDArray[np.uint8]]) -> None:
+        places = np.flatnonzero(plan.version[rows] == 0)
+        if len(places):
+            features.fill(plan.indices[rows[places]], [images[place] for place in places.tolist()])
+
+    return watch
+
+
+def _device_id() -> int:
+    if not torch.cuda.is_available():
+        raise ConfigurationError(
+            "a part is placed on 'gpu', but torch finds no CUDA device; use partial_device='cpu', final_device='cpu'"
+        )
+    return torch.cuda.current_device()
+
+
+def _arena_bytes(slots: int, source: Source, recipe: Recipe, reader: Reader, seed: int) -> int:
+    """Estimate what `slots` partial images of varying size take, from the headers of some samples.
+
+    The sum of many sizes is close to normal: its mean, four standard deviations, and room for gaps between images.
+    """
+    probes = rng.permutation(len(source), seed, "size probes")[:_SIZE_PROBES]
+    heights, widths = reader.sizes(probes)
+    for stage in recipe.partial:
+        heights, widths = stage.output_sizes(heights, widths)
+    nbytes = 3.0 * heights * widths
+    return int(1.1 * slots * nbytes.mean() + 4 * slots**0.5 * nbytes.std() + 4 * nbytes.max())

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
+    from dalirefurb.autoassist import AutoAssist as AutoAssist
     from dalirefurb.echo import BatchEcho as BatchEcho
     from dalirefurb.echo import Echo as Echo
     from dalirefurb.errors import DalirefurbError as DalirefurbError
+    from dalirefurb.frozen import Frozen as Frozen
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.presets import auto_augment as auto_augment
     from dalirefurb.presets import evaluate as evaluate
     from dalirefurb.presets import rand_augment as rand_augment
     from dalirefurb.presets import simple as simple
+    from dalirefurb.presets import simplified as simplified
     from dalirefurb.presets import trivial_augment as trivial_augment
     from dalirefurb.recipe import Output as Output
     from dalirefurb.recipe import Recipe as Recipe
@@ -33,11 +36,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Arrays": "source",
+    "AutoAssist": "autoassist",
     "BatchEcho": "echo",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "Echo": "echo",
     "FileList": "source",
+    "Frozen": "frozen",
     "ImageFolder": "source",
     "Loader": "loader",
     "MemoryStore": "store",
@@ -51,6 +56,7 @@ _HOMES = {
     "evaluate": "presets",
     "rand_augment": "presets",
     "simple": "presets",
+    "simplified": "presets",
     "trivial_augment": "presets",
 }
 

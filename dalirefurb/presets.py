@@ -26,6 +26,7 @@ from typing import Literal
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
 from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
@@ -144,6 +145,32 @@ def trivial_augment(
     """
     operations = [TrivialAugmentLayer(interpolation=interpolation)]
     return _augmenting(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+
+
+def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
+    """Leave the last operations out: augmentation that costs less, to compare reuse with.
+
+    What was final stays so; where none of it is left, the last stage becomes final. So `simplified(rand_augment())` is
+    `rand_augment(layers=1)`, and `simplified(rand_augment(), 2)` is `simple()`.
+
+    Args:
+        recipe: One with operations: RandAugment, AutoAugment, TrivialAugment.
+        layers: How many operations to leave out, at least 1; the last ones.
+
+    Raises:
+        ConfigurationError: If the recipe does not have as many.
+    """
+    operations = [stage.name for stage in recipe.stages if isinstance(stage, OperationLayer)]
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= len(operations):
+        raise ConfigurationError(
+            f"layers must be a positive integer, at most the recipe's operations, got {layers!r} for "
+            f"{', '.join(operations) or 'none'}: leave fewer out, or begin with a recipe that has more"
+        )
+    left = [stage for stage in recipe.stages if stage.name not in operations[-layers:]]
+    split = sum(stage in left for stage in recipe.partial)
+    if recipe.final and split == len(left):
+        split = max(split - 1, 0)
+    return Recipe(left, recipe.output, split)
 
 
 def _augmenting(operations: Sequence[Stage], output: Output, *, order: Order, split: Split, raw: bool) -> Recipe:

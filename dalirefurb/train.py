@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
+from dalirefurb.assistant import AssistantReport
+from dalirefurb.autoassist import AutoAssist
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.network import SmallResNet
@@ -124,6 +126,11 @@ class Trainer:
         """Memory set aside for partial images."""
         return self._store.nbytes
 
+    @property
+    def assistant(self) -> AssistantReport | None:
+        """What AutoAssist's Assistant did so far; None with other planners."""
+        return self._loader.assistant_report() if isinstance(self._planner, AutoAssist) else None
+
     def epoch(self) -> EpochReport:
         """Train on the next epoch."""
         epoch = self._loader.epoch
@@ -142,7 +149,7 @@ class Trainer:
                 batch_s.append(now - ended)
                 step_s.append(now - arrived)
                 ended = now
-        # The plan is what is served, but for versions that the store has lost.
+        # The plan is what is served, but for versions that the store has lost, and for what an Assistant leaves out.
         planned = sum(int(plan.miss.sum()) for plan in self._planner.epoch(epoch))
         misses = planned + self._loader.stats().recomputed - recomputed
         loss, accuracy = (sums / sum(rows)).tolist()
@@ -167,7 +174,8 @@ class Trainer:
         times = []
         for _ in range(9):
             began = time.perf_counter()
-            self._gradients(images, labels).tolist()
+            losses, _ = self._gradients(images, labels)
+            losses.tolist()
             times.append(time.perf_counter() - began)
         return float(np.median(times))
 
@@ -184,16 +192,17 @@ class Trainer:
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""
-        sums = self._gradients(images, labels)
+        losses, correct = self._gradients(images, labels)
         self._optimizer.step()
         self._schedule.step()
-        return sums
+        if isinstance(self._planner, AutoAssist):
+            self._loader.observe(losses)
+        return torch.stack([losses.sum(), correct.sum()])
 
-    def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Compute them; return what `_step` does."""
+    def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""
         logits = self._model(images)
-        loss = nn.functional.cross_entropy(logits, labels)
+        losses = nn.functional.cross_entropy(logits, labels, reduction="none")
         self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        correct = (logits.detach().argmax(dim=1) == labels).sum()
-        return torch.stack([loss.detach() * len(labels), correct.float()])
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        return losses.detach(), logits.detach().argmax(dim=1) == labels

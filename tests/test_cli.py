@@ -13,6 +13,7 @@ from PIL import Image
 
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
+from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.demo import Photographs
 from dalirefurb.errors import ConfigurationError
 
@@ -60,7 +61,60 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
     assert main(["train", str(photographs), *SMALL, "--reuse-factor", "1"]) == 0
     said = capsys.readouterr().out
     assert [row[2:4] for row in rows(said)] == [["0", "48"], ["0", "48"]]
-    assert "standard: nothing is cached" in said
+    assert "refurbish, reuse factor 1: nothing is cached, all is fresh: decode > " in said
+
+
+@pytest.mark.parametrize(
+    ("technique", "figures", "told"),
+    [
+        (
+            ["standard"],
+            [["0", "48"], ["0", "48"]],
+            "standard: nothing is cached, all is fresh: decode > random_resized_crop > flip > rand_augment_1 > rand_a",
+        ),
+        (
+            ["echo", "--echoing-factor", "1.5", "--buffer-size", "64"],
+            [["24", "48"], ["24", "48"]],
+            "echo, echoing factor 1.5, buffer size 64: cached: decode (",
+        ),
+        (["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n"),
+        (["batch_echo"], [["48", "48"], ["48", "48"]], "batch_echo, echoing factor 2.0: cached: decode ("),
+        (
+            ["smartcache", "--num-cache-objects", "32", "--replace-percent", "0.25"],
+            [["0", "32"], ["24", "8"]],
+            "smartcache, num cache objects 32, replace percent 0.25: cached: decode (",
+        ),
+        (["smartcache"], [["0", "16"], ["14", "2"]], "smartcache, num cache objects 16, replace percent 0.1: cached"),
+        (
+            ["frozen"],
+            [["0", "48"], ["48", "0"]],
+            "frozen: cached: decode > random_resized_crop > flip > rand_augment_1 ",
+        ),
+        (
+            ["simplified", "--remove-layers", "2"],
+            [["0", "48"], ["0", "48"]],
+            "simplified, remove layers 2: nothing is cached, all is fresh: decode > random_resized_crop > flip\n",
+        ),
+        (["autoassist", "--lag", "40"], [["0", "48"], ["0", "48"]], "autoassist, lag 40: nothing is cached"),
+        (["autoassist"], [["0", "48"], ["0", "48"]], "\nof 96 samples considered 96 were trained on, 0% saved; "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and isinstance(value[0], str) else "",
+)
+def test_train_trains_with_every_technique(photographs, capsys, technique, figures, told):
+    assert main(["train", str(photographs), *SMALL, "--technique", *technique]) == 0
+    said = capsys.readouterr()
+    assert told in said.out
+    assert [row[2:4] for row in rows(said.out)] == figures
+    assert said.err == ""
+
+
+def test_every_technique_is_explained_and_has_options_that_are_explained(capsys):
+    assert {option for technique in TECHNIQUES.values() for option in technique.options} == OPTIONS.keys()
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    for name, technique in TECHNIQUES.items():
+        assert f"\n  {name:<12}{technique.summary}\n" in said
 
 
 @pytest.mark.parametrize("split", ["flip", "4"])
@@ -120,6 +174,29 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
         (["--layers", "0"], "layers must be a positive integer, got 0"),
         (["--magnitude", "31"], "magnitude must be in 0 .. 30, got 31"),
         (["--order", "random"], "argument --order: invalid choice: 'random'"),
+        (["--technique", "magic"], "argument --technique: invalid choice: 'magic'"),
+        (
+            ["--echoing-factor", "2"],
+            "--echoing-factor is for --technique echo and batch_echo, but the technique is refurbish; leave it out, or "
+            "pass --technique echo",
+        ),
+        (
+            ["--technique", "standard", "--reuse-factor", "3"],
+            "--reuse-factor is for --technique refurbish, but the technique is standard; leave it out, or pass "
+            "--technique refurbish",
+        ),
+        (
+            ["--technique", "batch_echo", "--buffer-size", "9"],
+            "--buffer-size is for --technique echo, but the technique",
+        ),
+        (["--technique", "echo", "--echoing-factor", "0.5"], "echoing_factor must be a number of at least 1, got 0.5"),
+        (
+            ["--technique", "smartcache", "--num-cache-objects", "8"],
+            "num_cache_objects must be an int in 16..48, got 8",
+        ),
+        (["--technique", "smartcache", "--batch-size", "0"], "batch_size must be an int in 1..48, got 0"),
+        (["--technique", "simplified", "--remove-layers", "3"], "got 3 for rand_augment_1, rand_augment_2"),
+        (["--technique", "autoassist", "--lag", "0"], "lag must be an int of at least 1, got 0"),
         (["--colour"], "unrecognized arguments: --colour"),
     ],
 )
@@ -197,6 +274,16 @@ def test_help_explains_every_option(command, capsys):
         (["--plan", "--num-samples", "99", "--reuse-factor", "0"], "reuse_factor must be an int of at least 1, got 0"),
         (["--plan", "--num-samples", "99", "--epochs", "0"], "epochs must be an int of at least 1, got 0"),
         (["--plan", "--num-samples", "0"], "num_samples must be an int of at least 1, got 0"),
+        (["--technique", "echo"], "--technique is for --plan, got echo without it; add --plan"),
+        (["--lag", "3"], "--lag is for --technique autoassist, but the technique is refurbish; leave it out, or pass"),
+        (
+            ["--plan", "--technique", "frozen", "--reuse-factor", "2"],
+            "--reuse-factor is for --technique refurbish, but",
+        ),
+        (
+            ["--plan", "--technique", "frozen", "--num-samples", "99", "--epochs", "0"],
+            "epochs must be an int of at least 1, got 0",
+        ),
         (["--plan", "--num-samples", "9", "--batch-size", "10"], "batch_size must be an int in 1..9, got 10"),
     ],
 )
@@ -207,7 +294,7 @@ def test_a_picture_that_cannot_be_drawn_is_one_line(photographs, tmp_path, capsy
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("mode", [[], ["--operations"], ["--plan"]])
+@pytest.mark.parametrize("mode", [[], ["--operations"], ["--plan"], ["--plan", "--technique", "frozen"]])
 def test_a_picture_that_cannot_be_written_is_one_line(photographs, tmp_path, capsys, mode):
     out = tmp_path / "missing" / "a.png"
     status, line = error_of(capsys, "show", photographs, "--size", 32, "--batch-size", 8, "--out", out, *mode)
@@ -222,6 +309,7 @@ def test_a_picture_that_cannot_be_written_is_one_line(photographs, tmp_path, cap
         (["FOLDER"], "Pillow", "PIL"),
         (["FOLDER", "--operations"], "Pillow", "PIL"),
         (["--plan"], "matplotlib", "matplotlib"),
+        (["--plan", "--technique", "frozen"], "matplotlib", "matplotlib"),
     ],
 )
 def test_a_package_missing_for_a_picture_is_one_line(photographs, monkeypatch, capsys, arguments, package, module):
@@ -275,6 +363,15 @@ def test_the_command_line_is_imported_without_torch_and_dali():
     heavy = "import sys, dalirefurb.cli; print([m for m in ('torch', 'nvidia.dali', 'numpy') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("technique", [[], ["--technique", "echo"]])
+def test_a_plan_is_drawn_without_torch_and_dali(tmp_path, technique):
+    arguments = ["show", "--plan", "--num-samples", "99", "--out", str(tmp_path / "plan.png"), *technique]
+    program = f"""import sys, dalirefurb.cli as cli; assert cli.main({arguments!r}) == 0
+print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == f"drawn: {tmp_path / 'plan.png'}\n[]\n"
 
 
 def test_an_interrupt_ends_training_at_once_in_one_line(photographs):

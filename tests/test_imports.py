@@ -88,6 +88,8 @@ MAY_IMPORT = {
     "cli": ANYTHING,
     "cli.arguments": ANYTHING,
     "cli.commands": ANYTHING,
+    "cli.explanations": ANYTHING,
+    "cli.techniques": ANYTHING,
     "cli.show": ANYTHING,
     "cli.terminal": set(),
     "compare": {"errors", "train", "matplotlib", "numpy"},
@@ -102,7 +104,7 @@ MAY_IMPORT = {
     "show.plans": {"plan", "refurbish", "shuffle", "numpy"},
     "show.canvas": {"numpy", "PIL"},
     "show.sheet": {"augment.stage", "recipe", "show.canvas", "show.operations", "show.pictures", "PIL"},
-    "show.plots": {"show.canvas", "show.plans", "matplotlib"},
+    "show.plots": {"show.canvas", "show.plans", "matplotlib", "numpy"},
     "show.files": {"errors", "plan", "recipe", "show", "source", "matplotlib", "numpy"},
 }
 

@@ -9,75 +9,10 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import BatchPlan, batch_plans
 from dalirefurb.refurbish import Refurbish, Standard
 
-ROWS = ("indices", "version", "serving", "miss", "keep")
-
-
-@st.composite
-def sharded(draw):
-    """Planners of 1 to 12 shards."""
-    shards = draw(st.integers(1, 12))
-    batch_size = shards * draw(st.integers(1, 3))
-    return Refurbish(
-        draw(st.integers(batch_size, 5 * batch_size)),
-        batch_size=batch_size,
-        reuse_factor=draw(st.integers(1, 4)),
-        seed=draw(st.integers(0, 9)),
-        shards=shards,
-        coverage=draw(st.sampled_from([1.0, 0.5])),
-    )
-
-
-@given(planner=sharded())
-def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_shards(planner):
-    for world_size in range(1, planner.shards + 1):
-        if planner.shards % world_size:
-            continue
-        for epoch in range(planner.reuse_factor + 2):
-            for plan in planner.epoch(epoch):
-                parts = [planner.part(plan, rank=rank, world_size=world_size) for rank in range(world_size)]
-                for name in ROWS:
-                    joined = np.concatenate([getattr(part, name) for part in parts])
-                    assert joined.tolist() == getattr(plan, name).tolist()
-                evictions = np.concatenate([part.evict for part in parts])
-                assert sorted(evictions) == sorted(plan.evict)
-
-
-@given(planner=sharded())
-def test_a_rank_serves_keeps_and_evicts_only_samples_of_its_shards(planner):
-    world_size = planner.shards
-    owned = [set(planner.owned(shard).tolist()) for shard in range(planner.shards)]
-    assert sorted(set().union(*owned)) == list(range(planner.num_samples))
-    assert max(map(len, owned)) - min(map(len, owned)) <= 1
-    for epoch in range(planner.reuse_factor + 2):
-        for plan in planner.epoch(epoch):
-            for rank in range(world_size):
-                part = planner.part(plan, rank=rank, world_size=world_size)
-                assert owned[rank] >= {*part.indices.tolist(), *part.evict.tolist()}
-                assert planner.owners(part.indices).tolist() == [rank] * len(part.indices)
-
-
-def test_slots_of_the_parts_sum_to_the_peak():
-    planner = Refurbish(1000, batch_size=24, reuse_factor=3, shards=12)
-    for world_size in (1, 2, 3, 4, 6, 12):
-        parts = [planner.part_slots(rank=rank, world_size=world_size) for rank in range(world_size)]
-        assert sum(parts) == planner.peak_slots
-
 
 def test_a_batch_plan_names_its_counts():
     plan = next(Refurbish(9, batch_size=6, reuse_factor=3).epoch(4))
     assert repr(plan) == "BatchPlan(6 rows: 2 misses, 4 hits; keeps 4, evicts 2)"
-
-
-def test_a_batch_plan_cannot_be_written_to():
-    for plan in Refurbish(9, batch_size=6, reuse_factor=3).epoch(4):
-        for name in (*ROWS, "evict"):
-            assert not getattr(plan, name).flags.writeable
-
-
-def test_a_batch_plan_has_the_types_of_its_contract():
-    for plan in Refurbish(9, batch_size=6, reuse_factor=3).epoch(4):
-        types = [getattr(plan, name).dtype for name in (*ROWS, "evict")]
-        assert types == [np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int64]
 
 
 @given(st.integers(0, 20), st.integers(1, 7))
@@ -153,9 +88,3 @@ def test_a_rank_outside_the_world_or_a_world_that_splits_shards_is_refused(rank,
         with pytest.raises(ConfigurationError) as refusal:
             call()
         assert str(refusal.value).startswith(message)
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.0, True])
-def test_an_epoch_that_is_no_count_is_refused_at_once(epoch):
-    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*count from 0"):
-        Standard(8, batch_size=4).epoch(epoch)

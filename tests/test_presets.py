@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -23,11 +23,12 @@ from dalirefurb import (
     evaluate,
     rand_augment,
     simple,
+    simplified,
     trivial_augment,
 )
 from dalirefurb.augment.geometry import CenterCrop, Decode, Device, Resize
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.graph import Graph
+from dalirefurb.graph import Graph, Part
 from dalirefurb.source import Source
 from tests.one_batch import levels, serve
 from tests.pictures import picture, write_folder
@@ -70,6 +71,47 @@ def test_stages_have_the_documented_names_order_and_split(recipe: Recipe, partia
     assert stages(recipe) == (partial, final)
 
 
+@pytest.mark.parametrize("raw", [False, True])
+def test_without_its_last_layers_a_recipe_is_the_preset_that_has_fewer(raw: bool) -> None:
+    recipe = rand_augment(SIZE, layers=3, raw=raw)
+    assert simplified(recipe) == rand_augment(SIZE, layers=2, raw=raw)
+    assert simplified(recipe, 2) == rand_augment(SIZE, layers=1, raw=raw)
+    assert simplified(recipe, 3) == simplified(trivial_augment(SIZE, raw=raw)) == simple(SIZE, raw=raw)
+    assert simplified(auto_augment(SIZE, raw=raw), 2) == simple(SIZE, raw=raw)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "partial", "final"),
+    [
+        (auto_augment(), [*CROP, "flip"], ["auto_augment_1"]),
+        (auto_augment(order="crop_last"), [*CROP, "auto_augment_1"], ["random_crop", "flip"]),
+        (auto_augment(split="flip"), CROP, ["flip", "auto_augment_1"]),
+        (rand_augment(split=1), ["decode"], ["random_resized_crop", "flip", "rand_augment_1"]),
+        (rand_augment(split=5), [*CROP, "flip", "rand_augment_1"], []),
+    ],
+)
+def test_without_its_last_layer_a_recipe_is_split_where_it_was(
+    recipe: Recipe, partial: list[str], final: list[str]
+) -> None:
+    assert stages(simplified(recipe)) == (partial, final)
+    assert simplified(recipe).output == recipe.output
+
+
+@pytest.mark.parametrize(
+    ("recipe", "layers", "told"),
+    [
+        (rand_augment(), 3, "got 3 for rand_augment_1, rand_augment_2: leave fewer out, or begin with a recipe that"),
+        (rand_augment(), 0, "got 0 for rand_augment_1, rand_augment_2"),
+        (rand_augment(), True, "got True for"),
+        (simple(), 1, "layers must be a positive integer, at most the recipe's operations, got 1 for none"),
+    ],
+)
+def test_more_layers_than_there_are_cannot_be_left_out(recipe: Recipe, layers: int, told: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        simplified(recipe, layers)
+    assert told in str(refusal.value)
+
+
 @pytest.mark.parametrize("name", AUGMENTING)
 def test_an_unknown_order_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="order must be 'paper' or 'crop_last', got 'first'"):
@@ -80,10 +122,10 @@ def test_an_unknown_order_is_refused(name: str) -> None:
 @pytest.mark.parametrize("raw", [False, True])
 @pytest.mark.parametrize("make", [auto_augment, trivial_augment, evaluate], ids=lambda make: make.__name__)
 def test_a_preset_can_be_placed_on_a_gpu(make: Callable[..., Recipe], raw: bool, partial_device: Device) -> None:
-    graph = Graph(
-        make(SIZE, raw=raw, channels_last=True), caching=True, partial_device=partial_device, final_device="gpu"
-    )
-    assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
+    recipe = make(SIZE, raw=raw, channels_last=True)
+    for part in get_args(Part):
+        graph = Graph(recipe, part, partial_device, "gpu")
+        assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
 
 
 # evaluate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,20 +11,24 @@ from PIL import Image, ImageColor
 
 from dalirefurb.augment.operations import Choice, OperationTable
 from dalirefurb.cli import main
+from dalirefurb.cli.techniques import TECHNIQUES
 from dalirefurb.compare import Run, plot
 from dalirefurb.demo import whole_photographs
+from dalirefurb.echo import BatchEcho, Echo
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.frozen import Frozen
 from dalirefurb.loader import Loader
 from dalirefurb.presets import evaluate, rand_augment, simple, trivial_augment
-from dalirefurb.refurbish import ReferenceCount, Refurbish
+from dalirefurb.refurbish import ReferenceCount, Refurbish, Standard
 from dalirefurb.show.canvas import CACHED, FRESH, text_width, wrap
 from dalirefurb.show.files import write_operations, write_pictures
 from dalirefurb.show.operations import MAGNITUDES, TABLES, operate, table_of
 from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
-from dalirefurb.show.plans import compare_plans
-from dalirefurb.show.plots import plan_plot
+from dalirefurb.show.plans import compare_plans, history
+from dalirefurb.show.plots import history_plot, plan_plot
 from dalirefurb.show.sheet import CELL, pictures_sheet
 from dalirefurb.shuffle import PlainShuffler
+from dalirefurb.smartcache import SmartCache
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from dalirefurb.train import EpochReport
@@ -254,6 +259,67 @@ def test_the_plan_plot_draws_the_counts_and_its_axes_begin_at_0():
     assert drawn["plain shuffle"] == comparison.plain_shuffle[1:3].ravel().tolist()
     assert drawn["batch shuffler"] == comparison.refurbish[1:3].ravel().tolist()
     assert epochs.get_ylim()[0] == batches.get_ylim()[0] == 0
+
+
+HISTORIES = {
+    "standard": Standard(90, batch_size=8),
+    "refurbish": Refurbish(90, batch_size=8, reuse_factor=3),
+    "echo": Echo(Standard(90, batch_size=8), echoing_factor=1.5, buffer_size=24),
+    "batch_echo": BatchEcho(Standard(90, batch_size=8), echoing_factor=2),
+    "smartcache": SmartCache(90, batch_size=8, num_cache_objects=40, replace_percent=0.1),
+    "frozen": Frozen(90, batch_size=8, drop_last=True),
+}
+
+
+@pytest.mark.parametrize("planner", HISTORIES.values(), ids=HISTORIES)
+def test_a_history_counts_what_the_planner_serves_and_computes(planner):
+    counted = history(planner, 5)
+    for epoch in range(5):
+        plans = list(planner.epoch(epoch))
+        served = Counter(index for plan in plans for index in plan.indices.tolist())
+        computed = Counter(index for plan in plans for index in plan.indices[plan.miss].tolist())
+        assert counted.served[epoch].tolist() == [served[index] for index in range(90)]
+        assert counted.computed[epoch].tolist() == [computed[index] for index in range(90)]
+        assert counted.misses[epoch].tolist() == [plan.miss.mean() for plan in plans]
+
+
+def test_a_history_plot_draws_the_samples_the_batches_and_the_sums():
+    counted = history(HISTORIES["smartcache"], 5)
+    samples, batches, sums, _ = history_plot(counted, title="smartcache").axes
+    drawn = samples.images[0].get_array()
+    assert drawn.shape == (5, 90)
+    assert [(drawn == kind).sum(axis=1).tolist() for kind in (0, 1, 2)] == [
+        [50, 50, 50, 50, 50],
+        [0, 36, 36, 36, 36],
+        [40, 4, 4, 4, 4],
+    ]
+    assert drawn[0].tolist() == [2] * 40 + [0] * 50
+    assert drawn[:, -1].tolist() == [0] * 5
+    assert np.array_equal(batches.images[0].get_array(), counted.misses)
+    lines = {line.get_label(): line.get_ydata().tolist() for line in sums.lines}
+    assert lines == {
+        "served: 2.2 in 5 epochs": pytest.approx([epoch * 40 / 90 for epoch in range(6)]),
+        "computed: 0.6 in 5 epochs": pytest.approx([0, *((40 + 4 * epoch) / 90 for epoch in range(5))]),
+    }
+
+
+def test_a_history_plot_draws_so_many_batches_and_samples_as_can_be_seen():
+    counted = history(BatchEcho(Standard(2100, batch_size=10), echoing_factor=2), 2)
+    samples, batches, *_ = history_plot(counted, title="batch_echo").axes
+    assert samples.images[0].get_array().shape == (2, 1000)
+    assert batches.images[0].get_array().tolist() == [[1, 0] * 50] * 2
+    assert batches.get_xlabel() == "batches, the first 100 of 420"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_show_draws_the_plan_of_every_technique(technique, tmp_path, capsys):
+    out = tmp_path / "plan.png"
+    options = ["--num-samples", "200", "--batch-size", "20", "--epochs", "3"]
+    assert main(["show", "--plan", "--technique", technique, *options, "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"drawn: {out}\n"
+    assert said.err == ""
+    assert int(FRESH[1:], 16) in colours(read(out))
 
 
 def test_the_plot_of_the_table_draws_its_figures():

@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import torch
 
+from dalirefurb.autoassist import AutoAssist
 from dalirefurb.compare import Run, explanation, table
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.network import SmallResNet
 from dalirefurb.presets import simple
-from dalirefurb.refurbish import Refurbish
+from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
 from dalirefurb.train import EpochReport, Trainer
 
@@ -78,6 +79,41 @@ def test_the_seed_decides_what_is_learned_and_global_random_state_does_not_chang
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(5)
     assert loss(1) == first != loss(2)
+
+
+def test_an_assistant_is_told_every_samples_loss_and_chooses_by_it(monkeypatch):
+    planner = AutoAssist(Standard(64, batch_size=4), lag=16, accuracy_momentum=0.5)
+    told = []
+    with Trainer(red_and_blue(64), simple(SIZE, raw=True), planner, epochs=6) as training:
+        observe = training._loader.observe
+        monkeypatch.setattr(training._loader, "observe", lambda losses: (told.append(losses.clone()), observe(losses)))
+        reports = [training.epoch() for _ in range(6)]
+        assistant = training.assistant
+    assert assistant.accepted == 6 * 64 == sum(len(losses) for losses in told)
+    assert assistant.candidates > 1.1 * assistant.accepted
+    losses = torch.cat(told).reshape(6, 16, 4)
+    assert losses.mean(dim=(1, 2)).tolist() == pytest.approx([report.loss for report in reports])
+    assert (losses.std(dim=2) > 0).all()
+    assert all(report.misses == 64 and report.hits == 0 for report in reports)
+
+
+def test_without_autoassist_there_is_no_assistant():
+    with trainer(epochs=1) as training:
+        assert training.assistant is None
+
+
+def test_the_loss_learned_from_is_the_mean_of_the_samples_losses():
+    with trainer(epochs=1) as training:
+        images, labels = torch.rand(5, 3, SIZE, SIZE), torch.tensor([0, 1, 0, 1, 1])
+        losses, correct = training._gradients(images, labels)
+        gradients = [weight.grad.clone() for weight in training._model.parameters()]
+        training._model.zero_grad()
+        logits = training._model(images)
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        assert losses.shape == correct.shape == (5,)
+        assert losses.mean().item() == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
+        for mine, weight in zip(gradients, training._model.parameters(), strict=True):
+            assert torch.allclose(mine, weight.grad, rtol=1e-4, atol=1e-6)
 
 
 def test_any_seed_of_a_planner_will_do():

@@ -1,4 +1,4 @@
-"""What can be asked for on the command line? The arguments, and the help that explains them."""
+"""What can be asked for on the command line? The arguments, each with its help."""
 
 from __future__ import annotations
 
@@ -7,72 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from dalirefurb.cli import explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.show import PRESETS, show
-
-_DESCRIPTION = """\
-Data refurbishing: train on images whose augmentation is partly cached and reused."""
-
-_TRAIN_DESCRIPTION = """\
-Train a small residual network on the images of FOLDER, and show what the data cost.
-
-An image is decoded, cropped, flipped and changed by layers of RandAugment. The first of these stages are the
-partial augmentation: its result is cached and reused in as many epochs as the reuse factor says. The others are
-the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch."""
-
-_TRAIN_EPILOG = """\
-what is printed for each epoch:
-  images/s   throughput of training, data preparation and the network's step included
-  hits       images whose partial augmentation came from the cache
-  misses     images that were read, decoded and augmented from the start. The first epoch only misses; later
-             ones miss 1 / reuse factor of the images
-  waiting    share of the time in which the network waited for data. The rest are its own steps, which are
-             slower, too, while data preparation keeps the same cores busy
-  ms/batch   time from batch to batch, the median and the 95th percentile
-  loss, accuracy
-             of the network on the augmented training images, as it learns from them
-
-examples:
-  dalirefurb train photos/                          reuse factor 3, the paper's order of stages
-  dalirefurb train photos/ --reuse-factor 1         standard training, to compare with
-  dalirefurb train photos/ --order crop_last        only crop and flip are fresh: faster, nearly as diverse
-  dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip"""
-
-_SHOW_DESCRIPTION = """\
-Draw what refurbishing does to images, into a PNG.
-
-For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
-augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
-training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image."""
-
-_SHOW_EPILOG = """\
-what is drawn:
-  dalirefurb show               blue frames: cached. Orange frames: fresh at every use
-  dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
-                                paper's units
-  dalirefurb show --plan        which epochs and which batches miss, that is, read and augment from the start: with
-                                refurbishing, and without its two ways to spread misses evenly
-
-Pictures need pip install "dalirefurb[demo]".
-
-examples:
-  dalirefurb show                                     RandAugment, its second layer is fresh
-  dalirefurb show photos/ --order crop_last           only crop and flip are fresh
-  dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
-  dalirefurb show --operations --preset trivial_augment --out wide.png
-  dalirefurb show --plan --num-samples 1281167 --batch-size 1024"""
-
-_DEMO_DESCRIPTION = """\
-Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
-and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores.
-Needs pip install "dalirefurb[demo]"."""
-
-_DEMO_EPILOG = """\
-examples:
-  dalirefurb demo
-  dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
-  dalirefurb demo --quick           a few seconds; its figures mean nothing"""
-
+from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, flag, owners_of
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
 
@@ -87,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; it sets `command`, a function of the options."""
-    root = _Parser(prog="dalirefurb", description=_DESCRIPTION)
+    root = _Parser(prog="dalirefurb", description=explanations.DESCRIPTION)
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(
@@ -103,17 +41,42 @@ def parser() -> argparse.ArgumentParser:
         made.set_defaults(command=function)
         return made
 
-    _add_train(command(train, "train on a folder of images", _TRAIN_DESCRIPTION, _TRAIN_EPILOG))
-    _add_show(command(show, "draw what is cached, and what the network sees", _SHOW_DESCRIPTION, _SHOW_EPILOG))
-    _add_demo(command(demo, "see what refurbishing brings on this machine", _DEMO_DESCRIPTION, _DEMO_EPILOG))
+    _add_train(command(train, "train on a folder of images", explanations.TRAIN_DESCRIPTION, explanations.TRAIN_EPILOG))
+    _add_show(
+        command(
+            show,
+            "draw what is cached, and what the network sees",
+            explanations.SHOW_DESCRIPTION,
+            explanations.SHOW_EPILOG,
+        )
+    )
+    _add_demo(
+        command(
+            demo,
+            "see what refurbishing brings on this machine",
+            explanations.DEMO_DESCRIPTION,
+            explanations.DEMO_EPILOG,
+        )
+    )
     return root
 
 
 def _add_train(train_parser: argparse.ArgumentParser) -> None:
     train_parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
-    group = train_parser.add_argument_group("refurbishing")
-    _add_reuse_factor(group)
-    _add_split(group, default="the last layer of RandAugment is final, or crop and flip with --order crop_last")
+    group = train_parser.add_argument_group("technique")
+    group.add_argument(
+        "--technique",
+        choices=TECHNIQUES,
+        default="refurbish",
+        metavar="NAME",
+        help=f"{', '.join(TECHNIQUES)}: see below (refurbish)",
+    )
+    _add_options(group)
+    _add_split(
+        group,
+        default="the last layer of RandAugment is final, or crop and flip with --order crop_last; of echo, batch_echo "
+        "and smartcache all but decoding",
+    )
     group = train_parser.add_argument_group("augmentation")
     _add_size(group)
     group.add_argument(
@@ -126,7 +89,7 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
     group.add_argument("--magnitude", type=int, default=9, metavar="M", help="of these operations, 0 .. 30 (9)")
     _add_order(group, default="paper")
     group = train_parser.add_argument_group("training")
-    group.add_argument("--epochs", type=int, default=5, metavar="N", help="how often each image is served (5)")
+    group.add_argument("--epochs", type=int, default=5, metavar="N", help="rounds of training and report (5)")
     group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images learned from at a time (64)")
     group.add_argument(
         "--learning-rate", type=float, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
@@ -145,7 +108,7 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the PNG; one that is there is replaced (show.png, operations.png or plan.png)",
     )
-    _add_reuse_factor(show_parser)
+    _add_option(show_parser, "reuse_factor")
     _add_seed(show_parser, "of augmentation and order")
     group = show_parser.add_argument_group("augmentation")
     group.add_argument(
@@ -163,7 +126,14 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
         "--num-samples", type=int, metavar="N", help="images of the data set (those of FOLDER, or 10000)"
     )
     group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images served at a time (64)")
-    group.add_argument("--epochs", type=int, default=9, metavar="N", help="how often each image is served (9)")
+    group.add_argument("--epochs", type=int, default=9, metavar="N", help="planned, from the first (9)")
+    group.add_argument(
+        "--technique",
+        choices=TECHNIQUES,
+        metavar="NAME",
+        help=f"draw the plan of one: {', '.join(TECHNIQUES)}",
+    )
+    _add_options(group, without="reuse_factor")
 
 
 def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
@@ -181,7 +151,7 @@ def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
         help="for the pictures; made if it is not there (dalirefurb-demo)",
     )
     demo_parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
-    _add_reuse_factor(demo_parser)
+    _add_option(demo_parser, "reuse_factor", default=3)
     for name, meaning in (
         ("images", "JPEGs made, about 65 KB each"),
         ("epochs", "of each run"),
@@ -197,14 +167,23 @@ def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
     _add_seed(demo_parser, "of everything random")
 
 
-def _add_reuse_factor(group: argparse._ActionsContainer) -> None:
+def _add_options(group: argparse._ActionsContainer, *, without: str = "") -> None:
+    for name in OPTIONS:
+        if name != without:
+            _add_option(group, name)
+
+
+def _add_option(group: argparse._ActionsContainer, name: str, *, default: float | None = None) -> None:
+    """Add a technique's option. By default it is None, so that one that was given can be told from one that was not."""
+    option, owners = OPTIONS[name], owners_of(name)
+    usual = TECHNIQUES[owners[0]].options[name]
+    of = "" if name == "reuse_factor" else f"{' and '.join(owners)}: "
     group.add_argument(
-        "--reuse-factor",
-        type=int,
-        default=3,
-        metavar="N",
-        help="epochs in which a cached image is used before it is made anew. 2 and 3 are usual, 1 caches nothing: "
-        "standard training. More is faster, but the network sees fewer different images (3)",
+        flag(name),
+        type=option.kind,
+        default=default,
+        metavar=option.letter,
+        help=f"{of}{option.help}{'' if usual is None else f' ({usual})'}",
     )
 
 
@@ -213,7 +192,8 @@ def _add_split(group: argparse._ActionsContainer, *, default: str) -> None:
         "--split",
         type=_split,
         metavar="STAGE|N",
-        help="where the final augmentation begins: a stage's name (see --order), or how many stages are partial. "
+        help="where the final augmentation begins: a stage's name (see --order), how many stages are partial, or end: "
+        "all are. "
         f"By default {default}",
     )
 

@@ -8,9 +8,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from dalirefurb.cli.show import draw_all
+from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import say
 
 if TYPE_CHECKING:
+    from dalirefurb.assistant import AssistantReport
     from dalirefurb.recipe import Recipe
     from dalirefurb.source import ImageFolder
     from dalirefurb.train import EpochReport, Trainer
@@ -24,30 +26,26 @@ QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
 
 def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
+    technique = choose(options.technique, options)
     source = _source(options.folder)
     from dalirefurb.presets import rand_augment
-    from dalirefurb.refurbish import Refurbish
+
+    preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
+    recipe = technique.recipe(preset, options.split)
+    planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
     from dalirefurb.train import Trainer
 
-    recipe = rand_augment(
-        options.size,
-        layers=options.layers,
-        magnitude=options.magnitude,
-        order=options.order,
-        split=options.split,
-    )
-    planner = Refurbish(
-        len(source), batch_size=options.batch_size, reuse_factor=options.reuse_factor, seed=options.seed
-    )
     _share_cores()
     with Trainer(
         source, recipe, planner, epochs=options.epochs, learning_rate=options.learning_rate, progress=True
     ) as trainer:
         say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
-        say(_stages(recipe, trainer, reuse_factor=planner.reuse_factor))
+        say(f"{technique.describe(planner)}: {_stages(recipe, trainer)}")
         say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
         for _ in range(options.epochs):
             say(_row(trainer.epoch()))
+        if trainer.assistant is not None:
+            say(f"\n{_assisted(trainer.assistant)}")
 
 
 def _source(folder: str) -> ImageFolder:
@@ -127,14 +125,18 @@ def _count(source: ImageFolder) -> str:
     return f"{len(source)} images in {classes}{skipped}"
 
 
-def _stages(recipe: Recipe, trainer: Trainer, *, reuse_factor: int) -> str:
+def _stages(recipe: Recipe, trainer: Trainer) -> str:
     """Say what is cached, and what is fresh."""
     partial, final = (" > ".join(stage.name for stage in stages) for stages in (recipe.partial, recipe.final))
-    if reuse_factor == 1:
-        return f"standard: nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
+    if trainer.cache_bytes == 0:
+        return f"nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
+    return f"cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); fresh: {final or 'nothing'}"
+
+
+def _assisted(report: AssistantReport) -> str:
     return (
-        f"reuse factor {reuse_factor}: cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); "
-        f"fresh: {final or 'nothing'}"
+        f"of {report.candidates} samples considered {report.accepted} were trained on, {report.saved:.0%} saved; "
+        f"the Assistant judges {report.accuracy:.0%} rightly"
     )
 
 

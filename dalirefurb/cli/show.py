@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalirefurb.cli.techniques import Chosen, choose
 from dalirefurb.cli.terminal import say
 from dalirefurb.errors import ConfigurationError
 
@@ -21,9 +22,12 @@ PRESETS = ("rand_augment", "auto_augment", "auto_augment_cifar10", "trivial_augm
 
 def show(options: argparse.Namespace) -> None:
     """Draw what is cached and what is fresh, or operations, or a plan."""
+    technique = choose(options.technique or "refurbish", options)
     if options.plan:
-        _show_plan(options)
+        _show_plan(options, technique)
         return
+    if options.technique is not None:
+        raise ConfigurationError(f"--technique is for --plan, got {options.technique} without it; add --plan")
     out = options.out or Path("operations.png" if options.operations else "show.png")
     source = _source(options.folder)
     from dalirefurb.show.files import write_operations, write_pictures
@@ -31,8 +35,9 @@ def show(options: argparse.Namespace) -> None:
     if options.operations:
         write_operations(out, source, preset=options.preset, size=options.size)
     else:
-        recipe = _recipe(options.preset, options.size, order=options.order, split=options.split)
-        write_pictures(out, source, recipe, name=options.preset, reuse_factor=options.reuse_factor, seed=options.seed)
+        recipe = technique.recipe(_preset(options.preset, options.size, order=options.order), options.split)
+        reuse_factor = technique.options["reuse_factor"]
+        write_pictures(out, source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)
         say(f"{recipe}\n")
     say(f"drawn: {out}")
 
@@ -48,26 +53,30 @@ def _source(folder: str | None) -> Source:
     return ImageFolder(folder)
 
 
-def _show_plan(options: argparse.Namespace) -> None:
+def _show_plan(options: argparse.Namespace, technique: Chosen) -> None:
     num_samples = options.num_samples
     if num_samples is None:
         num_samples = 10_000 if options.folder is None else len(_source(options.folder))
-    from dalirefurb.show.files import write_plan
-    from dalirefurb.show.plans import compare_plans
-
     out = options.out or Path("plan.png")
-    comparison = compare_plans(
-        num_samples=num_samples,
-        batch_size=options.batch_size,
-        reuse_factor=options.reuse_factor,
-        epochs=options.epochs,
-        seed=options.seed,
-    )
-    write_plan(out, comparison)
+    from dalirefurb.show.files import write_history, write_plan
+    from dalirefurb.show.plans import compare_plans, history
+
+    if options.technique is None:
+        comparison = compare_plans(
+            num_samples=num_samples,
+            batch_size=options.batch_size,
+            reuse_factor=technique.options["reuse_factor"],
+            epochs=options.epochs,
+            seed=options.seed,
+        )
+        write_plan(out, comparison)
+    else:
+        planner = technique.planner(num_samples, batch_size=options.batch_size, seed=options.seed)
+        write_history(out, history(planner, options.epochs), title=technique.describe(planner))
     say(f"drawn: {out}")
 
 
-def _recipe(preset: str, size: int, *, order: str | None, split: str | int | None) -> Recipe:
+def _preset(preset: str, size: int, *, order: str | None) -> Recipe:
     from dalirefurb.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 
     without_order: dict[str, Callable[..., Recipe]] = {"simple": simple, "evaluate": evaluate}
@@ -78,10 +87,10 @@ def _recipe(preset: str, size: int, *, order: str | None, split: str | int | Non
             "auto_augment_cifar10": partial(auto_augment, policy="cifar10"),
             "trivial_augment": trivial_augment,
         }
-        return ordered[preset](size, order=order or "paper", split=split)
+        return ordered[preset](size, order=order or "paper")
     if order is not None:
         raise ConfigurationError(f"--order is for presets with operations, but {preset} has none; leave it out")
-    return without_order[preset](size, split=split)
+    return without_order[preset](size)
 
 
 def draw_all(options: argparse.Namespace, recipe: Recipe) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Which pictures are written where? PNGs, one for each question."""
+"""Which pictures are written where? PNGs, one for each question. Plots of plans need neither torch nor DALI."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import numpy as np
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import integer
 from dalirefurb.recipe import Recipe
-from dalirefurb.show.operations import operate, table_of
 from dalirefurb.show.packages import require
-from dalirefurb.show.pictures import square_image, take_pictures
-from dalirefurb.show.plans import Comparison
+from dalirefurb.show.plans import Comparison, History
 from dalirefurb.source import Source
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reu
     """
     require("a sheet of pictures", "Pillow")
     integer("reuse_factor", reuse_factor, 1, MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
+    from dalirefurb.show.pictures import take_pictures
     from dalirefurb.show.sheet import pictures_sheet
 
     samples = np.linspace(0, len(source) - 1, min(SAMPLES, len(source))).round().astype(int).tolist()
@@ -69,9 +68,11 @@ def write_operations(path: Path, source: Source, *, preset: str, size: int) -> N
         ConfigurationError: If Pillow is missing, the preset has no operations or `path` cannot be written.
     """
     require("a sheet of pictures", "Pillow")
-    table = table_of(preset)
+    from dalirefurb.show.operations import operate, table_of
+    from dalirefurb.show.pictures import square_image
     from dalirefurb.show.sheet import operations_sheet
 
+    table = table_of(preset)
     rows = operate(square_image(source, 0, size=size), table)
     sheet = operations_sheet(
         rows, title=f"The operations of {preset}, over the ranges of their magnitudes", note=table.note
@@ -94,6 +95,23 @@ def write_plan(path: Path, comparison: Comparison) -> None:
     from dalirefurb.show.plots import plan_plot
 
     write_plot(path, plan_plot(comparison))
+
+
+def write_history(path: Path, history: History, *, title: str) -> None:
+    """Show what a planner computes, what it takes from the cache, and how often it serves a sample.
+
+    Args:
+        path: A PNG, replaced if it is there.
+        history: What was planned.
+        title: The planner in words.
+
+    Raises:
+        ConfigurationError: If matplotlib is missing or `path` cannot be written.
+    """
+    require("a plot", "matplotlib")
+    from dalirefurb.show.plots import history_plot
+
+    write_plot(path, history_plot(history, title=title))
 
 
 def write_plot(path: Path, figure: Figure) -> None:

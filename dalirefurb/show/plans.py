@@ -1,5 +1,7 @@
 """How are misses spread over epochs and batches? Counted in plans, beside what the two shufflers replace.
 
+And what does any planner do with each sample?
+
 Balanced eviction against reference counts is figure 7 of Revamper (Lee et al., USENIX ATC 2021), the cache-aware batch
 shuffler against a plain shuffle figure 8.
 """
@@ -34,6 +36,40 @@ class Comparison:
     refurbish: Misses
     reference_count: Misses
     plain_shuffle: Misses
+
+
+@dataclass(frozen=True)
+class History:
+    """What a planner does to samples and batches, epoch by epoch.
+
+    Attributes:
+        planner: Its plans.
+        served: How often each sample is served, shape (epochs, num_samples).
+        computed: How often its partial augmentation runs for that, shape (epochs, num_samples).
+        misses: Share of each batch's rows that are misses, 0..1, shape (epochs, batches).
+    """
+
+    planner: Planner
+    served: NDArray[np.int64]
+    computed: NDArray[np.int64]
+    misses: NDArray[np.float64]
+
+
+def history(planner: Planner, epochs: int) -> History:
+    """Count what a planner plans, from epoch 0 on.
+
+    Raises:
+        ConfigurationError: If `epochs` is not a positive integer.
+    """
+    integer("epochs", epochs, 1, None, "a few show most")
+    served, computed = np.zeros((2, epochs, planner.num_samples), np.int64)
+    misses = np.empty((epochs, len(planner)))
+    for epoch in range(epochs):
+        for batch, plan in enumerate(planner.epoch(epoch)):
+            np.add.at(served[epoch], plan.indices, 1)
+            np.add.at(computed[epoch], plan.indices[plan.miss], 1)
+            misses[epoch, batch] = plan.miss.mean()
+    return History(planner, served, computed, misses)
 
 
 def compare_plans(*, num_samples: int, batch_size: int, reuse_factor: int, epochs: int, seed: int = 0) -> Comparison:

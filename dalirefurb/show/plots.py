@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
-from dalirefurb.show.canvas import CACHED, GREY, LINE
-from dalirefurb.show.plans import Comparison, Misses
+from dalirefurb.show.canvas import BACKGROUND, CACHED, FRESH, GREY, LINE
+from dalirefurb.show.plans import Comparison, History, Misses
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.image import AxesImage
+    from numpy.typing import NDArray
 
 _COMPARED = "#9aa1a8"
+_SAMPLES = 1000
+"""Samples that are drawn, at most: more than there are pixels."""
+
+_BATCHES = 100
+"""Batches of an epoch that are drawn as columns, at most: fewer than there are pixels, so that each can be seen."""
+
 _EPOCHS_OF_BATCHES = 2
 """Epochs whose batches are shown: those after the first, which only misses."""
 
@@ -31,6 +45,81 @@ def plan_plot(comparison: Comparison) -> Figure:
         fontsize=13,
     )
     return figure
+
+
+def history_plot(history: History, *, title: str) -> Figure:
+    """Draw what becomes of every sample, of every batch, and how it adds up."""
+    figure = Figure(figsize=(13, 4.6), layout=ConstrainedLayoutEngine(wspace=0.06))
+    samples, batches, sums = figure.subplots(1, 3)
+    _draw_samples(samples, history)
+    _draw_shares(batches, history)
+    _draw_sums(sums, history)
+    planner = history.planner
+    cached = f"at most {planner.peak_slots:,} cached" if planner.peak_slots else "none cached"
+    figure.suptitle(f"{title}: {planner.num_samples:,} samples, batches of {planner.batch_size}, {cached}", fontsize=13)
+    return figure
+
+
+def _draw_samples(axes: Axes, history: History) -> None:
+    """Draw a column for a sample; those that fare alike stand together."""
+    kinds = np.where(history.served == 0, 0, np.where(history.computed == 0, 1, 2))
+    order = np.lexsort(-kinds[::-1])
+    shown = order[np.linspace(0, len(order) - 1, min(_SAMPLES, len(order))).round().astype(int)]
+    labels = {"not served": BACKGROUND, "from the cache": CACHED, "computed": FRESH}
+    _map(axes, kinds[:, shown], ListedColormap(list(labels.values())), highest=2, width=len(order))
+    axes.set_xlabel("samples, in the order of their first epochs")
+    axes.set_title("Samples", fontsize=11)
+    patches = [Patch(facecolor=colour, edgecolor=LINE, label=label) for label, colour in labels.items()]
+    axes.legend(
+        handles=patches, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.16), frameon=False, columnspacing=1
+    )
+
+
+def _draw_shares(axes: Axes, history: History) -> None:
+    colours = LinearSegmentedColormap.from_list("misses", [CACHED, BACKGROUND, FRESH])
+    batches = history.misses.shape[1]
+    shown = history.misses[:, :_BATCHES]
+    image = _map(axes, shown, colours, highest=1, width=shown.shape[1])
+    axes.set_xlabel("batches" + (f", the first {_BATCHES} of {batches:,}" if batches > _BATCHES else ""))
+    axes.set_title("Share of computed rows in a batch", fontsize=11)
+    axes.figure.colorbar(image, ax=axes, format="{x:.0%}", aspect=30)
+
+
+def _draw_sums(axes: Axes, history: History) -> None:
+    """Draw the mean over samples, and the range from the least to the most."""
+    epochs = np.arange(len(history.served) + 1)
+    for counts, colour, label in (
+        (history.served, CACHED, "served"),
+        (history.computed, FRESH, "computed"),
+    ):
+        sums = np.concatenate([np.zeros((1, counts.shape[1])), counts.cumsum(axis=0)])
+        mean = sums.mean(axis=1)
+        axes.fill_between(epochs, sums.min(axis=1), sums.max(axis=1), color=colour, alpha=0.2, linewidth=0)
+        axes.plot(epochs, mean, color=colour, linewidth=2, label=f"{label}: {mean[-1]:.1f} in {len(counts)} epochs")
+    axes.set_xlabel("epochs done")
+    axes.set_ylabel("times a sample was served or computed")
+    axes.set_xlim(0, epochs[-1])
+    axes.locator_params(axis="x", integer=True)
+    _finish(axes, "A sample: mean, least and most", int(history.served.sum(axis=0).max()), columns=1)
+
+
+def _map(axes: Axes, values: NDArray[Any], colours: Colormap, *, highest: float, width: int) -> AxesImage:
+    """Draw a row for an epoch, the first at the top."""
+    image = axes.imshow(
+        values,
+        cmap=colours,
+        vmin=0,
+        vmax=highest,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(0, width, len(values) - 0.5, -0.5),
+    )
+    axes.set_ylabel("epoch")
+    axes.locator_params(axis="y", integer=True)
+    axes.locator_params(axis="x", nbins=5, integer=True)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.spines[:].set_color(LINE)
+    return image
 
 
 def _draw_epochs(axes: Axes, comparison: Comparison) -> None:
@@ -79,13 +168,13 @@ def _shown(misses: Misses) -> Misses:
     return misses[1 : 1 + _EPOCHS_OF_BATCHES] if len(misses) > 1 else misses
 
 
-def _finish(axes: Axes, title: str, highest: int) -> None:
+def _finish(axes: Axes, title: str, highest: int, *, columns: int = 2) -> None:
     """Leave room for the legend above what is drawn."""
     axes.set_ylim(0, 1.2 * max(highest, 1))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.locator_params(axis="y", integer=True)
     axes.set_title(title, fontsize=11)
-    axes.legend(ncols=2, loc="upper center", facecolor="white", edgecolor="none", framealpha=1, markerscale=2)
+    axes.legend(ncols=columns, loc="upper center", facecolor="white", edgecolor="none", framealpha=1, markerscale=2)
     axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

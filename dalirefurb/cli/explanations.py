@@ -1,0 +1,80 @@
+"""What does --help explain beyond single arguments? What the commands do, what they print, and examples."""
+
+from __future__ import annotations
+
+from dalirefurb.cli.techniques import TECHNIQUES
+
+DESCRIPTION = """\
+Data refurbishing: train on images whose augmentation is partly cached and reused."""
+
+TRAIN_DESCRIPTION = """\
+Train a small residual network on the images of FOLDER, and show what the data cost.
+
+An image is decoded, cropped, flipped and changed by layers of RandAugment. The first of these stages are the
+partial augmentation: its result is cached and reused in as many epochs as the reuse factor says. The others are
+the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch."""
+
+_TECHNIQUES = "\n".join(f"  {name:<12}{technique.summary}" for name, technique in TECHNIQUES.items())
+
+TRAIN_EPILOG = f"""\
+techniques:
+{_TECHNIQUES}
+
+what is printed for each epoch:
+  images/s   throughput of training, data preparation and the network's step included
+  hits       images whose partial augmentation came from the cache
+  misses     images that were read, decoded and augmented from the start. With refurbish the first epoch only
+             misses; later ones miss 1 / reuse factor of the images
+  waiting    share of the time in which the network waited for data. The rest are its own steps, which are
+             slower, too, while data preparation keeps the same cores busy
+  ms/batch   time from batch to batch, the median and the 95th percentile
+  loss, accuracy
+             of the network on the augmented training images, as it learns from them
+
+examples:
+  dalirefurb train photos/                          reuse factor 3, the paper's order of stages
+  dalirefurb train photos/ --technique standard     to compare with
+  dalirefurb train photos/ --order crop_last        only crop and flip are fresh: faster, nearly as diverse
+  dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip
+  dalirefurb train photos/ --technique echo --echoing-factor 3 --split end
+                                                    data echoing after augmentation; without --split, before"""
+
+SHOW_DESCRIPTION = """\
+Draw what refurbishing does to images, into a PNG.
+
+For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
+augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
+training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image."""
+
+SHOW_EPILOG = """\
+what is drawn:
+  dalirefurb show               blue frames: cached. Orange frames: fresh at every use
+  dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
+                                paper's units
+  dalirefurb show --plan        which epochs and which batches miss, that is, read and augment from the start: with
+                                refurbishing, and without its two ways to spread misses evenly
+  dalirefurb show --plan --technique NAME
+                                what any technique computes, what it takes from the cache, and how often it serves
+                                a sample. The names are those of dalirefurb train; of autoassist it is what it plans
+                                as long as nothing is left out
+
+Pictures need pip install "dalirefurb[demo]".
+
+examples:
+  dalirefurb show                                     RandAugment, its second layer is fresh
+  dalirefurb show photos/ --order crop_last           only crop and flip are fresh
+  dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
+  dalirefurb show --operations --preset trivial_augment --out wide.png
+  dalirefurb show --plan --num-samples 1281167 --batch-size 1024
+  dalirefurb show --plan --technique smartcache --replace-percent 0.05"""
+
+DEMO_DESCRIPTION = """\
+Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
+and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores.
+Needs pip install "dalirefurb[demo]"."""
+
+DEMO_EPILOG = """\
+examples:
+  dalirefurb demo
+  dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
+  dalirefurb demo --quick           a few seconds; its figures mean nothing"""

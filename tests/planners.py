@@ -1,0 +1,132 @@
+"""Planners small enough for every corner, and what tests of plans share."""
+
+import hashlib
+import warnings
+
+import numpy as np
+from hypothesis import strategies as st
+
+from dalirefurb.autoassist import AutoAssist
+from dalirefurb.echo import BatchEcho, Echo
+from dalirefurb.frozen import Frozen
+from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
+from dalirefurb.shuffle import BatchShuffler, PlainShuffler
+from dalirefurb.smartcache import SmartCache
+
+FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
+ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
+PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
+
+
+@st.composite
+def sharded(draw, kind, *, waiting=True, **arguments):
+    """Planners that can have several shards; with `waiting=False` every epoch serves every sample."""
+    shards = draw(st.integers(1, 4))
+    batch_size = shards * draw(st.integers(1, 4))
+    drop_last = draw(st.booleans())
+    if not waiting and (shards > 1 or drop_last):
+        num_samples = batch_size * draw(st.integers(1, 12))
+    else:
+        num_samples = draw(st.integers(batch_size, batch_size + 30))
+    drawn = {name: draw(values) for name, values in arguments.items()}
+    seed = draw(st.integers(0, 9))
+    return kind(num_samples, batch_size=batch_size, seed=seed, shards=shards, drop_last=drop_last, **drawn)
+
+
+def standards():
+    return sharded(Standard)
+
+
+def frozen():
+    return sharded(Frozen)
+
+
+def refurbishing(*, waiting=True, ablations=True, coverage=(1.0, 0.6, 0.01)):
+    return sharded(
+        Refurbish,
+        waiting=waiting,
+        reuse_factor=st.integers(1, 6),
+        coverage=st.sampled_from(coverage),
+        evict_shuffler=st.sampled_from([EvictShuffler(), ReferenceCount()] if ablations else [EvictShuffler()]),
+        batch_shuffler=st.sampled_from([BatchShuffler(), PlainShuffler()] if ablations else [BatchShuffler()]),
+    )
+
+
+@st.composite
+def smartcaches(draw, percents=PERCENTS):
+    batch_size = draw(st.integers(1, 6))
+    num_samples = draw(st.integers(batch_size, batch_size + 30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # windows need not be a multiple of the batch size
+        return SmartCache(
+            num_samples,
+            batch_size=batch_size,
+            num_cache_objects=draw(st.integers(batch_size, num_samples)),
+            replace_percent=draw(st.sampled_from(percents)),
+            seed=draw(st.integers(0, 9)),
+        )
+
+
+def inner_planners():
+    """Planners that can be echoed and assisted: with one shard."""
+    one_shard = st.one_of(standards(), refurbishing(ablations=False, coverage=(1.0, 0.6)), frozen())
+    return st.one_of(one_shard.filter(lambda planner: planner.shards == 1), smartcaches())
+
+
+@st.composite
+def example_echoes(draw, factors=ECHOING_FACTORS):
+    factor, buffer_size = draw(st.sampled_from(factors)), draw(st.integers(0, 40))
+    return Echo(draw(inner_planners()), echoing_factor=factor, buffer_size=buffer_size)
+
+
+@st.composite
+def batch_echoes(draw):
+    return BatchEcho(draw(inner_planners()), echoing_factor=draw(st.sampled_from(ECHOING_FACTORS)))
+
+
+@st.composite
+def autoassists(draw):
+    return AutoAssist(draw(inner_planners()), lag=draw(st.integers(1, 3)))
+
+
+def listed(plan):
+    return {name: getattr(plan, name).tolist() for name in FIELDS}
+
+
+def joined(planner, epoch, name):
+    return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
+
+
+def pairs(plan, name="version"):
+    """Index and version, or serving, of every row of a batch."""
+    return list(zip(plan.indices.tolist(), getattr(plan, name).tolist(), strict=True))
+
+
+def digest(planner, epochs):
+    values = hashlib.sha256()
+    for epoch in epochs:
+        for plan in planner.epoch(epoch):
+            for name in FIELDS:
+                values.update(getattr(plan, name).tobytes())
+    return values.hexdigest()
+
+
+class Replay:
+    """What is stored, as a plan says: frees, then stores, after each batch.
+
+    Attributes:
+        stored: The version of each sample that is stored.
+        peak: The most samples that ever were.
+    """
+
+    def __init__(self):
+        self.stored = {}
+        self.peak = 0
+
+    def carry_out(self, plan):
+        for index in plan.evict.tolist():
+            del self.stored[index]
+        for (index, version), keep in zip(pairs(plan), plan.keep.tolist(), strict=True):
+            if keep:
+                assert self.stored.setdefault(index, version) == version, "a slot is not freed before it is filled"
+        self.peak = max(self.peak, len(self.stored))

@@ -295,7 +295,8 @@ class Assistant:
             epochs.append(epoch)
             considered, row = considered + stop - row, stop
         plan = batch_of(parts, epochs)
-        new = self._last_version[plan.indices] != plan.version
+        # A sample that is in the batch twice has been served by its second row.
+        new = (self._last_version[plan.indices] != plan.version) & _first_rows(plan)
         self._last_version[plan.indices] = plan.version
         after = replace(moment, epoch=epoch, row=row, candidates=moment.candidates + considered)
         return replace(plan, miss=plan.miss | new).read_only(), after
@@ -323,6 +324,13 @@ class Assistant:
         if self._candidates is None or self._candidates.epoch != epoch:
             self._candidates = self._planner.candidates(epoch)
         return self._candidates
+
+
+def _first_rows(plan: BatchPlan) -> Mask:
+    """Return which rows are the first of their index and version, shape (B,)."""
+    first = np.zeros(len(plan.indices), np.bool_)
+    first[np.unique((plan.version << 32) + plan.indices, return_index=True)[1]] = True
+    return first
 
 
 def _logistic(values: NDArray[np.float64]) -> NDArray[np.float64]:

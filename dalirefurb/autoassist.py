@@ -170,8 +170,7 @@ class Candidates:
 def batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:
     """Join parts of inner epochs, numbered `epochs`, to a batch that the store can carry out as one.
 
-    All evictions come before anything is stored. So what a later epoch evicts is not kept, and a version that is born
-    in this batch is a miss in all its rows.
+    All evictions come before anything is stored, so what a later epoch evicts is not kept.
     """
     plan = joined(parts)
     last_evicted = {index: epoch for part, epoch in zip(parts, epochs, strict=True) for index in part.evict.tolist()}
@@ -179,10 +178,4 @@ def batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:
     stays = [
         last_evicted.get(index, 0) <= epoch for index, epoch in zip(plan.indices.tolist(), row_epochs, strict=True)
     ]
-    versions = (plan.version << 32) + plan.indices
-    return replace(
-        plan,
-        miss=plan.miss | np.isin(versions, versions[plan.miss]),
-        keep=plan.keep & np.array(stays),
-        evict=np.array([*last_evicted], np.int64),
-    ).read_only()
+    return replace(plan, keep=plan.keep & np.array(stays), evict=np.array([*last_evicted], np.int64)).read_only()

@@ -34,7 +34,7 @@ from dalirefurb.store import Store
 from dalirefurb.upstream import Upstream, Watch
 
 _READING_THREADS = 4
-_SIZE_PROBES = 256
+_SIZE_PROBES = 1024
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ def assemble(
     final_device: Device,
     pace: Pace,
     pin_memory: bool,
+    max_pixels: int | None,
 ) -> Assembly:
     """Put a loader's parts together; for the arguments see `Loader`.
 
@@ -84,7 +85,7 @@ def assemble(
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     apart = store is not None or custom or isinstance(planner, AutoAssist)
     max_rows = pace.batches_per_run * planner.batch_size
-    reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS)
+    reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS, max_pixels=max_pixels)
     feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
     if store is not None:
         _open(store, source, recipe, planner, reader, feeder.partial_size, fingerprint)
@@ -219,11 +220,13 @@ def _device_id() -> int:
 def _arena_bytes(slots: int, source: Source, recipe: Recipe, reader: Reader, seed: int) -> int:
     """Estimate what `slots` partial images of varying size take, from the headers of some samples.
 
-    The sum of many sizes is close to normal: its mean, four standard deviations, and room for gaps between images.
+    The sum of many sizes is close to normal: its mean, four standard deviations of it and of the mean's estimate, and
+    room for gaps between images.
     """
     probes = rng.permutation(len(source), seed, "size probes")[:_SIZE_PROBES]
     heights, widths = reader.sizes(probes)
     for stage in recipe.partial:
         heights, widths = stage.output_sizes(heights, widths)
     nbytes = 3.0 * heights * widths
-    return int(1.1 * slots * nbytes.mean() + 4 * slots**0.5 * nbytes.std() + 4 * nbytes.max())
+    unsure = slots**0.5 + (slots / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0)
+    return int(1.1 * slots * nbytes.mean() + 4 * unsure * nbytes.std() + 4 * nbytes.max())

@@ -16,7 +16,7 @@ from dalirefurb.assistant import Assistant, AssistantReport
 from dalirefurb.augment.geometry import Device
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.pace import set_pace
-from dalirefurb.plan import Planner
+from dalirefurb.plan import Planner, integer
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
 from dalirefurb.source import Source
@@ -54,6 +54,8 @@ class Loader:
             `source.name(index)` and the like.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
+        max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
+            decompression bomb, is a `SampleError`. None: any size.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -75,6 +77,7 @@ class Loader:
         batches_per_run: int | None = None,
         with_indices: bool = False,
         pin_memory: bool = False,
+        max_pixels: int | None = 100_000_000,
     ) -> None:
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
@@ -98,6 +101,7 @@ class Loader:
             final_device=final_device,
             pace=pace,
             pin_memory=pin_memory and final_device == "cpu",
+            max_pixels=None if max_pixels is None else integer("max_pixels", max_pixels, 1, None, "None for any size"),
         )
         self._fingerprint = assembly.fingerprint
         self._assistant = assembly.assistant

@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import SampleError
-from dalirefurb.graph import GraphError, HeaderReader
+from dalirefurb.graph import GraphError, HeaderReader, first_undecodable
 from dalirefurb.source import Source
+
+_END = 1024
+"""Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,16 @@ class Samples:
 
 
 class Reader:
-    """Reads samples and their headers in the background, one job per batch."""
+    """Reads samples and their headers in the background, one job per batch.
 
-    def __init__(self, source: Source, *, max_batch_size: int, num_threads: int) -> None:
+    A header is looked at when its sample is first read. An image larger than `max_pixels` is refused before it is
+    decoded, and so is a JPEG that ends early if it cannot be decoded whole: a window of it sometimes could, so that it
+    would be served at one split and refused at another.
+    """
+
+    def __init__(self, source: Source, *, max_batch_size: int, num_threads: int, max_pixels: int | None = None) -> None:
         self._source = source
+        self._max_pixels = max_pixels
         self._headers = HeaderReader(max_batch_size)
         # Heights and widths that headers told, 8 bytes a sample; 0 before the first read.
         self._known = np.zeros((len(source) if source.encoded else 0, 2), dtype=np.int32)
@@ -74,6 +83,17 @@ class Reader:
             return Samples(data, shapes[:, 0], shapes[:, 1])
         return Samples(data, *self._encoded_sizes(indices, data))
 
+    def _check(self, index: int, encoded: NDArray[np.uint8], height: int, width: int) -> None:
+        """Refuse an image that is too large, or cut off."""
+        if self._max_pixels is not None and height * width > self._max_pixels:
+            reason = (
+                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
+                f"pass a larger max_pixels to the loader if it is genuine"
+            )
+            raise SampleError(index, self._source.name(index), reason)
+        if _ends_early(encoded) and (undecodable := first_undecodable([encoded])):
+            raise SampleError(index, self._source.name(index), f"decoding failed ({undecodable[1]})")
+
     def _encoded_sizes(
         self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -85,6 +105,15 @@ class Reader:
             index = int(indices[unknown[error.row or 0]])
             reason = f"not an image that DALI can decode ({error.reason})"
             raise SampleError(index, self._source.name(index), reason) from error
+        for row, height, width in zip(unknown.tolist(), *(side.tolist() for side in sizes), strict=True):
+            self._check(int(indices[row]), data[row], height, width)
         self._known[indices[unknown]] = np.stack(sizes, axis=1)
         known = self._known[indices].astype(np.int64)
         return known[:, 0], known[:, 1]
+
+
+def _ends_early(encoded: NDArray[np.uint8]) -> bool:
+    """Whether a file begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one."""
+    if encoded[:2].tobytes() != b"\xff\xd8":
+        return False
+    return b"\xff\xd9" not in encoded[-_END:].tobytes()

@@ -17,15 +17,17 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
+PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
 
 _RAMP_BATCHES = 2
 _IDLE_CHECK_S = 0.05
@@ -49,6 +51,17 @@ class Placement:
         return f"{self.replicas}x{self.threads}"
 
 
+class Entrant(Protocol):
+    """Whoever takes turns."""
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+
+    def turn(self) -> AbstractContextManager[Contender]:
+        """Serve batches for one turn, and let go of what is not needed until the next."""
+
+
 @dataclass(frozen=True)
 class Contender:
     """Something that serves batches.
@@ -64,6 +77,10 @@ class Contender:
     placement: Placement
     made_ahead: int
     batches: Generator[int, None, None]
+
+    def turn(self) -> AbstractContextManager[Contender]:
+        """Go on: nothing is let go of between turns."""
+        return nullcontext(self)
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,37 @@ class Spread:
         return f"{self.median:.{decimals}f} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
 
 
+@dataclass(frozen=True)
+class Claim:
+    """One figure that can fall short.
+
+    Attributes:
+        name: What is compared with what.
+        figure: Over the rounds.
+        least: What the median is promised to reach, None if it is only reported.
+    """
+
+    name: str
+    figure: Spread
+    least: float | None = None
+
+    @classmethod
+    def ratio(cls, name: str, upper: Sequence[float], lower: Sequence[float], least: float | None = None) -> Claim:
+        """Divide figures of one round by each other."""
+        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least)
+
+    @property
+    def verdict(self) -> str:
+        """Say what is promised and whether it holds."""
+        if self.least is None:
+            return "reported"
+        return f"{'reaches' if self.figure.median >= self.least else 'MISSES'} {self.least}"
+
+    def show(self) -> list[str]:
+        """Write a row of a table: name, figure, verdict."""
+        return [self.name, self.figure.show(2 if self.figure.median < 10 else 1), self.verdict]
+
+
 def cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -122,13 +170,21 @@ def placements() -> list[Placement]:
     return list(dict.fromkeys([Placement(1, 1), *whole, Placement(cores() + 1, 1), Placement(2 * cores(), 1)]))
 
 
-def interleave(contenders: Sequence[Contender], *, rounds: int, timed_batches: int) -> list[Slice]:
+def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int) -> list[Slice]:
     """Give each contender a slice in every round."""
     slices: list[Slice] = []
     for number in range(rounds):
         turns = contenders if number % 2 == 0 else contenders[::-1]
-        slices += [_time_slice(contender, number, timed_batches) for contender in turns]
+        for entrant in turns:
+            with entrant.turn() as contender:
+                slices.append(_time_slice(contender, number, timed_batches))
     return slices
+
+
+def per_round(slices: Sequence[Slice], name: str) -> list[float]:
+    """Return a contender's images/s, one figure per round."""
+    ordered = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
+    return [each.images_per_s for each in ordered]
 
 
 def calibrate(

@@ -1,6 +1,7 @@
-"""Draw the figure of `throughput.py` from its JSON; measures nothing.
+"""Draw the figure of `throughput.py` or `techniques.py` from its JSON; measures nothing.
 
 python benchmarks/plot.py                           results/throughput.json -> results/throughput.png
+python benchmarks/plot.py --results results/techniques.json
 python benchmarks/plot.py --results a.json --out a.png
 """
 
@@ -18,11 +19,14 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
 _BARS = {"standard": "#9aa5b1", "reuse factor 2": "#3f7fbf", "reuse factor 3": "#1f4e8c"}
 _ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
 _BAR_WIDTH = 0.27
+_BOUND = "#d1495b"
+_BAR = "#3f7fbf"
 
 
 def draw(run: Mapping[str, Any], path: Path) -> None:
@@ -49,7 +53,7 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
                 bound,
                 x - _BAR_WIDTH / 2,
                 x + _BAR_WIDTH / 2,
-                color="#d1495b",
+                color=_BOUND,
                 linewidth=2,
                 label="amortised bound" if (place, group) == (2, 0) else None,
             )
@@ -62,6 +66,47 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(ncols=4, loc="outside lower center", frameon=False)
     axes.set_title(_caption(run), fontsize=10)
+    _save(figure, path)
+
+
+def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
+    """Draw images/s of each technique beside its own bound, and the diversity that it keeps."""
+    techniques = run["results"]["techniques"]
+    rows = range(len(techniques))
+    figure, (speed_axes, diversity_axes) = plt.subplots(
+        1, 2, figsize=(11, 1.8 + 0.36 * len(techniques)), width_ratios=(3, 1), sharey=True, layout="constrained"
+    )
+    medians = [each["images_per_s"]["median"] for each in techniques]
+    whiskers = [
+        [each["images_per_s"]["median"] - each["images_per_s"]["lower"] for each in techniques],
+        [each["images_per_s"]["upper"] - each["images_per_s"]["median"] for each in techniques],
+    ]
+    speed_axes.barh(rows, medians, 0.7, xerr=whiskers, capsize=3, color=_BAR, ecolor="black", label="images/s")
+    bounds = [each["bound"]["median"] for each in techniques]
+    speed_axes.vlines(
+        bounds, [row - 0.42 for row in rows], [row + 0.42 for row in rows], color=_BOUND, linewidth=2, label="its bound"
+    )
+    ends = [max(bound, each["images_per_s"]["upper"]) for bound, each in zip(bounds, techniques, strict=True)]
+    for row, median, end in zip(rows, medians, ends, strict=True):
+        speed_axes.annotate(f"{median:,.0f}", (end, row), (6, 0), textcoords="offset points", va="center")
+    speed_axes.set_yticks(rows, [each["name"] for each in techniques])
+    speed_axes.invert_yaxis()
+    speed_axes.set_xlim(0, 1.12 * max(ends))
+    speed_axes.set_xlabel("images/s, consumer does nothing")
+    kept = [each["diversity"] for each in techniques]
+    diversity_axes.barh(rows, kept, 0.7, color="#9aa5b1")
+    for row, share in zip(rows, kept, strict=True):
+        diversity_axes.annotate(f"{share:.2f}", (0, row), (4, 0), textcoords="offset points", va="center")
+    diversity_axes.set_xlim(0, 1)
+    diversity_axes.set_xlabel("different images of standard's")
+    for axes in (speed_axes, diversity_axes):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*speed_axes.get_legend_handles_labels(), ncols=2, loc="outside lower center", frameon=False)
+    figure.suptitle(_caption(run), fontsize=10)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -78,16 +123,20 @@ def _caption(run: Mapping[str, Any]) -> str:
 
 def main() -> int:
     """Read what the command line names, and draw it."""
-    parser = argparse.ArgumentParser(description="Draw the figure of throughput.py.")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON of throughput.py")
+    parser = argparse.ArgumentParser(description="Draw the figure of throughput.py or techniques.py.")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="their JSON, throughput.py's by default")
     parser.add_argument("--out", type=Path, help="a PNG; by default beside the JSON, with its name")
     options = parser.parse_args()
     if not options.results.exists():
         print(
-            f"--results must be a JSON of throughput.py, but {options.results} is none: run that first", file=sys.stderr
+            f"--results must be a JSON of throughput.py or techniques.py, but {options.results} is none: "
+            f"run that first",
+            file=sys.stderr,
         )
         return 2
-    draw(json.loads(options.results.read_text()), options.out or options.results.with_suffix(".png"))
+    run = json.loads(options.results.read_text())
+    chosen = draw if isinstance(run["results"], list) else draw_techniques
+    chosen(run, options.out or options.results.with_suffix(".png"))
     return 0
 
 

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -11,14 +12,29 @@ from statistics import median
 import numpy as np
 import pytest
 
-from dalirefurb import FileList, ImageFolder, Loader, Standard, rand_augment
+from dalirefurb import (
+    Arrays,
+    BatchEcho,
+    Echo,
+    FileList,
+    Frozen,
+    ImageFolder,
+    Loader,
+    Refurbish,
+    SmartCache,
+    Standard,
+    rand_augment,
+)
 from tests.pictures import write_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+import echo_slow_source  # noqa: E402
 import harness  # noqa: E402
+import loaders  # noqa: E402
 import parts  # noqa: E402
+import slow_source  # noqa: E402
 import throughput as throughput_script  # noqa: E402
 
 LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "every sample a hit"]
@@ -43,6 +59,15 @@ def throughput(folder, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "throughput.json"
     done = run("throughput.py", "--quick", "--order", "crop_last", "--data", folder, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), out, done.stdout
+
+
+@pytest.fixture(scope="module")
+def techniques(folder, tmp_path_factory):
+    """The JSON of a quick run of all techniques, where it lies, and what was printed."""
+    out = tmp_path_factory.mktemp("results") / "techniques.json"
+    done = run("techniques.py", "--quick", "--rounds", 1, "--data", folder, "--out", out)
     assert done.returncode == 0, done.stderr
     return json.loads(out.read_text()), out, done.stdout
 
@@ -106,10 +131,11 @@ def test_the_results_describe_the_machine_but_name_no_host_and_no_folder(through
         assert private not in text
 
 
-def test_a_plot_is_drawn_from_the_results_alone(throughput, tmp_path):
+@pytest.mark.parametrize("script", ["throughput", "techniques"])
+def test_a_plot_is_drawn_from_the_results_alone(script, request, tmp_path):
     from PIL import Image
 
-    _, out, _ = throughput
+    _, out, _ = request.getfixturevalue(script)
     done = run("plot.py", "--results", out, "--out", tmp_path / "plot.png")
     assert done.returncode == 0, done.stderr
     with Image.open(tmp_path / "plot.png") as plot:
@@ -123,10 +149,164 @@ def test_a_plot_without_results_is_refused_with_the_remedy(tmp_path):
     assert "run that first" in done.stderr
 
 
-def test_data_that_is_no_folder_of_images_is_refused(tmp_path):
-    done = run("throughput.py", "--quick", "--data", tmp_path / "none")
+@pytest.mark.parametrize("script", ["throughput", "techniques", "echo_slow_source", "smart_cache_large_images"])
+def test_data_that_is_no_folder_of_images_is_refused(script, tmp_path):
+    done = run(f"{script}.py", "--quick", "--data", tmp_path / "none")
     assert done.returncode == 2
     assert "--data must hold one folder of images per class" in done.stderr
+
+
+# Partial images computed per image served, and stages in both parts.
+COMPUTED = {
+    "standard": (1, (4, 1)),
+    "simplified by 1": (1, (3, 1)),
+    "reuse factor 2": (1 / 2, (4, 1)),
+    "echo before augmentation 2": (1 / 2, (1, 4)),
+    "echo after augmentation 2": (1 / 2, (5, 0)),
+    "batch echo 2": (1 / 2, (5, 0)),
+    "SmartCache": (2 / 16, (1, 4)),
+    "AutoAssist": (1, (4, 1)),
+    "frozen": (0, (4, 1)),
+}
+
+
+def test_every_technique_is_compared_with_the_bound_of_its_own_split_and_reuse(techniques):
+    results, _, printed = techniques
+    case = results["results"]
+    assert [each["name"] for each in case["techniques"]] == list(COMPUTED)
+    claims = {claim["name"]: claim for claim in case["claims"]}
+    for name, (computed, (partial, final)) in COMPUTED.items():
+        (speed,) = speeds_of(case, name)
+        (partial_speed,) = speeds_of(case, f"partial-only, {partial} + {final} stages")
+        (final_speed,) = speeds_of(case, f"final-only, {partial} + {final} stages")
+        of_bound = speed * (computed / partial_speed + 1 / final_speed)
+        assert claims[f"{name} / its bound"]["figure"]["median"] == pytest.approx(of_bound)
+        assert claims[f"{name} / its bound"]["least"] == 0.9
+        assert claims[f"{name} / standard"]["figure"]["median"] == pytest.approx(speed / speeds_of(case, "standard")[0])
+        assert name in printed
+
+
+def speeds_of(case, name):
+    return [each["images"] / each["seconds"] for each in sorted_slices(case, name)]
+
+
+def test_fresh_samples_and_diversity_are_those_of_the_plan(techniques):
+    results, _, _ = techniques
+    found = {each["name"]: each for each in results["results"]["techniques"]}
+    fresh = {name: (each["fresh"], each["served"]) for name, each in found.items()}
+    assert fresh["standard"] == fresh["AutoAssist"] == (32, 32)
+    assert fresh["reuse factor 2"] == (16, 32)
+    assert fresh["batch echo 2"] == fresh["echo after augmentation 2"] == (32, 64)
+    assert fresh["SmartCache"] == (2, 16)
+    assert fresh["frozen"] == (0, 32)
+    recipe = rand_augment(48)
+    for name in ("standard", "SmartCache", "AutoAssist", "echo before augmentation 2"):
+        assert found[name]["diversity"] == pytest.approx(1)
+    assert found["reuse factor 2"]["diversity"] == pytest.approx(recipe.diversity(2), abs=0.005)
+    for name in ("echo after augmentation 2", "batch echo 2"):
+        assert found[name]["diversity"] == pytest.approx(0.5)
+    assert found["frozen"]["diversity"] == pytest.approx(recipe.diversity(90))
+
+
+def test_loaders_compute_what_their_plans_say_and_nothing_twice(techniques):
+    results, _, _ = techniques
+    for each in results["results"]["techniques"]:
+        for stats in each["stats"]:
+            assert stats["hits"] + stats["misses"] == stats["samples"] > 0
+            assert each["name"] != "frozen" or stats["misses"] == 0
+            assert each["name"] not in {"standard", "simplified by 1"} or stats["hits"] == 0
+
+
+@pytest.mark.parametrize(
+    ("planner", "computed"),
+    [
+        (Standard(32, batch_size=4), 1),
+        (Refurbish(33, batch_size=4, reuse_factor=3), 1 / 3),
+        (Echo(Standard(32, batch_size=4), echoing_factor=2.5, buffer_size=8), 1 / 2.5),
+        (BatchEcho(Standard(32, batch_size=4), echoing_factor=4), 1 / 4),
+        (SmartCache(32, batch_size=4, num_cache_objects=20, replace_percent=0.2), 0.2),
+        (Frozen(32, batch_size=4), 0),
+    ],
+)
+def test_the_share_that_a_plan_computes_is_what_the_technique_says(planner, computed):
+    assert loaders.computed_share(planner) == pytest.approx(computed)
+
+
+def test_the_diversity_of_a_plan_weighs_versions_by_how_often_they_are_served():
+    recipe = rand_augment(32)
+    planner = Refurbish(30, batch_size=5, reuse_factor=3)
+    # In two epochs the third that is evicted between them has 20 versions, served once; the others 20, served twice.
+    expected = (20 + 40 * recipe.diversity(2)) / 60
+    assert loaders.kept_diversity(recipe, planner, 2) == pytest.approx(expected)
+
+
+def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
+    planner = Refurbish(12, batch_size=4, reuse_factor=3)
+    with ExitStack() as stack:
+        turns = loaders.LoaderTurns(stack, "", loaders.repeated(folder, 12), rand_augment(32), planner)
+        for taken in (4, 3):  # an epoch and a batch, then to the end of epoch 2's first batch
+            with turns.turn() as contender:
+                for _ in range(taken):
+                    next(contender.batches)
+        state = turns._state
+    assert (state["epoch"], state["batch"]) == (2, 1)
+    assert turns.stats[0].misses > turns.stats[1].misses > 0
+
+
+def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():
+    images = np.arange(40 * 4 * 4 * 3, dtype=np.uint8).reshape(40, 4, 4, 3)
+    source = slow_source.SlowSource(Arrays(images, np.zeros(40)), wait_s=0.005)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(source.read, np.arange(40).reshape(8, 5)))
+    assert 0.2 <= time.perf_counter() - began < 0.4
+    np.testing.assert_array_equal(np.concatenate(read), images)
+
+
+def test_a_slow_source_waits_and_does_not_compute():
+    source = slow_source.SlowSource(Arrays(np.zeros((4, 4, 4, 3), np.uint8), np.zeros(4)), wait_s=0.05)
+    began = time.process_time()
+    source.read(np.arange(4))
+    assert time.process_time() - began < 0.1
+
+
+def test_the_gain_of_echoing_is_compared_with_the_ratio_measured_in_the_same_rounds(folder, tmp_path):
+    done = run("echo_slow_source.py", "--quick", "--rounds", 2, "--data", folder, "--out", tmp_path / "echo.json")
+    assert done.returncode == 0, done.stderr
+    arrays, files = json.loads((tmp_path / "echo.json").read_text())["results"]
+    for result in (arrays, files):
+        none, final = speeds_of(result, "no echoing"), speeds_of(result, "final-only")
+        claims = {claim["name"]: claim for claim in result["claims"]}
+        for name in ("example echo before augmentation", "batch echo"):
+            # speed / none / (t_up / t_down), where t is 1 / speed
+            rounds = zip(speeds_of(result, name), none, final, strict=True)
+            of_r = [echo / up / (down / up) for echo, up, down in rounds]
+            claim = claims[f"{name} / no echoing / R"]
+            assert claim["figure"]["median"] == pytest.approx(median(of_r))
+            assert claim["least"] == (0.9 if result is arrays else None)
+            assert name in done.stdout
+
+
+def test_decoded_photographs_repeat_as_the_files_do(folder):
+    files = loaders.repeated(folder, 30)
+    arrays = echo_slow_source.decoded(files, folder, 16)
+    images = np.stack(arrays.read(np.arange(30)))
+    assert images.shape == (30, 16, 16, 3)
+    np.testing.assert_array_equal(images[:12], images[12:24])
+    np.testing.assert_array_equal(images[:6], images[24:])
+    assert len(np.unique(images[:12].reshape(12, -1), axis=0)) == 12
+
+
+def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_path):
+    done = run("smart_cache_large_images.py", "--quick", "--data", folder, "--out", tmp_path / "smart.json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "smart.json").read_text())["results"]
+    gains = [a / b for a, b in zip(speeds_of(results, "SmartCache"), speeds_of(results, "no cache"), strict=True)]
+    (claim,) = results["claims"]
+    assert claim["figure"]["median"] == pytest.approx(median(gains))
+    assert claim["least"] == 3
+    assert results["computed"] == {"no cache": 1, "SmartCache": pytest.approx(2 / 12)}
+    assert "SmartCache / no cache" in done.stdout
 
 
 def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
@@ -164,10 +344,10 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
     with ExitStack() as stack:
         taken = throughput_script._loader(stack, source, rand_augment(32), Standard(12, batch_size=4), "", placement)
         next(taken.batches)
-        engine = taken.batches.gi_frame.f_locals["loader"]._engine
-        assert taken.placement.replicas == len(engine._replicas)
-        # One batch is handed over and not taken.
-        assert taken.made_ahead >= engine._look_ahead + 1
+        loader = taken.batches.gi_frame.f_locals["loader"]
+        harness._wait_until_idle()
+        assert 0 < loader.stats().batches - 1 <= taken.made_ahead == loader.batches_ahead
+        assert taken.placement.replicas == len(loader._engine._upstream._replicas._replicas)
         taken.batches.close()
 
 
@@ -211,11 +391,11 @@ def test_with_every_sample_a_hit_only_epoch_0_misses_and_each_epoch_serves_each_
             assert set(plan.serving.tolist()) == {epoch}
 
 
-@pytest.mark.parametrize("order", ["paper", "crop_last"])
-def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(folder, order):
+@pytest.mark.parametrize(("order", "split"), [("paper", None), ("crop_last", None), ("paper", 1), ("paper", 5)])
+def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(folder, order, split):
     images = ImageFolder(folder)
     source = FileList([images.name(index) for index in range(8)], images.labels[:8])
-    recipe = rand_augment(32, order=order)
+    recipe = rand_augment(32, order=order, split=split)
     planner = Standard(8, batch_size=4)
     with Loader(source, recipe, planner) as loader:
         served = np.concatenate([batch.numpy() for batch, _ in loader])

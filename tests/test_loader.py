@@ -418,9 +418,12 @@ def test_a_gpu_placement_without_a_gpu_is_refused(folder: ImageFolder) -> None:
         make(folder, final_device="gpu")
 
 
-def test_a_store_that_would_not_fit_is_refused_with_both_numbers(folder: ImageFolder) -> None:
+def test_a_store_that_would_not_fit_is_refused_with_both_numbers(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dalirefurb.store.memory.available_bytes", lambda: 10_000)
     with pytest.raises(OutOfMemoryError, match=r"GB.*GB"):
-        make(folder, store=MemoryStore(max_bytes=10_000))
+        make(folder)
 
 
 def test_a_closed_loader_says_so(folder: ImageFolder) -> None:

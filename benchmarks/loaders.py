@@ -1,0 +1,115 @@
+"""How does a loader take its turn? Made for it, resumed where its last one ended, and closed again.
+
+    turn 0   make ▏ ... ▏ state, close        turn 1   make, load the state ▏ ... ▏ state, close
+    store    empty ─────────▶ warm ─────────────────── still warm ─────────────────────────────▶
+
+So many loaders can be compared in the memory of one and their stores, and none works in another's turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from harness import Contender, Placement
+
+from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats
+from dalirefurb.plan import Planner
+from dalirefurb.source import Source
+
+_STEADY_EPOCHS = range(1, 7)
+
+
+class LoaderTurns:
+    """A loader of default placement that serves epoch after epoch, a turn at a time.
+
+    Args:
+        stack: Closes the store, which the loader has if the plan keeps anything.
+        name: For tables and results.
+        source: Of samples.
+        recipe: Where it splits.
+        planner: What is served.
+
+    Attributes:
+        stats: What was done in each turn, all untimed batches included.
+    """
+
+    def __init__(self, stack: ExitStack, name: str, source: Source, recipe: Recipe, planner: Planner) -> None:
+        self._name = name
+        self._source = source
+        self._recipe = recipe
+        self._planner = planner
+        self._store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
+        self._state: dict[str, Any] | None = None
+        self.stats: list[Stats] = []
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+        return self._name
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Make the loader, go on where it was, and close it."""
+        with Loader(self._source, self._recipe, self._planner, self._store) as loader:
+            if self._state is not None:
+                loader.load_state_dict(self._state)
+            batches = endless(loader)
+            yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
+            batches.close()
+            self._state = loader.state_dict()
+            self.stats.append(loader.stats())
+
+    def settle(self) -> None:
+        """Serve the first epoch, if it computes more than a later one does."""
+        if computed_share(self._planner, range(1)) <= computed_share(self._planner):
+            return
+        with self.turn() as contender:
+            for _ in islice(contender.batches, len(self._planner)):
+                pass
+        self.stats.clear()
+
+
+def endless(loader: Loader) -> Generator[int, None, None]:
+    """Consume epoch after epoch, and yield the size of each batch; between epochs the loader works on."""
+    while True:
+        for images, _ in loader:
+            yield len(images)
+
+
+def default_placement() -> Placement:
+    """Return what a loader chooses."""
+    replicas = min(8, harness.cores())
+    return Placement(replicas, -(-harness.cores() // replicas))
+
+
+def repeated(data: Path, num_samples: int) -> FileList:
+    """Repeat a folder's images until there are `num_samples`."""
+    folder = ImageFolder(data)
+    rows = [index % len(folder) for index in range(num_samples)]
+    return FileList([folder.name(row) for row in rows], folder.labels[rows])
+
+
+def computed_share(planner: Planner, epochs: range = _STEADY_EPOCHS) -> float:
+    """Return how many partial images are computed for each row that is served, in epochs after the first ones."""
+    plans = [plan for epoch in epochs for plan in planner.epoch(epoch)]
+    return float(sum(plan.miss.sum() for plan in plans) / sum(len(plan.indices) for plan in plans))
+
+
+def kept_diversity(recipe: Recipe, planner: Planner, epochs: int) -> float:
+    """Return the share of different images among all that are served in so many epochs.
+
+    A version that is served n times counts as n times what the recipe keeps at a reuse factor of n.
+    """
+    plans = [plan for epoch in range(epochs) for plan in planner.epoch(epoch)]
+    versions = np.concatenate([(plan.version << 32) + plan.indices for plan in plans])
+    servings, counts = np.unique(np.unique(versions, return_counts=True)[1], return_counts=True)
+    kept = [
+        count * recipe.diversity(serving) * serving for serving, count in zip(servings.tolist(), counts, strict=True)
+    ]
+    return float(sum(kept) / len(versions))

@@ -1,0 +1,198 @@
+"""What does SmartCache save where images are large and reading is slow? Steps per second, against no cache at all.
+
+Claim, on any machine: with a tenth of the window replaced after each round, at least 3 times the steps per second.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 3 rounds (`--rounds`), each a slice of both contenders in turn.
+
+The images are photographs enlarged to several megapixels, made by this script in a temporary folder, behind a source
+that gives one every so many milliseconds. The recipe begins with what is deterministic: decode, resize, crop the
+centre; a random crop and a flip follow. The window is half of the data, and it is full before the clock runs.
+
+    python benchmarks/smart_cache_large_images.py                        about two minutes on 2 cores
+    python benchmarks/smart_cache_large_images.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import harness
+from harness import Claim, Slice, Spread
+from loaders import LoaderTurns, computed_share, repeated
+from PIL import Image
+from slow_source import SlowSource
+
+from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard, Stats
+from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.errors import ConfigurationError
+
+NO_CACHE = "no cache"
+SMART_CACHE = "SmartCache"
+LEAST_GAIN = 3.0
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set.
+        files: Photographs that are enlarged; they are repeated to fill the data.
+        long_side: Of an enlarged photograph, in pixels.
+        wait_s: Seconds that the source waits per image.
+        size: Side of the images the model receives, in pixels.
+        margin: Pixels that the cached image is larger.
+        batch_size: Images of a step.
+        data_batches: Batches of all data.
+        replace_percent: Share of the window, half the data, that is replaced after each round.
+        timed_batches: Of a slice.
+        rounds: Slices of each contender.
+    """
+
+    data: str
+    files: int = 24
+    long_side: int = 3000
+    wait_s: float = 0.02
+    size: int = 224
+    margin: int = 32
+    batch_size: int = 8
+    data_batches: int = 30
+    replace_percent: float = 0.1
+    timed_batches: int = 20
+    rounds: int = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """Both contenders.
+
+    Attributes:
+        megapixels: Mean size of the files' images.
+        megabytes: Mean size of the files.
+        computed: Images read, decoded and resized per image served, by the plan.
+        steps_per_s: Batches per second over the rounds.
+        claims: Ratios of figures of one round.
+        slices: Every slice of every round.
+        stats: What both did in each turn.
+    """
+
+    megapixels: float
+    megabytes: float
+    computed: dict[str, float]
+    steps_per_s: dict[str, Spread]
+    claims: list[Claim]
+    slices: list[Slice]
+    stats: dict[str, list[Stats]]
+
+    def show(self) -> str:
+        """Write both tables."""
+        rows = [[name, speed.show(1), f"{self.computed[name]:.2f}"] for name, speed in self.steps_per_s.items()]
+        return (
+            f"images of {self.megapixels:.1f} megapixels, {self.megabytes:.1f} MB\n\n"
+            f"{harness.table(['contender', 'steps/s [quartiles]', 'computed an image'], rows)}\n\n"
+            f"{harness.table(['ratio', 'median [quartiles]', ''], [claim.show() for claim in self.claims])}\n"
+        )
+
+
+def compare(config: Config, data: Path, folder: Path) -> Result:
+    """Make the files in `folder`, then let both take turns."""
+    megapixels, megabytes = enlarge(data, folder, config.files, config.long_side)
+    count = config.data_batches * config.batch_size
+    source = SlowSource(repeated(folder, count), config.wait_s)
+    whole = config.size + config.margin
+    stages = [Decode(), Resize(whole), CenterCrop(whole), RandomCrop(config.size, config.margin), HorizontalFlip()]
+    recipe = Recipe(stages, Output(config.size), "random_crop")
+    planners = {
+        NO_CACHE: Standard(count, batch_size=config.batch_size),
+        SMART_CACHE: SmartCache(
+            count,
+            batch_size=config.batch_size,
+            num_cache_objects=config.data_batches // 2 * config.batch_size,
+            replace_percent=config.replace_percent,
+        ),
+    }
+    with ExitStack() as stack:
+        turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
+        for each in turns:
+            each.settle()
+        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=config.timed_batches)
+    speeds = {name: [each / config.batch_size for each in harness.per_round(slices, name)] for name in planners}
+    return Result(
+        megapixels,
+        megabytes,
+        {name: computed_share(planner) for name, planner in planners.items()},
+        {name: Spread.of(rounds) for name, rounds in speeds.items()},
+        [Claim.ratio(f"{SMART_CACHE} / {NO_CACHE}", speeds[SMART_CACHE], speeds[NO_CACHE], LEAST_GAIN)],
+        slices,
+        {each.name: each.stats for each in turns},
+    )
+
+
+def enlarge(data: Path, folder: Path, files: int, long_side: int) -> tuple[float, float]:
+    """Write enlarged photographs to `folder`/enlarged; return their mean megapixels and megabytes."""
+    originals = ImageFolder(data)
+    target = folder / "enlarged"
+    target.mkdir()
+    pixels = 0
+    for number in range(min(files, len(originals))):
+        with Image.open(originals.name(number * len(originals) // files)) as image:
+            scale = long_side / max(image.size)
+            large = image.convert("RGB").resize((round(scale * image.width), round(scale * image.height)))
+        large.save(target / f"{number:03d}.jpg", quality=95)
+        pixels += large.width * large.height
+    sizes = [path.stat().st_size for path in target.iterdir()]
+    return pixels / len(sizes) / 1e6, sum(sizes) / len(sizes) / 1e6
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    try:
+        ImageFolder(options.data)
+    except ConfigurationError as error:
+        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
+        return 2
+    config, environment = _config(options), harness.environment()
+    with TemporaryDirectory() as folder:
+        results = compare(config, options.data, Path(folder))
+    print(results.show(), flush=True)
+    out = options.out or (None if options.quick else harness.RESULTS / "smart_cache_large_images.json")
+    if out is not None:
+        harness.write(out, environment=environment, config=config, results=results)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = Config(options.data.resolve().name)
+    if options.quick:
+        config = replace(
+            config,
+            files=4,
+            long_side=400,
+            wait_s=0.002,
+            size=32,
+            margin=8,
+            batch_size=4,
+            data_batches=6,
+            timed_batches=2,
+            rounds=2,
+        )
+    return replace(config, rounds=options.rounds or config.rounds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compare SmartCache with no cache on large images, read slowly.")
+    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser.add_argument("--rounds", type=int, help="slices of each contender, 3 by default")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
+    parser.add_argument("--out", type=Path, help="results/smart_cache_large_images.json beside this script by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

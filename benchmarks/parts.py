@@ -10,9 +10,8 @@ to draw. Partial images enter the final part as one DALI list per batch, which n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -23,7 +22,6 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb import rng
 from dalirefurb.graph import Graph, Part, final_part, partial_part
-from dalirefurb.plan import BatchPlan, Planner, batch_plans
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe, draw
 from dalirefurb.source import Source
@@ -33,33 +31,6 @@ _READ_AHEAD = 4
 
 Feeds = dict[str, Any]
 """Inputs of a pipeline for one batch, by name."""
-
-
-@dataclass(frozen=True)
-class AllHits(Planner):
-    """Serves the first version of every sample in every epoch: after epoch 0 every sample is a hit."""
-
-    def __len__(self) -> int:
-        """Batches per epoch; samples beyond the last full one are never served."""
-        return self.num_samples // self.batch_size
-
-    @property
-    def shard_slots(self) -> tuple[int, ...]:
-        """One slot for each sample that is served, shape (1,)."""
-        return (len(self) * self.batch_size,)
-
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch in an order of its own."""
-        (rows,) = self.shard_slots
-        return batch_plans(
-            indices=rng.permutation(rows, self.seed, "all hits", epoch),
-            version=np.zeros(rows, np.int64),
-            serving=np.full(rows, epoch),
-            miss=np.full(rows, epoch == 0),
-            keep=np.ones(rows, np.bool_),
-            evict=np.zeros(rows, np.bool_),
-            batch_size=self.batch_size,
-        )
 
 
 class Parts:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,10 +28,11 @@ from pathlib import Path
 from typing import get_args
 
 import harness
-from harness import Contender, Placement, Slice, Spread
-from parts import AllHits, Parts
+from harness import Claim, Contender, Placement, Slice, Spread
+from loaders import default_placement, endless, repeated
+from parts import Parts
 
-from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb import FileList, Frozen, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
@@ -75,29 +75,7 @@ class Config:
     def timed(self, batch_size: int) -> int:
         """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
         least = max(self.timed_batches, self.timed_images // batch_size)
-        return -(-least // _replicas()) * _replicas()
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One figure that can fall short.
-
-    Attributes:
-        name: What is compared with what.
-        figure: Over the rounds.
-        least: What the median is promised to reach, None if it is only reported.
-    """
-
-    name: str
-    figure: Spread
-    least: float | None
-
-    @property
-    def verdict(self) -> str:
-        """Say what is promised and whether it holds."""
-        if self.least is None:
-            return "reported"
-        return f"{'reaches' if self.figure.median >= self.least else 'MISSES'} {self.least}"
+        return -(-least // default_placement().replicas) * default_placement().replicas
 
 
 @dataclass(frozen=True)
@@ -136,10 +114,7 @@ class CaseResult:
             ]
             for name, speed in self.images_per_s.items()
         ]
-        claims = [
-            [claim.name, claim.figure.show(2 if claim.figure.median < 10 else 1), claim.verdict]
-            for claim in self.claims
-        ]
+        claims = [claim.show() for claim in self.claims]
         heading = ["contender", "replicas x threads", "images/s [quartiles]", "us an image", "bound, images/s"]
         return (
             f"order {self.order}, batches of {self.batch_size}\n\n{harness.table(heading, speeds)}\n\n"
@@ -149,7 +124,7 @@ class CaseResult:
 
 def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseResult:
     """Build all contenders of one case, calibrate, and let them take turns."""
-    source = _repeated(data, config.epoch_batches * batch_size)
+    source = repeated(data, config.epoch_batches * batch_size)
     recipe = rand_augment(config.size, order=order)
     timed = config.timed(batch_size)
     parts = Parts(recipe, source, batch_size=batch_size)
@@ -172,7 +147,7 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
             for _ in islice(contender.batches, config.epoch_batches):
                 pass
         slices = harness.interleave(contenders, rounds=config.rounds, timed_batches=timed)
-    speeds = {each.name: _per_round(slices, each.name) for each in contenders}
+    speeds = {each.name: harness.per_round(slices, each.name) for each in contenders}
     bounds = _bounds(speeds)
     return CaseResult(
         order=order,
@@ -186,13 +161,6 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
     )
 
 
-def _repeated(data: Path, num_samples: int) -> FileList:
-    """Repeat a folder's images until there are `num_samples`."""
-    folder = ImageFolder(data)
-    rows = [index % len(folder) for index in range(num_samples)]
-    return FileList([folder.name(row) for row in rows], folder.labels[rows])
-
-
 def _planners(source: FileList, batch_size: int) -> list[tuple[str, Planner]]:
     count = len(source)
     refurbished = [
@@ -201,7 +169,7 @@ def _planners(source: FileList, batch_size: int) -> list[tuple[str, Planner]]:
         if name != STANDARD
     ]
     standard = Standard(count, batch_size=batch_size, drop_last=True)
-    return [(STANDARD, standard), *refurbished, (ALL_HITS, AllHits(count, batch_size=batch_size, drop_last=True))]
+    return [(STANDARD, standard), *refurbished, (ALL_HITS, Frozen(count, batch_size=batch_size, drop_last=True))]
 
 
 def _loader(
@@ -213,37 +181,18 @@ def _loader(
     placement: Placement | None = None,
 ) -> Contender:
     """Make a loader, by default at its own placement, with a store of its own where the plan keeps anything."""
-    replicas = _replicas() if placement is None else placement.replicas
-    num_threads = harness.cores() if placement is None else replicas * placement.threads
+    chosen = placement or default_placement()
     store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
     loader = Loader(
         source,
         recipe,
         planner,
         store,
-        replicas=None if placement is None else replicas,
-        num_threads=None if placement is None else num_threads,
+        replicas=None if placement is None else placement.replicas,
+        num_threads=None if placement is None else placement.replicas * placement.threads,
     )
     stack.enter_context(loader)
-    return Contender(name, Placement(replicas, -(-num_threads // replicas)), loader.batches_ahead, _endless(loader))
-
-
-def _replicas() -> int:
-    """Return a loader's default."""
-    return min(8, harness.cores())
-
-
-def _endless(loader: Loader) -> Generator[int, None, None]:
-    """Consume epoch after epoch; between epochs the loader works on."""
-    while True:
-        for images, _ in loader:
-            yield len(images)
-
-
-def _per_round(slices: list[Slice], name: str) -> list[float]:
-    """Return a contender's images/s, one figure per round."""
-    ordered = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
-    return [each.images_per_s for each in ordered]
+    return Contender(name, chosen, loader.batches_ahead, endless(loader))
 
 
 def _bounds(speeds: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -259,22 +208,18 @@ def _claims(
     speeds: dict[str, list[float]], bounds: dict[str, list[float]], order: Order, batch_size: int
 ) -> list[Claim]:
     """Divide figures of one round by each other."""
-
-    def ratio(name: str, upper: list[float], lower: list[float], least: float | None) -> Claim:
-        return Claim(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least)
-
     paper = order == "paper"
     claims = [
-        ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else 0.92)
+        Claim.ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else 0.92)
         for name in REUSE_FACTORS
     ]
     for name in ("reuse factor 2", "reuse factor 3"):
         least = None if name == "reuse factor 2" else 2.0 if paper else 2.3
-        claims.append(ratio(f"{name} / {STANDARD}", speeds[name], speeds[STANDARD], least))
+        claims.append(Claim.ratio(f"{name} / {STANDARD}", speeds[name], speeds[STANDARD], least))
     hits, final = speeds[ALL_HITS], speeds[FINAL_ONLY]
-    claims.append(ratio(f"{ALL_HITS} / {FINAL_ONLY}", hits, final, 0.92 if paper and batch_size == 256 else None))
+    claims.append(Claim.ratio(f"{ALL_HITS} / {FINAL_ONLY}", hits, final, 0.92 if paper and batch_size == 256 else None))
     overhead = [1e6 / hit - 1e6 / alone for hit, alone in zip(hits, final, strict=True)]
-    claims.append(Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead), None))
+    claims.append(Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead)))
     return claims
 
 
@@ -324,8 +269,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Compare the loader with the amortised bound.")
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
-    parser.add_argument("--data", type=Path, default=folder, help="a folder of images per class")
+    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
     parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
     parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 60 by default")

@@ -340,7 +340,7 @@ def test_batches_made_ahead_are_never_timed():
 
 @pytest.mark.parametrize("placement", [None, harness.Placement(3, 1)])
 def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement):
-    source = throughput_script._repeated(folder, 12)
+    source = loaders.repeated(folder, 12)
     with ExitStack() as stack:
         taken = throughput_script._loader(stack, source, rand_augment(32), Standard(12, batch_size=4), "", placement)
         next(taken.batches)
@@ -376,19 +376,6 @@ def test_calibration_returns_the_fastest_placement():
     placement, slices = harness.calibrate(make, rounds=1, timed_batches=3)
     assert placement == best
     assert len(slices) == len(harness.placements())
-
-
-def test_with_every_sample_a_hit_only_epoch_0_misses_and_each_epoch_serves_each_sample_once():
-    planner = parts.AllHits(12, batch_size=4, drop_last=True)
-    for epoch in range(3):
-        plans = list(planner.epoch(epoch))
-        assert sorted(np.concatenate([plan.indices for plan in plans])) == list(range(12))
-        for plan in plans:
-            assert set(plan.miss.tolist()) == {epoch == 0}
-            assert plan.keep.all()
-            assert not len(plan.evict)
-            assert not plan.version.any()
-            assert set(plan.serving.tolist()) == {epoch}
 
 
 @pytest.mark.parametrize(("order", "split"), [("paper", None), ("crop_last", None), ("paper", 1), ("paper", 5)])

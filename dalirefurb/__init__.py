@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from dalirefurb.smartcache import SmartCache as SmartCache
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import FileList as FileList
+    from dalirefurb.source import HuggingFaceImages as HuggingFaceImages
     from dalirefurb.source import ImageFolder as ImageFolder
+    from dalirefurb.source import TarShards as TarShards
+    from dalirefurb.source import TorchDataset as TorchDataset
     from dalirefurb.stats import Stats as Stats
     from dalirefurb.store import MemoryStore as MemoryStore
 
@@ -43,6 +46,7 @@ _HOMES = {
     "Echo": "echo",
     "FileList": "source",
     "Frozen": "frozen",
+    "HuggingFaceImages": "source",
     "ImageFolder": "source",
     "Loader": "loader",
     "MemoryStore": "store",
@@ -52,6 +56,8 @@ _HOMES = {
     "SmartCache": "smartcache",
     "Standard": "refurbish",
     "Stats": "stats",
+    "TarShards": "source",
+    "TorchDataset": "source",
     "auto_augment": "presets",
     "evaluate": "presets",
     "rand_augment": "presets",

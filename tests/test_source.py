@@ -132,6 +132,73 @@ def test_a_list_that_does_not_pair_is_refused(paths: Any, labels: Any, message: 
         FileList(paths, labels)
 
 
+def write_csv(path: Path, *lines: str, encoding: str = "utf-8") -> Path:
+    path.write_text("".join(f"{line}\r\n" for line in lines), encoding)
+    return path
+
+
+def test_a_csv_file_lists_paths_beside_it_or_below_a_root(tmp_path: Path) -> None:
+    fill(tmp_path, "a.jpg", "b/Käfer, grün.jpg", "elsewhere/a.jpg")
+    lines = ["path, label ,id", "a.jpg,7,1", '"b/Käfer, grün.jpg", 8 ,2', "", f"{tmp_path}/elsewhere/a.jpg,9,3"]
+    for encoding in ("utf-8", "utf-8-sig"):
+        source = FileList.from_csv(write_csv(tmp_path / "list.csv", *lines, encoding=encoding))
+        assert contents(source) == [b"a.jpg", "b/Käfer, grün.jpg".encode(), b"elsewhere/a.jpg"]
+        assert source.labels.tolist() == [7, 8, 9]
+        assert source.labels.dtype == np.int64
+        assert source.classes is None
+    below = FileList.from_csv(write_csv(tmp_path / "list.csv", *lines[:2]), root=tmp_path / "elsewhere")
+    assert contents(below) == [b"elsewhere/a.jpg"]
+
+
+def test_names_in_a_csv_file_are_numbered_in_sorted_order(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "list.csv", "file,kind", "1.jpg,dog", "2.jpg,ant", "3.jpg,dog")
+    source = FileList.from_csv(path, image="file", label="kind")
+    assert source.labels.tolist() == [1, 0, 1]
+    assert source.classes == ["ant", "dog"]
+    assert source.fingerprint() == FileList([tmp_path / f"{n}.jpg" for n in (1, 2, 3)], [1, 0, 1]).fingerprint()
+
+
+def test_fractions_in_a_csv_file_are_labels(tmp_path: Path) -> None:
+    source = FileList.from_csv(write_csv(tmp_path / "list.csv", "path,label", "1.jpg,-0.5", "2.jpg,1e3"))
+    assert source.labels.tolist() == [-0.5, 1000.0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((), r"one column 'path', but it is not there in its first row, \[\]: pass its name as image= or label="),
+        (("path;label", "a;1"), r"'path', but it is not there in its first row, \['path;label'\]"),
+        (("path,class", "a,1"), "'label', but it is not there"),
+        (("path,label,label", "a,1,1"), "'label', but it is twice or more"),
+        (("path,label",), "at least one sample, but paths is empty"),
+        (("path,label", "a,1", "b,1,2"), "list.csv, line 3: a row must have 2 fields .* but has 3: put fields"),
+        (("path,label", "a"), "list.csv, line 2: a row must have 2 fields .* but has 1"),
+        (("path,label", "a,1", ",2"), "list.csv, line 3 has none in column 'path': write one or remove the row"),
+        (
+            ("path,label", '"a\nb",1', "b,"),
+            "must have a label, but .*list.csv, line 4 has none: write one or remove it",
+        ),
+        (
+            ("path,label", "a,1", "b,2", "c,x"),
+            "line 4 is labelled 'x' and .*list.csv, line 2 '1': write all in one way",
+        ),
+        (("path,label", '"a,1'), r"in UTF-8, but .*list.csv is none \(unexpected end of data\): save it as such"),
+    ],
+)
+def test_a_csv_file_that_is_no_list_is_refused_with_its_line(
+    tmp_path: Path, lines: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        FileList.from_csv(write_csv(tmp_path / "list.csv", *lines))
+
+
+def test_a_csv_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"none.csv is none: No such file or directory"):
+        FileList.from_csv(tmp_path / "none.csv")
+    with pytest.raises(ConfigurationError, match=r"latin.csv is none \('utf-8' codec .*\): save it as such"):
+        FileList.from_csv(write_csv(tmp_path / "latin.csv", "path,label", "Käfer.jpg,1", encoding="latin-1"))
+
+
 def test_a_file_that_cannot_be_read_names_its_sample(tmp_path: Path) -> None:
     fill(tmp_path, "good.jpg")
     (tmp_path / "empty.jpg").touch()

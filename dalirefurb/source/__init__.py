@@ -1,12 +1,18 @@
 """Where samples and their labels come from.
 
-ImageFolder    root/class/**/image.jpg     labels from the folders
-FileList       any paths                   labels given
-Arrays         uint8 images in one array   labels given
+ImageFolder          root/class/**/image.jpg           labels from the folders
+FileList             any paths, or a CSV file's        labels given
+TarShards            tar files as WebDataset's         labels from members
+TorchDataset         a torch Dataset                   labels from its items
+HuggingFaceImages    a datasets.Dataset                labels from a column
+Arrays               uint8 images in one array         labels given
 """
 
 from dalirefurb.source.arrays import Arrays
 from dalirefurb.source.contract import Source
+from dalirefurb.source.dataset import TorchDataset
 from dalirefurb.source.files import FileList, ImageFolder
+from dalirefurb.source.hugging_face import HuggingFaceImages
+from dalirefurb.source.tar import TarShards
 
-__all__ = ["Arrays", "FileList", "ImageFolder", "Source"]
+__all__ = ["Arrays", "FileList", "HuggingFaceImages", "ImageFolder", "Source", "TarShards", "TorchDataset"]

@@ -1,4 +1,4 @@
-"""How are image files found and read? In a folder per class, or from a list."""
+"""How are image files found and read? In a folder per class, or from a list, which can be a CSV file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, hash_array
+from dalirefurb.source.csv_table import read_columns
+from dalirefurb.source.labels import number_labels
 
 EXTENSIONS = (
     ".jpg",
@@ -52,9 +54,37 @@ class FileList(Source):
         self._paths = [os.fsdecode(path) for path in paths]
         self.labels = checked_labels(labels, len(self._paths), "paths")
 
+    @classmethod
+    def from_csv(
+        cls, path: PathLike, *, image: str = "path", label: str = "label", root: PathLike | None = None
+    ) -> FileList:
+        """List the files that a CSV file names, in its order.
+
+        Args:
+            path: A CSV file in UTF-8 whose first row names its columns.
+            image: The column of paths.
+            label: The column of labels: numbers, or names, which are numbered in sorted order and become `classes`.
+            root: Where relative paths begin; the CSV file's folder unless given.
+
+        Raises:
+            ConfigurationError: The file is no such CSV file, or a row has no path or no label.
+        """
+        (images, labels), lines = read_columns(path, image, label)
+        if "" in images:
+            row = images.index("")
+            raise ConfigurationError(
+                f"every row must have a path, but {os.fspath(path)}, line {lines[row]} has none in column {image!r}: "
+                "write one or remove the row"
+            )
+        numbers, classes = number_labels(labels, lambda row: f"{os.fspath(path)}, line {lines[row]}")
+        folder = os.fspath(Path(path).parent if root is None else root)
+        files = cls([os.path.join(folder, name) for name in images], numbers)  # noqa: PTH118
+        files.classes = classes
+        return files
+
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read whole files."""
-        return [_read_file(self._paths[index], index) for index in self._checked(indices)]
+        return [read_file(self._paths[index], index) for index in self._checked(indices)]
 
     def name(self, index: int) -> str:
         """Return the path."""
@@ -120,7 +150,7 @@ class ImageFolder(Source):
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read whole files."""
-        return [_read_file(self.name(index), index) for index in self._checked(indices)]
+        return [read_file(self.name(index), index) for index in self._checked(indices)]
 
     def name(self, index: int) -> str:
         """Return the path."""
@@ -131,7 +161,7 @@ class ImageFolder(Source):
         return _file_fingerprint("ImageFolder", self._paths, self.labels)
 
 
-def _read_file(path: str, index: int) -> NDArray[np.uint8]:
+def read_file(path: str, index: int) -> NDArray[np.uint8]:
     """Read a whole file in four system calls, shape (length,)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,0 +1,168 @@
+"""How are samples in tar files read at random? Each at its place, which an index tells."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import Source, checked_labels, hash_array
+from dalirefurb.source.files import EXTENSIONS
+from dalirefurb.source.labels import number_labels
+from dalirefurb.source.shards import Shards, open_shards, unreadable
+from dalirefurb.source.tar_index import IndexFiles
+from dalirefurb.source.tar_scan import Scan, scan, split_name
+
+PathLike = str | os.PathLike[str]
+
+_SCANS = 8
+
+
+class TarShards(Source):
+    """Images in uncompressed tar files in WebDataset's layout: members of one key are a sample.
+
+    Shards are indexed once: their headers and labels are read, and remembered until size or time of a shard change.
+    Local shards are mapped into memory and served without a copy; they keep their bytes while another file takes
+    their name, but must not be written into. Remote ones are read range by range, and must stay as they are.
+
+    Args:
+        urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred.
+        image: The extension of images; any that DALI decodes if not given.
+        label: The extension of labels: texts, numbers or names, which are numbered in sorted order and become
+            `classes`. "json.name" is what `name` says in a JSON file. Or a function from a key to a label.
+        index: A folder for the index files, which otherwise are beside the shards, or in the user's cache folder
+            where shards are remote or their folder cannot be written.
+        progress: Show a bar while shards are indexed, on a terminal.
+        storage_options: For the fsspec filesystem.
+
+    Attributes:
+        skipped: How many samples were ignored because they have no image.
+
+    Raises:
+        ConfigurationError: A shard is no whole uncompressed tar file, holds a key twice or an image without a label,
+            or there is no image.
+    """
+
+    encoded = True
+
+    def __init__(
+        self,
+        urls: PathLike | Iterable[PathLike],
+        *,
+        image: str | None = None,
+        label: str | Callable[[str], Any] = "cls",
+        index: PathLike | None = None,
+        progress: bool = True,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._shards = open_shards(urls, storage_options or {})
+        written = label if isinstance(label, str) else None
+        files = IndexFiles(None if index is None else Path(index))
+        scans = _scans(self._shards, files, image=image, label=written, progress=progress)
+        self.skipped = sum(each.skipped for each in scans)
+        self._members = [member for each in scans for member in each.members]
+        self._offsets = np.array([offset for each in scans for offset in each.offsets], np.int64)
+        self._sizes = np.array([size for each in scans for size in each.sizes], np.int64)
+        self._shard_of = np.repeat(np.arange(len(scans)), [len(each.members) for each in scans])
+        if not self._members:
+            endings = ", ".join(sorted(EXTENSIONS)) if image is None else f".{image}"
+            raise ConfigurationError(
+                f"shards must hold at least one image, but the {len(scans)} from {self._shards.urls[0]} on hold none "
+                f"among {self.skipped} samples: check urls; images end in {endings}"
+            )
+        values = [value for each in scans for value in each.labels]
+        if not isinstance(label, str):
+            values = [label(split_name(member)[0]) for member in self._members]
+        numbers, self.classes = number_labels(values, self.name)
+        self.labels = checked_labels(numbers, len(self._members), "images")
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Return read-only views of local shards, or fetch."""
+        rows = self._checked(indices)
+        starts, sizes = self._offsets[rows].tolist(), self._sizes[rows].tolist()
+        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+        ranges = self._shards.read(self._shard_of[rows].tolist(), starts, ends)
+        return [self._whole(*row) for row in zip(rows, sizes, ranges, strict=True)]
+
+    def _whole(self, index: int, size: int, content: NDArray[np.uint8] | Exception) -> NDArray[np.uint8]:
+        if isinstance(content, Exception):
+            reason = f"cannot be read: {type(content).__name__}: {content}"
+            raise SampleError(index, self.name(index), reason) from content
+        if size == 0:
+            raise SampleError(index, self.name(index), "is empty")
+        if len(content) != size:
+            reason = f"must have {size} bytes, but {len(content)} are there: its shard has been cut; start again"
+            raise SampleError(index, self.name(index), reason)
+        return content
+
+    def name(self, index: int) -> str:
+        """Return the shard and its member."""
+        return f"{self._shards.urls[self._shard_of[index]]}:{self._members[index]}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Hash the members' names and sizes, and the labels. Names of shards and contents of images do not count."""
+        names = os.fsencode("\0".join(self._members))
+        return {
+            "source": "TarShards",
+            "num_samples": len(self),
+            "names": hashlib.blake2b(names, digest_size=16).hexdigest(),
+            "sizes": hash_array(self._sizes),
+            "labels": hash_array(self.labels),
+        }
+
+
+def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str | None, progress: bool) -> list[Scan]:
+    """Return what each shard holds, as remembered or as its headers tell."""
+    keys = [{"shard": identity, "image": image, "label": label} for identity in shards.identities]
+    scans = [files.load(url, key) for url, key in zip(shards.urls, keys, strict=True)]
+    new = [shard for shard, known in enumerate(scans) if known is None]
+    sizes = [int(identity["size"]) for identity in shards.identities]
+    failures = []
+    # Threads, because headers far apart are waited for, one by one.
+    pool = ThreadPoolExecutor(_SCANS, thread_name_prefix="dalirefurb-index")
+    bar = tqdm(
+        total=sum(sizes[shard] for shard in new),
+        desc="indexing shards",
+        unit="B",
+        unit_scale=True,
+        leave=False,
+        delay=1,
+        disable=None if progress else True,
+    )
+
+    def index(shard: int) -> Scan:
+        url = shards.urls[shard]
+        try:
+            with shards.open(shard) as file:
+                found = scan(file, url, sizes[shard], image=image, label=label, advance=bar.update)
+        except ConfigurationError:
+            raise
+        except Exception as error:  # Every filesystem has its own.
+            raise unreadable(url, f"{type(error).__name__}: {error}") from error
+        failure = files.save(url, keys[shard], found)
+        if failure is not None:
+            failures.append(failure)
+        return found
+
+    with bar:
+        try:
+            for shard, found in zip(new, pool.map(index, new), strict=True):
+                scans[shard] = found
+        finally:
+            pool.shutdown(cancel_futures=True)
+    if failures:
+        warnings.warn(
+            f"the index of {len(failures)} shards cannot be remembered ({failures[0]}) and will be made again at the "
+            "next start: pass a folder that can be written as index=",
+            stacklevel=3,
+        )
+    return [each for each in scans if each is not None]

@@ -1,0 +1,76 @@
+"""How is it remembered which samples a shard holds? In a JSON file, beside the shard or in a folder of such files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dalirefurb.source.tar_scan import Scan
+
+_FORMAT = 1
+
+
+class IndexFiles:
+    """Index files of shards. One is believed if shard and question are the same as when it was written.
+
+    Args:
+        folder: Where they are; otherwise beside their shards, or where that cannot be, in the user's cache folder.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, url: str, key: dict[str, Any]) -> Scan | None:
+        """Return what was saved for a shard under an equal key, if anything."""
+        found = (_read(path, key) for path in self._paths(url))
+        return next((each for each in found if each is not None), None)
+
+    def save(self, url: str, key: dict[str, Any], scan: Scan) -> OSError | None:
+        """Save where it is possible; return why it was nowhere possible."""
+        content = json.dumps({"key": {"format": _FORMAT, **key}, **vars(scan)})
+        failure = None
+        for path in self._paths(url):
+            failure = _write(path, content)
+            if failure is None:
+                break
+        return failure
+
+    def _paths(self, url: str) -> list[Path]:
+        """Return where a shard's index may be, best first."""
+        whole = url if "://" in url else os.path.abspath(url)  # noqa: PTH100
+        digest = hashlib.blake2b(os.fsencode(whole), digest_size=8).hexdigest()
+        name = url.rpartition("/")[2]
+        if self._folder is not None:
+            return [self._folder / f"{name}.{digest}.index.json"]
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        cached = cache / "dalirefurb" / "shards" / f"{name}.{digest}.index.json"
+        return [cached] if "://" in url else [Path(f"{url}.index.json"), cached]
+
+
+def _read(path: Path, key: dict[str, Any]) -> Scan | None:
+    """Read an index, unless there is none, it is damaged, or it answers something else."""
+    try:
+        content = json.loads(path.read_text("ascii"))
+        answers = content.pop("key") == {"format": _FORMAT, **key}
+        return Scan(**content) if answers else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _write(path: Path, content: str) -> OSError | None:
+    """Write so that others see the whole file or none; return why it is not possible."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(content, "ascii")
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        return error
+    return None

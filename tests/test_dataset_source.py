@@ -1,0 +1,356 @@
+"""Datasets of PyTorch and Hugging Face as sources: what is read, how labels are found, what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from dalirefurb import Arrays, ImageFolder, MemoryStore, Refurbish, simple
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
+from tests.pictures import jpeg, picture, write_folder
+from tests.test_bit_identity import assert_same, serve
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
+
+
+class Items(Dataset[Any]):
+    """A map-style dataset of given items, which counts how often it is read."""
+
+    def __init__(self, items: Sequence[Any], **attributes: Any) -> None:
+        self.items = items
+        self.reads = 0
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        item = self.items[index]
+        return item() if callable(item) else item
+
+
+def pairs(images: Sequence[Any]) -> list[tuple[Any, int]]:
+    return [(image, 10 * index) for index, image in enumerate(images)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=15))
+
+
+def assert_served_alike(expected: Source, actual: Source, *, raw: bool = False) -> None:
+    planner = Refurbish(len(expected), batch_size=4, reuse_factor=2, seed=7)
+    batches, _ = serve(expected, simple(32, raw=raw), planner, epochs=2)
+    served, stats = serve(actual, simple(32, raw=raw), planner, MemoryStore(), epochs=2)
+    assert stats.hits > 0
+    assert_same(batches, served)
+
+
+def test_encoded_items_are_served_as_a_folder_of_the_same_images(folder: ImageFolder) -> None:
+    items = [
+        (each.tobytes(), int(label)) for each, label in zip(folder.read(np.arange(15)), folder.labels, strict=True)
+    ]
+    assert_served_alike(folder, TorchDataset(Items(items)))
+
+
+def test_items_of_pixels_are_served_as_an_array_of_the_same_images() -> None:
+    images = np.stack([np.asarray(picture(index, height=32, width=32)) for index in range(15)])
+    tensors = TensorDataset(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.arange(15))
+    assert_served_alike(Arrays(images, np.arange(15)), TorchDataset(tensors), raw=True)
+
+
+ENCODED: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes,
+    "bytearray": bytearray,
+    "array": lambda content: np.frombuffer(content, np.uint8),
+    "tensor": lambda content: torch.frombuffer(bytearray(content), dtype=torch.uint8),
+}
+
+PIXELS: dict[str, Callable[[np.ndarray], Any]] = {
+    "PIL": Image.fromarray,
+    "array": lambda image: image,
+    "reversed array": lambda image: np.flip(np.flip(image, 0).copy(), 0),
+    "tensor": lambda image: torch.from_numpy(image.transpose(2, 0, 1).copy()),
+}
+
+
+@pytest.mark.parametrize("kind", ENCODED)
+def test_encoded_images_of_any_kind_are_read_byte_for_byte(kind: str) -> None:
+    contents = [jpeg(picture(index, height=20, width=30)) for index in range(3)]
+    source = TorchDataset(Items(pairs([ENCODED[kind](content) for content in contents])))
+    assert source.encoded
+    assert [each.tobytes() for each in source.read(np.array([2, 0]))] == [contents[2], contents[0]]
+    assert source.labels.tolist() == [0, 10, 20]
+
+
+@pytest.mark.parametrize("kind", PIXELS)
+def test_images_of_any_kind_are_read_pixel_for_pixel(kind: str) -> None:
+    source = TorchDataset(Items(pairs([PIXELS[kind](image) for image in IMAGES])))
+    assert not source.encoded
+    assert source.image_shape is None
+    read = source.read(np.array([4, 1]))
+    np.testing.assert_array_equal(read, IMAGES[[4, 1]])
+    assert all(type(image) is np.ndarray and image.flags.c_contiguous for image in read)
+
+
+@pytest.mark.parametrize(
+    "grey",
+    [
+        Image.fromarray(IMAGES[0, ..., 0]),
+        IMAGES[0, ..., 0],
+        IMAGES[0, ..., :1],
+        torch.from_numpy(IMAGES[0, ..., 0].copy()),
+        torch.from_numpy(IMAGES[0, ..., 0].copy())[None],
+    ],
+)
+def test_grey_images_are_read_as_three_equal_channels(grey: Any) -> None:
+    (read,) = TorchDataset(Items([(grey, 0)])).read(np.array([0]))
+    np.testing.assert_array_equal(read, np.stack([IMAGES[0, ..., 0]] * 3, axis=2))
+
+
+@pytest.mark.parametrize("attribute", ["targets", "labels"])
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_labels_come_from_the_dataset_without_reading_all_items(attribute: str, kind: Callable[[Any], Any]) -> None:
+    items = Items(pairs(IMAGES), **{attribute: kind([0, 10, 20, 30, 40])}, classes=["x", "y"])
+    source = TorchDataset(items)
+    assert source.labels.tolist() == [0, 10, 20, 30, 40]
+    assert source.classes == ["x", "y"]
+    assert items.reads <= 3
+
+
+def test_labels_given_are_taken_and_those_of_items_ignored() -> None:
+    items = Items([(image, "whatever") for image in IMAGES], targets=[9] * 5)
+    assert TorchDataset(items, labels=range(5)).labels.tolist() == [0, 1, 2, 3, 4]
+    assert items.reads <= 3
+
+
+def test_labels_come_from_items_where_the_dataset_lists_none_or_transforms_them() -> None:
+    for items in (Items(pairs(IMAGES)), Items(pairs(IMAGES), targets=[0] * 5, target_transform=len)):
+        assert TorchDataset(items).labels.tolist() == [0, 10, 20, 30, 40]
+    subset: Subset[Any] = Subset(Items(pairs(IMAGES), targets=[0, 10, 20, 30, 40]), [3, 1])
+    assert TorchDataset(subset).labels.tolist() == [30, 10]
+
+
+def test_labels_of_items_can_have_any_fixed_shape() -> None:
+    items = [(image, torch.tensor([1.5, index])) for index, image in enumerate(IMAGES)]
+    labels = TorchDataset(Items(items)).labels
+    assert labels.dtype == np.float32
+    assert labels.tolist() == [[1.5, index] for index in range(5)]
+
+
+class Stream(IterableDataset[Any]):
+    """A dataset without indices."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(pairs(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [
+        (Stream(), r"__len__ and __getitem__, but Stream has not both: list\(dataset\)"),
+        (Items([]), "at least one item, but Items is empty"),
+        (Items([IMAGES[0]]), r"must be \(image, label\), but Items\[0\] is not: must be a pair .* is ndarray: pick"),
+        (Items([(IMAGES[0], 1, 2)]), "is tuple of 3: pick the two in a dataset around it"),
+        (Items([{"image": IMAGES[0], "label": 1}]), "is dict of 2: pick"),
+        (Items([("a.jpg", 1)]), r"Items\[0\] is not: an image must be .* but is str: convert it in the dataset"),
+        (
+            Items([(IMAGES[0] / 255, 1)]),
+            "is not: an image must be uint8 from 0 to 255, but is float64: remove ToTensor",
+        ),
+        (Items([(torch.rand(3, 6, 7), 1)]), "but is float32: remove ToTensor"),
+        (Items([(IMAGES[0].transpose(2, 0, 1), 1)]), r"have shape \(height, width, 3\), .* but has \(3, 6, 7\): conv"),
+        (Items([(torch.from_numpy(IMAGES[0]), 1)]), r"have shape \(3, height, width\), .* but has \(7, 3, 6\): conv"),
+        (Items([lambda: 1 / 0]), r"Items\[0\] is not: cannot be read: ZeroDivisionError: division by zero"),
+        (
+            Items([lambda: (np.random.default_rng().integers(0, 256, (6, 7, 3), np.uint8), 0)]),
+            r"the same whenever it is read, but Items\[0\] differs .*: leave random transforms to the recipe",
+        ),
+        (
+            Items(pairs(IMAGES), targets=[1] * 5),
+            r"dataset.targets must .* Items\[0\] is labelled 0 and targets\[0\] is 1",
+        ),
+        (Items(pairs(IMAGES), targets=[0] * 4), "one label per sample, but there are 4 for 5 items"),
+        (Items([(IMAGES[0], "cat")]), "labels must be numbers, but are <U3"),
+    ],
+)
+def test_a_dataset_of_another_kind_is_refused_with_a_remedy(dataset: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TorchDataset(dataset)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (b"encoded", IMAGES[0], r"encoded or none, but this is an array and Items\[0\] is encoded: convert it"),
+        (IMAGES[0], b"encoded", r"encoded or none, but this is encoded and Items\[0\] is an array: convert it"),
+        (b"encoded", b"", "is empty"),
+        (IMAGES[0], IMAGES[0] / 2, "an image must be uint8 from 0 to 255, but is float64"),
+        (IMAGES[0], None, "an image must be .* but is NoneType"),
+    ],
+)
+def test_an_item_that_differs_from_the_first_names_its_index(first: Any, second: Any, message: str) -> None:
+    source = TorchDataset(Items(pairs([first, second])))
+    with pytest.raises(SampleError, match=rf"sample 1 \(Items\[1\]\): .*{message}"):
+        source.read(np.array([0, 1]))
+
+
+def test_an_item_that_cannot_be_read_names_its_index() -> None:
+    items = Items([(b"encoded", 0), lambda: {}["key"]])
+    source = TorchDataset(items, labels=[0, 1])
+    with pytest.raises(SampleError, match=r"sample 1 \(Items\[1\]\): cannot be read: KeyError: 'key'") as caught:
+        source.read(np.array([1]))
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(SampleError, match=r"sample 1 \(Items\[1\]\): cannot be read"):
+        TorchDataset(items)
+
+
+class Meetings(Items):
+    """A dataset that knows how many threads were in it at once."""
+
+    inside, most = 0, 0
+    counting = threading.Lock()
+
+    def __getitem__(self, index: int) -> Any:
+        with self.counting:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        time.sleep(0.001)
+        with self.counting:
+            self.inside -= 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("thread_safe", "most"), [(True, range(2, 5)), (False, range(1, 2))])
+def test_a_dataset_that_is_not_thread_safe_is_read_by_one_thread_at_a_time(thread_safe: bool, most: range) -> None:
+    dataset = Meetings(pairs(IMAGES), targets=[0, 10, 20, 30, 40])
+    source = TorchDataset(dataset, thread_safe=thread_safe)
+    with ThreadPoolExecutor(4) as pool:
+        for read in pool.map(source.read, [np.arange(5)] * 8):
+            np.testing.assert_array_equal(read, IMAGES)
+    assert dataset.most in most
+
+
+def test_a_fingerprint_is_json_and_changes_with_images_labels_and_order() -> None:
+    other = IMAGES.copy()
+    other[2, 0, 0, 0] ^= 1
+    variants = [IMAGES, other, IMAGES[::-1]]
+    sources = [TorchDataset(Items(pairs(images))) for images in variants]
+    sources += [TorchDataset(Items(pairs(IMAGES)), labels=range(5))]
+    prints = [json.dumps(source.fingerprint()) for source in sources]
+    assert len(set(prints)) == len(prints)
+    assert TorchDataset(Items(pairs(IMAGES.copy()))).fingerprint() == json.loads(prints[0])
+
+
+def bitmap(image: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "BMP")
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def hugging_face() -> Any:
+    return pytest.importorskip("datasets", reason="the package datasets, of Hugging Face, is not installed")
+
+
+@pytest.fixture
+def pets(hugging_face: Any, tmp_path: Path) -> Any:
+    """Images in bytes, in files and of another format, with labels of several kinds."""
+    Image.fromarray(IMAGES[1]).save(tmp_path / "1.png")
+    columns = {
+        "image": [
+            {"bytes": jpeg(Image.fromarray(IMAGES[0])), "path": None},
+            {"bytes": None, "path": str(tmp_path / "1.png")},
+            {"bytes": bitmap(IMAGES[2]), "path": "2.bmp"},
+        ],
+        "label": [1, 0, 1],
+        "name": ["dog", "cat", "dog"],
+        "scores": [[0.5, 1.0], [2.0, 3.0], [4.0, 5.0]],
+    }
+    names = hugging_face.ClassLabel(names=["no", "yes"])
+    scores = hugging_face.Sequence(hugging_face.Value("float32"))
+    features = {"image": hugging_face.Image(), "label": names, "name": hugging_face.Value("string"), "scores": scores}
+    return hugging_face.Dataset.from_dict(columns, features=hugging_face.Features(features))
+
+
+def test_hugging_face_images_are_read_as_stored_whatever_the_format(pets: Any, tmp_path: Path) -> None:
+    expected = [jpeg(Image.fromarray(IMAGES[0])), (tmp_path / "1.png").read_bytes(), bitmap(IMAGES[2])]
+    for dataset in (pets, pets.with_format("numpy"), pets.with_transform(lambda rows: {"image": [None] * 3})):
+        source = HuggingFaceImages(dataset)
+        assert [each.tobytes() for each in source.read(np.array([2, 1, 0, 2]))] == [
+            expected[index] for index in (2, 1, 0, 2)
+        ]
+        assert source.read(np.array([], np.int64)) == []
+        assert source.labels.tolist() == [1, 0, 1]
+        assert source.classes == ["no", "yes"]
+        assert (source.encoded, source.name(2)) == (True, "dataset[2]['image']")
+
+
+def test_hugging_face_labels_can_be_names_or_lists(pets: Any) -> None:
+    named = HuggingFaceImages(pets, label="name")
+    assert (named.labels.tolist(), named.classes) == ([1, 0, 1], ["cat", "dog"])
+    assert HuggingFaceImages(pets, label="scores").labels.tolist() == [[0.5, 1], [2, 3], [4, 5]]
+
+
+def test_hugging_face_images_are_served_as_a_folder_of_the_same_images(hugging_face: Any, folder: ImageFolder) -> None:
+    images = [{"bytes": each.tobytes(), "path": None} for each in folder.read(np.arange(15))]
+    features = {"photo": hugging_face.Image(), "kind": hugging_face.Value("int64")}
+    columns = {"photo": images, "kind": folder.labels.tolist()}
+    dataset = hugging_face.Dataset.from_dict(columns, features=hugging_face.Features(features))
+    assert_served_alike(folder, HuggingFaceImages(dataset, image="photo", label="kind"))
+
+
+def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_columns(pets: Any) -> None:
+    sources = [HuggingFaceImages(pets), HuggingFaceImages(pets.select([1, 0])), HuggingFaceImages(pets, label="scores")]
+    prints = [json.dumps(source.fingerprint()) for source in sources]
+    assert len(set(prints)) == 3
+    assert HuggingFaceImages(pets).fingerprint() == json.loads(prints[0])
+
+
+def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp_path: Path) -> None:
+    images = [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]
+    features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
+    source = HuggingFaceImages(hugging_face.Dataset.from_dict({"image": images, "label": [0, 1]}, features=features))
+    for index, reason in enumerate(["has no image", "cannot be read: No such file"]):
+        with pytest.raises(SampleError, match=reason) as caught:
+            source.read(np.array([index]))
+        assert caught.value.index == index
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            lambda pets, _: {"train": pets, "test": pets},
+            {},
+            r"one split, but is all of \['test', 'train'\]: pass dataset",
+        ),
+        (lambda pets, _: pets.to_iterable_dataset(), {}, "datasets.Dataset, but is IterableDataset: .*streaming=True"),
+        (lambda pets, _: [1, 2], {}, "datasets.Dataset, but is list"),
+        (lambda pets, _: pets, {"image": "img"}, "a column 'img', but has image, label, name, scores: name others by"),
+        (lambda pets, _: pets, {"label": "fine"}, "a column 'fine', but has image"),
+        (lambda pets, _: pets, {"image": "name"}, r"'name' must hold images, but holds Value: .*cast_column"),
+        (lambda pets, _: pets.select([]), {}, "at least one sample, but rows is empty"),
+        (lambda pets, hf: pets.map(lambda row: {"name": ""}), {"label": "name"}, r"but dataset\[0\] has none: write"),
+    ],
+)
+def test_a_hugging_face_dataset_of_another_kind_is_refused_with_a_remedy(
+    hugging_face: Any, pets: Any, change: Callable[[Any, Any], Any], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        HuggingFaceImages(change(pets, hugging_face), **options)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
     from dalirefurb.autoassist import AutoAssist as AutoAssist
+    from dalirefurb.coverage import propose_coverage as propose_coverage
     from dalirefurb.echo import BatchEcho as BatchEcho
     from dalirefurb.echo import Echo as Echo
     from dalirefurb.errors import DalirefurbError as DalirefurbError
@@ -35,14 +36,21 @@ if TYPE_CHECKING:
     from dalirefurb.source import TarShards as TarShards
     from dalirefurb.source import TorchDataset as TorchDataset
     from dalirefurb.stats import Stats as Stats
+    from dalirefurb.store import DeviceStore as DeviceStore
+    from dalirefurb.store import DiskStore as DiskStore
     from dalirefurb.store import MemoryStore as MemoryStore
+    from dalirefurb.store import TieredStore as TieredStore
+    from dalirefurb.store.compressed import Compressed as Compressed
 
 _HOMES = {
     "Arrays": "source",
     "AutoAssist": "autoassist",
     "BatchEcho": "echo",
+    "Compressed": "store.compressed",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
+    "DeviceStore": "store",
+    "DiskStore": "store",
     "Echo": "echo",
     "FileList": "source",
     "Frozen": "frozen",
@@ -57,9 +65,11 @@ _HOMES = {
     "Standard": "refurbish",
     "Stats": "stats",
     "TarShards": "source",
+    "TieredStore": "store",
     "TorchDataset": "source",
     "auto_augment": "presets",
     "evaluate": "presets",
+    "propose_coverage": "coverage",
     "rand_augment": "presets",
     "simple": "presets",
     "simplified": "presets",

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import rng
 from dalirefurb.assistant import Assistant
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
@@ -24,6 +23,7 @@ from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, Part, Replicas, versions
 from dalirefurb.on_demand import OnDemand
 from dalirefurb.pace import Pace
+from dalirefurb.partial_sizes import partial_sizes
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
@@ -34,7 +34,6 @@ from dalirefurb.store import Store
 from dalirefurb.upstream import Upstream, Watch
 
 _READING_THREADS = 4
-_SIZE_PROBES = 1024
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def assemble(
     reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS, max_pixels=max_pixels)
     feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
     if store is not None:
-        _open(store, source, recipe, planner, reader, feeder.partial_size, fingerprint)
+        _open(store, source, recipe, planner, reader, fingerprint)
     exchange = Exchange(reader, store)
     tally = Tally()
 
@@ -165,24 +164,15 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
 
 
 def _open(
-    store: Store,
-    source: Source,
-    recipe: Recipe,
-    planner: Planner,
-    reader: Reader,
-    size: tuple[int, int] | None,
-    fingerprint: dict[str, Any],
+    store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
 ) -> None:
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter."""
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
+    sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
     slots = planner.peak_slots
-    if size is not None:
-        store.open((*size, 3), slots=slots, fingerprint=partial)
-    else:
-        nbytes = _arena_bytes(slots, source, recipe, reader, planner.seed)
-        store.open(None, slots=slots, fingerprint=partial, arena_bytes=nbytes)
+    store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
 
 
 def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:
@@ -215,18 +205,3 @@ def _device_id() -> int:
             "a part is placed on 'gpu', but torch finds no CUDA device; use partial_device='cpu', final_device='cpu'"
         )
     return torch.cuda.current_device()
-
-
-def _arena_bytes(slots: int, source: Source, recipe: Recipe, reader: Reader, seed: int) -> int:
-    """Estimate what `slots` partial images of varying size take, from the headers of some samples.
-
-    The sum of many sizes is close to normal: its mean, four standard deviations of it and of the mean's estimate, and
-    room for gaps between images.
-    """
-    probes = rng.permutation(len(source), seed, "size probes")[:_SIZE_PROBES]
-    heights, widths = reader.sizes(probes)
-    for stage in recipe.partial:
-        heights, widths = stage.output_sizes(heights, widths)
-    nbytes = 3.0 * heights * widths
-    unsure = slots**0.5 + (slots / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0)
-    return int(1.1 * slots * nbytes.mean() + 4 * unsure * nbytes.std() + 4 * nbytes.max())

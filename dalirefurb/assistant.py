@@ -49,7 +49,10 @@ class AssistantReport:
 
     @property
     def saved(self) -> float:
-        """Share of the operations of training on every candidate that was not spent."""
+        """Share of the operations of training on every candidate that was not spent.
+
+        It says nothing about how fast the loss falls: compare the samples that were trained on, to equal loss.
+        """
         return 1 - self.accepted_fraction
 
 

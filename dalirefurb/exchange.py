@@ -7,6 +7,8 @@ How it is intended to behave (if the code differs, that is a bug):
   computes, takes that image.
 * A settled run has first evicted what the plan no longer needs, then stored what it computed: a store of the plan's
   `peak_slots` always has room.
+* In between, a store that takes advice has learned when each version that the run served is served next, if the plan
+  is known beforehand.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.plan import BatchPlan, Planner, joined
+from dalirefurb.next_uses import next_uses, turns
+from dalirefurb.plan import BatchPlan, Indices, Planner, joined
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
 from dalirefurb.store import Image, Lease, Store
@@ -95,9 +98,13 @@ class Exchange:
         self._store = store
         # Where the images of runs on their way are, or will be.
         self._coming: dict[Pair, tuple[Computed, int]] = {}
+        self._planner: Planner | None = None
+        # The epoch that is being settled, and when the rows of its batches are served next.
+        self._next_uses: tuple[int, list[Indices]] = (-1, [])
 
     def begin(self, planner: Planner, start: Position) -> None:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
+        self._planner = planner
         if self._store is None or not len(self._store):
             return
         plans = list(planner.epoch(start.epoch))
@@ -167,12 +174,23 @@ class Exchange:
             return np.empty(0, np.bool_)
         plan = ticket.plan
         self._store.evict(plan.evict)
+        self._advise(ticket, self._store)
         places = np.flatnonzero(ticket.stored)
         rows = ticket.rows[places]
         images = [ticket.computed.images[place] for place in places.tolist()]
         stored = self._store.put(plan.indices[rows], plan.version[rows], images)
         self._forget(ticket)
         return stored
+
+    def _advise(self, ticket: Ticket, store: Store) -> None:
+        """Tell the store when the run's versions are served after it."""
+        if not store.takes_advice or self._planner is None:
+            return
+        epoch, first = ticket.position
+        if self._next_uses[0] != epoch:
+            self._next_uses = epoch, turns(next_uses(self._planner, epoch), epoch)
+        uses = self._next_uses[1][first : first + len(ticket.run.plans)]
+        store.advise(ticket.plan.indices, ticket.plan.version, np.concatenate(uses))
 
     def abandon(self, ticket: Ticket) -> None:
         """Forget a run that will not be served."""

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -16,6 +17,7 @@ from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.demo import Photographs
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.store import DiskStore
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -494,3 +496,119 @@ def test_a_full_disk_ends_the_making_at_once_in_one_line(tmp_path, capsys, monke
     assert "No space left on device" in line
     assert len(written) < 100
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A store's file with 12 samples in 20 slots, and the store, open."""
+    path = tmp_path / "cache"
+    with DiskStore(path) as store:
+        store.open((4, 5, 3), slots=20, fingerprint={"seed": 3, "stages": [{"name": "decode"}]})
+        indices = np.arange(12)
+        assert store.put(indices, indices * 0, [np.full((4, 5, 3), 7, np.uint8) for _ in indices]).all()
+        yield path, store
+
+
+def flip(path, pattern, count):
+    """Change one byte in each of the first `count` places where a file has these bytes."""
+    data = bytearray(path.read_bytes())
+    place = 0
+    for _ in range(count):
+        place = data.index(pattern, place)
+        data[place] ^= 1
+        place += len(pattern)
+    path.write_bytes(data)
+
+
+def test_cache_inspect_prints_what_is_in_a_store_also_while_it_is_in_use(cache, capsys):
+    path, store = cache
+    assert main(["cache", "inspect", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(rf"in use by    this process\b.*\b{os.getpid()}\b", said)
+    store.close()
+    assert main(["cache", "inspect", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert f"store        {path}, {path.stat().st_size / 1e3:.2f} KB\n" in said
+    assert "in use by    nobody\n" in said
+    assert "slots        20 of 4 x 5 x 3, together 1.20 KB\n" in said
+    assert "held         12 samples, 720 B\n" in said
+    assert '"seed": 3' in said
+    assert '"name": "decode"' in said
+
+
+def test_cache_inspect_tells_that_sizes_vary(tmp_path, capsys):
+    with DiskStore(tmp_path / "cache") as store:
+        store.open(None, slots=20, fingerprint={}, arena_bytes=5 * 10**6)
+    assert main(["cache", "inspect", str(tmp_path / "cache")]) == 0
+    assert "slots        20 of any size, together at most 5.00 MB\n" in capsys.readouterr().out
+
+
+def test_cache_verify_ends_with_status_0_only_if_every_sample_is_intact(cache, capsys):
+    path, store = cache
+    store.close()
+    assert main(["cache", "verify", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path} is intact: 12 samples\n"
+    flip(path, bytes([7] * 60), 2)
+    assert main(["cache", "verify", str(path)]) == 1
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{path} is not intact. Samples: 10 intact, 2 damaged; ")
+    assert [line[: line.index(",")] for line in others] == ["  damaged: sample 0", "  damaged: sample 1"]
+
+
+def test_cache_verify_names_ten_damaged_samples_and_counts_the_others(cache, capsys):
+    path, store = cache
+    store.close()
+    flip(path, bytes([7] * 60), 12)
+    assert main(["cache", "verify", str(path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 12
+    assert lines[-1] == "  and 2 more"
+
+
+def test_cache_purge_deletes_a_store_that_nobody_uses(cache, capsys):
+    path, store = cache
+    status, line = error_of(capsys, "cache", "purge", path)
+    assert status == 2
+    assert re.search(rf"in use by this process\b.*\b{os.getpid()}\b", line)
+    assert path.exists()
+    store.close()
+    size = path.stat().st_size
+    assert main(["cache", "purge", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path} is deleted: {size / 1e3:.2f} KB\n"
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify", "purge"])
+def test_a_file_that_is_no_store_is_left_alone_and_one_line(tmp_path, capsys, action):
+    path = tmp_path / "letter.txt"
+    path.write_text("mine")
+    status, line = error_of(capsys, "cache", action, path)
+    assert status == 2
+    assert f"{path} was not" in line
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify", "purge"])
+def test_a_store_that_is_not_there_is_one_line(tmp_path, capsys, action):
+    status, line = error_of(capsys, "cache", action, tmp_path / "missing")
+    assert status == 2
+    assert f"{tmp_path / 'missing'}" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("arguments", "told"), [([], "ACTION"), (["clean"], "invalid choice"), (["verify"], "PATH")])
+def test_a_cache_command_that_is_incomplete_is_one_line(capsys, arguments, told):
+    status, line = error_of(capsys, "cache", *arguments)
+    assert status == 2
+    assert told in line
+
+
+def test_help_of_cache_explains_its_actions(capsys):
+    with pytest.raises(SystemExit):
+        main(["cache", "--help"])
+    said = capsys.readouterr().out
+    for action in ("inspect", "verify", "purge"):
+        assert f"\n  dalirefurb cache {action} " in said
+        with pytest.raises(SystemExit):
+            main(["cache", action, "--help"])
+        assert "the file that DiskStore(PATH) was given" in " ".join(capsys.readouterr().out.split())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from nvidia.dali.pipeline import Pipeline
 
 from dalirefurb import (
     ImageFolder,
@@ -32,6 +34,11 @@ from dalirefurb.augment.operations import (
     OperationTable,
 )
 from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.feeds import Feeder
+from dalirefurb.graph import Graph
+from dalirefurb.store import Store
+from dalirefurb.store.batch_buffer import BatchBuffer
+from dalirefurb.store.device import DeviceStore
 from tests.one_batch import operate, operation_pipeline
 from tests.pictures import picture, write_folder
 
@@ -54,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 def serve(
     folder: ImageFolder,
     recipe: Recipe,
-    store: MemoryStore | None,
+    store: Store | None,
     placement: tuple[Device, Device],
     *,
     replicas: int = 2,
@@ -188,3 +195,186 @@ def test_an_operation_is_on_the_gpu_what_it_is_on_the_cpu(pipelines: tuple[Any, 
         assert (differing > 0.25).sum() <= 2
     else:
         assert difference.max() <= (0 if operation.group in EXACT else 2)
+
+
+SLOT_SHAPE = (8, 9, 3)
+SLOTS = 6
+SPIN = """
+extern "C" __global__ void spin(long long cycles) {
+    long long began = clock64();
+    while (clock64() - began < cycles) {}
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def busy(cupy: Any) -> Callable[[], None]:
+    """Keep the current stream busy for some 100 ms."""
+    kernel = cupy.RawKernel(SPIN, "spin")
+    kernel((1,), (1,), (np.int64(1),))
+    cupy.cuda.Device().synchronize()
+    return lambda: kernel((1,), (1,), (np.int64(2 * 10**8),))
+
+
+@pytest.fixture(params=[False, True], ids=["device", "pinned host"])
+def device_store(cupy: Any, request: pytest.FixtureRequest) -> Iterator[DeviceStore]:
+    with DeviceStore(pinned_host=request.param) as store:
+        store.open(SLOT_SHAPE, slots=SLOTS, fingerprint={})
+        yield store
+
+
+def stream(cupy: Any) -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def images_like(seed: int, count: int = SLOTS) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, *SLOT_SHAPE), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_a_device_store_returns_what_was_put(cupy: Any, device_store: DeviceStore, where: str) -> None:
+    indices, images = np.arange(SLOTS), images_like(0)
+    assert device_store.put(indices, indices, list(images) if where == "host" else cupy.asarray(images)).all()
+    asked, rows = np.array([5, 9, 0, 3, 3]), np.array([6, 2, 0, 4, 5])
+    with device_store.get(asked, asked) as lease:
+        assert lease.found.tolist() == [True, False, True, True, True]
+        out = cupy.zeros((7, *SLOT_SHAPE), np.uint8)
+        lease.gather(out, rows)
+        np.testing.assert_array_equal(out.get()[rows[lease.found]], images[asked[lease.found]])
+        for sample, index in zip(lease.samples, asked, strict=True):
+            assert sample is None or (sample == images[index]).all()
+
+
+def test_put_waits_for_what_makes_its_samples(cupy: Any, device_store: DeviceStore, busy: Callable[[], None]) -> None:
+    indices, images = np.arange(SLOTS), images_like(1)
+    made, samples = cupy.asarray(images), cupy.zeros((SLOTS, *SLOT_SHAPE), np.uint8)
+    cupy.cuda.Device().synchronize()
+    with stream(cupy):
+        busy()
+        samples[...] = made
+        device_store.put(indices, indices, samples)
+    with device_store.get(indices, indices) as lease:
+        np.testing.assert_array_equal(np.stack(lease.samples), images)
+
+
+def test_what_changes_the_samples_waits_for_put(cupy: Any, device_store: DeviceStore, busy: Callable[[], None]) -> None:
+    indices, images = np.arange(SLOTS), images_like(2)
+    samples = cupy.asarray(images)
+    cupy.cuda.Device().synchronize()
+    with device_store.memory.on_stream():
+        busy()
+    with stream(cupy):
+        device_store.put(indices, indices, samples)
+        samples.fill(0)
+    with device_store.get(indices, indices) as lease:
+        np.testing.assert_array_equal(np.stack(lease.samples), images)
+
+
+def test_a_gathered_batch_is_there_for_the_callers_stream_and_not_before_that_is_through_with_it(
+    cupy: Any, device_store: DeviceStore, busy: Callable[[], None]
+) -> None:
+    indices, images = np.arange(SLOTS), images_like(3)
+    device_store.put(indices, indices, list(images))
+    out = cupy.full((SLOTS, *SLOT_SHAPE), 7, np.uint8)
+    before, after = cupy.zeros_like(out), cupy.zeros_like(out)
+    cupy.cuda.Device().synchronize()
+    with stream(cupy), device_store.get(indices, indices) as lease:
+        busy()
+        before[...] = out
+        lease.gather(out, indices)
+    cupy.cuda.Device().synchronize()
+    assert (before == 7).all()
+    out.fill(0)
+    cupy.cuda.Device().synchronize()
+    with device_store.memory.on_stream():
+        busy()
+    with stream(cupy) as reading, device_store.get(indices, indices) as lease:
+        lease.gather(out, indices)
+        after[...] = out
+        np.testing.assert_array_equal(after.get(stream=reading), images)
+
+
+def test_a_slot_is_taken_again_only_after_it_was_gathered(
+    cupy: Any, device_store: DeviceStore, busy: Callable[[], None]
+) -> None:
+    indices, images = np.arange(SLOTS), images_like(4)
+    device_store.put(indices, indices, list(images))
+    out = cupy.zeros((SLOTS, *SLOT_SHAPE), np.uint8)
+    cupy.cuda.Device().synchronize()
+    with device_store.memory.on_stream():
+        busy()
+    with device_store.get(indices, indices) as lease:
+        lease.gather(out, indices)
+    device_store.evict(indices)
+    assert device_store.put(indices, indices, list(images_like(5))).all()
+    np.testing.assert_array_equal(out.get(), images)
+
+
+@pytest.mark.parametrize("pinned_host", [False, True])
+def test_closing_a_device_store_gives_the_memory_back(cupy: Any, pinned_host: bool) -> None:
+    slots, shape = 2000, (224, 224, 3)
+    free_before, _ = cupy.cuda.Device().mem_info
+    with DeviceStore(pinned_host=pinned_host) as store:
+        store.open(shape, slots=slots, fingerprint={})
+        store.put(np.arange(100), np.zeros(100, np.int64), [np.zeros(shape, np.uint8)] * 100)
+        taken = free_before - cupy.cuda.Device().mem_info[0]
+        assert (taken >= store.nbytes) == (not pinned_host)
+    assert free_before - cupy.cuda.Device().mem_info[0] < 0.1 * slots * 224 * 224 * 3
+
+
+@pytest.mark.parametrize("pinned_host", [False, True])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_tensors_are_the_same_with_and_without_a_device_store(
+    cupy: Any, folder: ImageFolder, placement: tuple[Device, Device], pinned_host: bool
+) -> None:
+    recipe = RECIPES["crop_last"]
+    expected, _ = serve(folder, recipe, None, placement)
+    served, stats = serve(folder, recipe, DeviceStore(pinned_host=pinned_host), placement)
+    assert stats.hits > 0
+    assert stats.recomputed == 0
+    assert all(torch.equal(one, other) for one, other in zip(expected, served, strict=True))
+
+
+def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_the_host(
+    cupy: Any, busy: Callable[[], None]
+) -> None:
+    """The buffer is written late, and again at once: the graph must wait for it, and must have read it by then."""
+    recipe = rand_augment(SIZE, raw=True, order="crop_last")
+    plan = next(iter(Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7).epoch(0)))
+    images = [np.asarray(picture(row, height=SIZE, width=SIZE)) for row in range(6)]
+    feeds = Feeder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images)
+    made: dict[str, list[np.ndarray]] = {}
+    with DeviceStore() as store:
+        store.open((SIZE, SIZE, 3), slots=6, fingerprint={})
+        store.put(plan.indices[:4], plan.version[:4], images[:4])
+        buffer = BatchBuffer(store, max_rows=6)
+        for entering in PLACEMENTS[0]:
+            graph = Graph(recipe, "final", "cpu", "gpu", entering)
+            pipeline = Pipeline.deserialize(
+                graph.serialize(max_batch_size=6, num_threads=2),
+                num_threads=2,
+                device_id=torch.cuda.current_device(),
+                prefetch_queue_depth=1,
+                exec_dynamic=True,
+            )
+            made[entering] = []
+            for _ in range(3):
+                with buffer.on_stream(), store.get(plan.indices[:4], plan.version[:4]) as lease:
+                    busy()
+                    batch = buffer.fill(6, lease, np.arange(4), {4: images[4], 5: images[5]})
+                    for name, feed in feeds.items():
+                        partial = name == "partial"
+                        fed = batch if partial and entering == "gpu" else feed
+                        pipeline.feed_input(name, fed, layout="HWC" if partial else None)
+                    batch.fill(0)
+                pipeline.schedule_run()
+                (output,) = pipeline.share_outputs()
+                made[entering].append(np.array(output.as_cpu().as_tensor()))
+                pipeline.release_outputs()
+    for on_host, on_gpu in zip(made["cpu"], made["gpu"], strict=True):
+        np.testing.assert_array_equal(on_host, on_gpu)

@@ -1,6 +1,7 @@
-"""The command line: `dalirefurb train FOLDER`, `dalirefurb show` and `dalirefurb demo`.
+"""The command line: `dalirefurb train FOLDER`, `dalirefurb show`, `dalirefurb demo` and `dalirefurb cache`.
 
-Exit status: 0 done; 1 a sample cannot be read or decoded; 2 anything else to correct; 130 interrupted.
+Exit status: 0 done; 1 a sample cannot be read or decoded, or is damaged in a store; 2 anything else to correct; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments`, or else the command line, names; return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        options.command(options)
+        status: int = options.command(options) or 0
     except DalirefurbError as error:
         # A message from a decoder can have several lines.
         sys.stderr.write(f"dalirefurb: error: {' '.join(str(error).split())}\n")
@@ -24,4 +25,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("dalirefurb: interrupted\n")
         return 130
-    return 0
+    return status

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from dalirefurb.cli import explanations
+from dalirefurb.cli import cache, explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.show import PRESETS, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, flag, owners_of
@@ -28,16 +28,20 @@ def parser() -> argparse.ArgumentParser:
     root = _Parser(prog="dalirefurb", description=explanations.DESCRIPTION)
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(
-        function: Callable[[argparse.Namespace], None], summary: str, description: str, epilog: str
-    ) -> argparse.ArgumentParser:
+    def added(name: str, summary: str, description: str, epilog: str) -> argparse.ArgumentParser:
         made: argparse.ArgumentParser = parsers.add_parser(
-            function.__name__,
+            name,
             help=summary,
             description=description,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        return made
+
+    def command(
+        function: Callable[[argparse.Namespace], None], summary: str, description: str, epilog: str
+    ) -> argparse.ArgumentParser:
+        made = added(function.__name__, summary, description, epilog)
         made.set_defaults(command=function)
         return made
 
@@ -56,6 +60,14 @@ def parser() -> argparse.ArgumentParser:
             "see what refurbishing brings on this machine",
             explanations.DEMO_DESCRIPTION,
             explanations.DEMO_EPILOG,
+        )
+    )
+    _add_cache(
+        added(
+            "cache",
+            "look after the file of a DiskStore",
+            explanations.CACHE_DESCRIPTION,
+            explanations.CACHE_EPILOG,
         )
     )
     return root
@@ -165,6 +177,18 @@ def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
             help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)",
         )
     _add_seed(demo_parser, "of everything random")
+
+
+def _add_cache(cache_parser: argparse.ArgumentParser) -> None:
+    parsers = cache_parser.add_subparsers(title="what to do", required=True, metavar="ACTION")
+    for function, summary in (
+        (cache.inspect, "print what is in it, and what it was made for"),
+        (cache.verify, "read it through: exit status 1 if a sample is damaged"),
+        (cache.purge, "delete it, unless it is in use, or no store"),
+    ):
+        made = parsers.add_parser(function.__name__, help=summary, description=f"{summary.capitalize()}.")
+        made.add_argument("path", type=Path, metavar="PATH", help="the file that DiskStore(PATH) was given")
+        made.set_defaults(command=function)
 
 
 def _add_options(group: argparse._ActionsContainer, *, without: str = "") -> None:

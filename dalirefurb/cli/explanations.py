@@ -78,3 +78,16 @@ examples:
   dalirefurb demo
   dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
   dalirefurb demo --quick           a few seconds; its figures mean nothing"""
+
+CACHE_DESCRIPTION = """\
+Look after the file of a DiskStore: what is in it, whether it is intact, and how to be rid of it."""
+
+CACHE_EPILOG = """\
+what there is to know:
+  A damaged sample is never served: training finds out by its checksum, and computes the sample again. A store is
+  inspected also while it is in use; it is verified and deleted only when it is not.
+
+examples:
+  dalirefurb cache inspect /local/cache   slots, samples held, and the fingerprint that a loader must match
+  dalirefurb cache verify /local/cache    after a power failure, say
+  dalirefurb cache purge /local/cache     give its space back"""

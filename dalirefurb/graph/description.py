@@ -47,12 +47,15 @@ class Input:
         dtype: As NumPy names it.
         ndim: Of one sample.
         layout: DALI's, such as "HWC".
+        device: Where it is fed. On the GPU it is copied on the stream that is named when it is fed, and the graph waits
+            for the copy; of memory that it does not copy it would not know when that is written.
     """
 
     name: str
     dtype: str
     ndim: int
     layout: str = ""
+    device: Device = "cpu"
 
     def node(self) -> Node:
         """Declare the input inside a graph."""
@@ -62,7 +65,8 @@ class Input:
             ndim=self.ndim,
             layout=self.layout or None,
             batch=True,
-            no_copy=True,
+            device=self.device,
+            no_copy=self.device == "cpu",
         )
 
 
@@ -73,15 +77,16 @@ class Graph:
     Attributes:
         recipe: What is done to a sample.
         part: What of it this pipeline does.
-        partial_device: Where the partial part runs. Partial images leave the partial graph, and enter the final one,
-            on the host.
+        partial_device: Where the partial part runs. Partial images leave the partial graph on the host.
         final_device: Where the final part runs; "cpu" only if the partial part is on the CPU too.
+        entering_device: Where partial images enter the final graph; "gpu" only if the final part is there.
     """
 
     recipe: Recipe
     part: Part
     partial_device: Device = "cpu"
     final_device: Device = "cpu"
+    entering_device: Device = "cpu"
 
     def __post_init__(self) -> None:
         placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
@@ -89,6 +94,11 @@ class Graph:
             raise ConfigurationError(
                 f"partial_device and final_device must be one of {placements}, "
                 f"got ({self.partial_device!r}, {self.final_device!r})"
+            )
+        if self.entering_device == "gpu" and (self.part, self.final_device) != ("final", "gpu"):
+            raise ConfigurationError(
+                f"entering_device='gpu' is for the final part on the GPU, but the part is {self.part!r} and its "
+                f"final_device {self.final_device!r}: leave it out"
             )
 
     @property
@@ -100,7 +110,7 @@ class Graph:
     def inputs(self) -> tuple[Input, ...]:
         """Everything to feed for one batch."""
         if self.part == "final":
-            entering = Input("partial", "uint8", 3, "HWC")
+            entering = Input("partial", "uint8", 3, "HWC", self.entering_device)
         else:
             entering = Input("sample", "uint8", 1) if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
         stages = {"partial": self.recipe.partial, "final": self.recipe.final, "whole": self.recipe.stages}[self.part]
@@ -131,7 +141,7 @@ class Graph:
 
     def _trace(self) -> Node:
         nodes = {declared.name: declared.node() for declared in self.inputs}
-        device = "cpu" if self.part == "final" else self.partial_device
+        device = self.entering_device if self.part == "final" else self.partial_device
         images = nodes["partial"] if self.part == "final" else partial_part(self.recipe, nodes, device)
         if self.part == "partial":
             return images.cpu() if device == "gpu" else images

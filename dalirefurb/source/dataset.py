@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from tqdm import tqdm
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
@@ -90,6 +89,8 @@ class TorchDataset(Source):
             )
 
     def _read_labels(self, progress: bool) -> Iterator[NDArray[Any]]:
+        from tqdm import tqdm
+
         indices = range(self._num_items)
         for index in tqdm(indices, "reading labels", leave=False, delay=1, disable=None if progress else True):
             yield as_array(self._item(index)[1], f"the label of {self.name(index)}")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, hash_array
@@ -122,6 +121,8 @@ class TarShards(Source):
 
 def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str | None, progress: bool) -> list[Scan]:
     """Return what each shard holds, as remembered or as its headers tell."""
+    from tqdm import tqdm
+
     keys = [{"shard": identity, "image": image, "label": label} for identity in shards.identities]
     scans = [files.load(url, key) for url, key in zip(shards.urls, keys, strict=True)]
     new = [shard for shard, known in enumerate(scans) if known is None]

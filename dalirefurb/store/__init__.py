@@ -1,6 +1,9 @@
 """Where partially augmented samples wait to be used again."""
 
 from dalirefurb.store.contract import Image, Lease, Store
+from dalirefurb.store.device import DeviceStore
+from dalirefurb.store.disk import DiskStore
 from dalirefurb.store.memory import MemoryStore
+from dalirefurb.store.tiered import Tier, TieredStore
 
-__all__ = ["Image", "Lease", "MemoryStore", "Store"]
+__all__ = ["DeviceStore", "DiskStore", "Image", "Lease", "MemoryStore", "Store", "Tier", "TieredStore"]

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 ALIGNMENT = 64
-"""Blocks begin at, and are rounded up to, multiples of this many bytes: a cache line."""
+"""A cache line, in bytes."""
 
 
 class Arena:
     """Hands out blocks of a buffer it never sees. Not thread-safe.
 
     Free blocks are binned by size, so a search takes time in the number of different sizes, not of blocks.
+
+    Args:
+        nbytes: Size of the buffer.
+        alignment: Blocks begin at, and are rounded up to, multiples of this many bytes.
+        used: Starts and sizes of blocks in use, ascending and apart.
 
     Example:
         >>> arena = Arena(256)
@@ -21,7 +27,8 @@ class Arena:
         0
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, *, alignment: int = ALIGNMENT, used: Iterable[tuple[int, int]] = ()) -> None:
+        self._alignment = alignment
         # Block starts to sizes, for blocks in use and for free ones.
         self._used: dict[int, int] = {}
         self._free: dict[int, int] = {}
@@ -30,8 +37,15 @@ class Arena:
         # Sizes of free blocks to their starts, and those sizes in order.
         self._bins: dict[int, set[int]] = {}
         self._sizes: list[int] = []
-        if nbytes >= ALIGNMENT:
-            self._add(0, nbytes // ALIGNMENT * ALIGNMENT)
+        end = 0
+        for start, size in used:
+            self._used[start] = self._rounded(size)
+            if start > end:
+                self._add(end, start - end)
+            end = start + self._used[start]
+        rest = (nbytes - end) // alignment * alignment
+        if rest > 0:
+            self._add(end, rest)
 
     def allocate(self, nbytes: int) -> int | None:
         """Reserve `nbytes` (at least 1) in the smallest free block that fits.
@@ -39,7 +53,7 @@ class Arena:
         Returns:
             The block's first byte, or None when nothing fits.
         """
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+        size = self._rounded(nbytes)
         rank = bisect_left(self._sizes, size)
         if rank == len(self._sizes):
             return None
@@ -60,6 +74,9 @@ class Arena:
             start = self._start_of_end[start]
             size += self._remove(start)
         self._add(start, size)
+
+    def _rounded(self, nbytes: int) -> int:
+        return -(-nbytes // self._alignment) * self._alignment
 
     def _add(self, start: int, size: int) -> None:
         """List a free block."""

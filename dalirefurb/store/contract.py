@@ -9,90 +9,21 @@ The loader decides what to put and when to evict; a store only executes, and los
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.errors import ConfigurationError
 
 Image = NDArray[np.uint8]
 """A partially augmented sample, HWC."""
 
 Keys = tuple[list[int], list[int]]
 """Sample indices and their versions, each of length n."""
-
-
-@dataclass(frozen=True)
-class Opening:
-    """What a store is opened for.
-
-    Attributes:
-        slot_shape: (H, W, C) of every sample, or None when samples vary in size and share one byte arena.
-        slots: The most versions held at one time, evicted ones that are still lent included.
-        fingerprint: Identifies the source and the partial augmentation that the samples come from.
-        arena_bytes: Size of the arena; 0 with fixed slots.
-    """
-
-    slot_shape: tuple[int, int, int] | None
-    slots: int
-    fingerprint: str
-    arena_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        shape = self.slot_shape
-        if shape is not None and (len(shape) != 3 or min(shape) < 1):
-            raise ConfigurationError(
-                f"slot_shape must be (height, width, channels), each at least 1, but is {shape}: "
-                "pass None if samples vary in size"
-            )
-        if self.slots < 0:
-            raise ConfigurationError(f"slots must be at least 0, but is {self.slots}: pass the plan's peak_slots")
-        if (shape is None) != (self.arena_bytes > 0):
-            raise ConfigurationError(
-                f"arena_bytes must be positive if slot_shape is None, otherwise 0, but is {self.arena_bytes} "
-                f"with slot_shape {shape}: size the arena, or fix the slots"
-            )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes set aside for samples."""
-        return self.arena_bytes if self.slot_shape is None else self.slots * math.prod(self.slot_shape)
-
-    def check_same(self, other: Opening) -> None:
-        """Refuse to open an open store for something else.
-
-        Raises:
-            StoreError: An attribute differs; the message names each with both values.
-        """
-        pairs = ((field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-        differences = [f"{name} {mine!r}, not {theirs!r}" for name, mine, theirs in pairs if mine != theirs]
-        if differences:
-            raise StoreError(f"the store is open for {'; '.join(differences)}: close it first")
-
-    def check_samples(self, samples: Sequence[Image], count: int) -> None:
-        """Refuse samples that do not fit the slots.
-
-        Raises:
-            ConfigurationError: There are not `count`, or one is no HWC uint8 image of the slots' shape.
-        """
-        if len(samples) != count:
-            raise ConfigurationError(f"put needs one sample per index, but got {len(samples)} for {count} indices")
-        for row, sample in enumerate(samples):
-            if sample.dtype != np.uint8 or sample.ndim != 3 or sample.size == 0:
-                raise ConfigurationError(
-                    f"samples must be non-empty HWC uint8 images, but number {row} is {sample.dtype} of "
-                    f"shape {sample.shape}: end the partial augmentation with a stage that returns HWC uint8"
-                )
-            if self.slot_shape is not None and sample.shape != self.slot_shape:
-                raise ConfigurationError(
-                    f"samples must have the slots' shape {self.slot_shape}, but number {row} has "
-                    f"{sample.shape}: open the store with slot_shape=None if samples vary in size"
-                )
 
 
 def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Keys:
@@ -120,7 +51,7 @@ class Lease:
 
     Attributes:
         found: Whether the store held the version asked for, shape (n,).
-        samples: Read-only HWC uint8 views of the slots, None where not found; empty once released.
+        samples: Read-only HWC uint8 images, None where not found; empty once released.
     """
 
     __slots__ = ("_on_release", "found", "samples")
@@ -149,7 +80,12 @@ class Store(ABC):
     """Holds partially augmented samples by (index, version). Safe to use from several threads.
 
     Two versions of one index can be held, but putting a newer one evicts the older ones.
+
+    Attributes:
+        takes_advice: Whether `advise` does anything.
     """
+
+    takes_advice: ClassVar[bool] = False
 
     @abstractmethod
     def open(
@@ -157,19 +93,19 @@ class Store(ABC):
         slot_shape: tuple[int, int, int] | None,
         *,
         slots: int,
-        fingerprint: str,
+        fingerprint: Mapping[str, Any],
         arena_bytes: int = 0,
     ) -> None:
-        """Set memory aside; with the arguments it is open with already, keep the contents. See `Opening`.
+        """Set room aside; with the arguments it is open with already, keep the contents. See `opening.Opening`.
 
         Raises:
-            StoreError: The store is open for something else.
+            StoreError: The store is open for something else, or what it keeps belongs to something else.
             OutOfMemoryError: The slots exceed the memory at hand.
         """
 
     @abstractmethod
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend the samples of these indices, shape (n,), in these versions, shape (n,); nothing is copied.
+        """Lend the samples of these indices, shape (n,), in these versions, shape (n,).
 
         Raises:
             StoreError: The store is not open.
@@ -179,6 +115,21 @@ class Store(ABC):
         self, indices: NDArray[np.int64], versions: NDArray[np.int64]
     ) -> None:
         """Prepare to lend these versions soon, without waiting; those that are not held are ignored."""
+
+    def advise(  # noqa: B027 - most stores have no choice
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]
+    ) -> None:
+        """Tell when versions that are held, or are put next, will be asked for next.
+
+        Args:
+            indices: Samples that are at hand now, shape (n,).
+            versions: Theirs, shape (n,). Of a version that is named twice the last one counts.
+            next_uses: Numbers that grow with time, negative for never, shape (n,).
+        """
+
+    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
+        return np.empty(0, np.int64), np.empty(0, np.int64)
 
     @abstractmethod
     def put(
@@ -209,7 +160,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Forget everything and let the memory go, leased views last; closing twice does nothing."""
+        """Let the room go, leased views last, and forget everything that is only in memory. Twice is as once."""
 
     @property
     @abstractmethod

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Hidden(NamedTuple):
+    """Slots whose versions were forgotten, and those of them that are free now; pinned ones are not, yet."""
+
+    slots: list[int]
+    freed: list[int]
 
 
 class Ledger:
@@ -18,7 +27,7 @@ class Ledger:
         0
         >>> ledger.pin(ledger.find([7], [0]))
         >>> ledger.hide(7), ledger.find([7], [0]), ledger.full
-        ([], array([-1]), True)
+        (Hidden(slots=[0], freed=[]), array([-1]), True)
         >>> ledger.unpin(np.array([0])), ledger.full
         ([0], False)
     """
@@ -63,37 +72,52 @@ class Ledger:
         self._versions_of[index] = (*self._versions_of.get(index, ()), version)
         return slot
 
-    def hide(self, index: int, *, older_than: int | None = None) -> list[int]:
-        """Forget an index's versions, or only those below `older_than`.
+    def restore(self, slots: list[int], indices: list[int], versions: list[int]) -> None:
+        """Name n slots, ascending, after n versions; nothing was taken before."""
+        self._slot_of = dict(zip(zip(indices, versions, strict=True), slots, strict=True))
+        for index, version in self._slot_of:
+            self._versions_of[index] = (*self._versions_of.get(index, ()), version)
+        self._fresh = slots[-1] + 1 if slots else 0
+        self._free = sorted(set(range(self._fresh)) - set(slots), reverse=True)
 
-        Returns:
-            The slots that are free now; pinned ones are hidden instead.
-        """
+    def hide(self, index: int, *, older_than: int | None = None) -> Hidden:
+        """Forget an index's versions, or only those below `older_than`."""
         versions = self._versions_of.get(index, ())
         kept = () if older_than is None else tuple(v for v in versions if v >= older_than)
         return self._hide_others(index, kept)
 
-    def retain(self, wanted: set[tuple[int, int]]) -> list[int]:
-        """Forget every (index, version) that is not wanted; see `hide`."""
-        freed = []
-        for index, versions in list(self._versions_of.items()):
-            freed += self._hide_others(index, tuple(v for v in versions if (index, v) in wanted))
-        return freed
+    def forget(self, index: int, version: int) -> Hidden:
+        """Forget one version; see `hide`."""
+        return self._hide_others(index, tuple(v for v in self._versions_of.get(index, ()) if v != version))
 
-    def _hide_others(self, index: int, kept: tuple[int, ...]) -> list[int]:
-        freed = []
+    def hide_all(self, indices: list[int]) -> Hidden:
+        """Forget every version of these indices; see `hide`."""
+        return _joined([self.hide(index) for index in indices])
+
+    def retain(self, wanted: set[tuple[int, int]]) -> Hidden:
+        """Forget every (index, version) that is not wanted; see `hide`."""
+        return _joined(
+            [
+                self._hide_others(index, tuple(v for v in versions if (index, v) in wanted))
+                for index, versions in list(self._versions_of.items())
+            ]
+        )
+
+    def _hide_others(self, index: int, kept: tuple[int, ...]) -> Hidden:
+        hidden = Hidden([], [])
         for version in self._versions_of.pop(index, ()):
             if version in kept:
                 continue
             slot = self._slot_of.pop((index, version))
+            hidden.slots.append(slot)
             if self._pins[slot]:
                 self._hidden[slot] = True
             else:
-                freed.append(slot)
+                hidden.freed.append(slot)
         if kept:
             self._versions_of[index] = kept
-        self._free += freed
-        return freed
+        self._free += hidden.freed
+        return hidden
 
     def pin(self, slots: NDArray[np.int64]) -> None:
         """Keep slots from being taken, shape (n,), until each is unpinned as often as it was pinned."""
@@ -106,3 +130,7 @@ class Ledger:
         self._hidden[freed] = False
         self._free += freed
         return freed
+
+
+def _joined(parts: list[Hidden]) -> Hidden:
+    return Hidden([slot for part in parts for slot in part.slots], [slot for part in parts for slot in part.freed])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +16,12 @@ from numpy.typing import NDArray
 from dalirefurb.errors import OutOfMemoryError, StoreError
 from dalirefurb.store.arena import ALIGNMENT, Arena
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.contract import Image, Lease, Opening, Store, checked_keys
+from dalirefurb.store.budget import Budget, budget_bytes
+from dalirefurb.store.contract import Image, Lease, Store, checked_keys
 from dalirefurb.store.ledger import Ledger
+from dalirefurb.store.opening import Opening
 
-_REMEDY = "use a smaller reuse factor, a coverage below 1 or a smaller image"
+_REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
 
 
 class MemoryStore(Store):
@@ -25,10 +30,11 @@ class MemoryStore(Store):
     One lock guards everything, copies included. Leased views outlive `close`.
 
     Args:
-        max_bytes: The most to set aside; by default what the machine and its control groups have available.
+        max_bytes: The most to set aside, "16GB", "60%" of what is available, or bytes. If slots need more there are
+            fewer, with a warning. By default all that are asked for, or an error if they exceed what is available.
     """
 
-    def __init__(self, *, max_bytes: int | None = None) -> None:
+    def __init__(self, *, max_bytes: Budget | None = None) -> None:
         self._max_bytes = max_bytes
         self._lock = Lock()
         self._contents: _Contents | None = None
@@ -38,7 +44,7 @@ class MemoryStore(Store):
         slot_shape: tuple[int, int, int] | None,
         *,
         slots: int,
-        fingerprint: str,
+        fingerprint: Mapping[str, Any],
         arena_bytes: int = 0,
     ) -> None:
         """Set memory aside, as `Store.open` says."""
@@ -47,8 +53,7 @@ class MemoryStore(Store):
             if self._contents is not None:
                 self._contents.opening.check_same(opening)
                 return
-            self._check_memory(opening)
-            self._contents = _Contents(opening)
+            self._contents = _Contents(opening, self._affordable(opening))
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend samples, as `Store.get` says."""
@@ -79,15 +84,14 @@ class MemoryStore(Store):
         keys, _ = checked_keys(indices, indices)
         with self._lock:
             contents = self._opened()
-            for index in keys:
-                contents.free(contents.ledger.hide(index))
+            contents.free(contents.ledger.hide_all(keys).freed)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
         wanted = set(zip(*checked_keys(indices, versions), strict=True))
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.retain(wanted))
+            contents.free(contents.ledger.retain(wanted).freed)
 
     def close(self) -> None:
         """Let the memory go, as `Store.close` says."""
@@ -98,7 +102,7 @@ class MemoryStore(Store):
     def nbytes(self) -> int:
         """Bytes set aside for samples."""
         with self._lock:
-            return 0 if self._contents is None else self._contents.opening.nbytes
+            return 0 if self._contents is None else self._contents.nbytes
 
     def __len__(self) -> int:
         """Count the versions held; none when closed."""
@@ -116,37 +120,53 @@ class MemoryStore(Store):
             raise StoreError("a store must be open to be used, but this one is not: call open first")
         return self._contents
 
-    def _check_memory(self, opening: Opening) -> None:
-        """Refuse slots that exceed the memory at hand."""
-        limit = available_bytes() if self._max_bytes is None else self._max_bytes
-        if limit is not None and opening.nbytes > limit:
-            origin = "available" if self._max_bytes is None else "allowed by max_bytes"
+    def _affordable(self, opening: Opening) -> Opening:
+        """Return what there is memory for: all that is asked for, or as much as `max_bytes` allows."""
+        limit = available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
+        if limit is None or opening.nbytes <= limit:
+            return opening
+        need = f"{opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and {limit / 1e9:.2f} GB are"
+        if self._max_bytes is None:
             raise OutOfMemoryError(
-                f"the store must fit in memory, but {opening.slots} slots need {opening.nbytes / 1e9:.2f} GB "
-                f"and {limit / 1e9:.2f} GB are {origin}: {_REMEDY}"
+                f"the store must fit in memory, but {need} available: {_REMEDY}; "
+                "or pass max_bytes, and what has no room is recomputed"
             )
+        warnings.warn(
+            f"the store is smaller than the plan needs: {need} allowed by max_bytes. What has no room is recomputed, "
+            f"so batches miss unequally; to cache evenly, {_REMEDY}",
+            stacklevel=3,
+        )
+        if opening.slot_shape is None:
+            return replace(opening, arena_bytes=max(1, limit))
+        return replace(opening, slots=limit // math.prod(opening.slot_shape))
 
 
 class _Contents:
-    """One opening's slots: their names, their bytes, and a view of each one that is held or hidden."""
+    """One opening's slots: their names, their bytes, and a view of each one that is held or hidden.
 
-    def __init__(self, opening: Opening) -> None:
+    Args:
+        opening: What the store is open for.
+        affordable: The same, or less of it: what memory is set aside for.
+    """
+
+    def __init__(self, opening: Opening, affordable: Opening) -> None:
         self.opening = opening
-        self.ledger = Ledger(opening.slots)
+        self.nbytes = affordable.nbytes
+        self.ledger = Ledger(affordable.slots)
         self.views: dict[int, Image] = {}
-        self._room = _Blocks(opening.arena_bytes) if opening.slot_shape is None else _Rows(opening)
+        self._room = _Blocks(self.nbytes) if opening.slot_shape is None else _Rows(affordable)
 
     def keep(self, index: int, version: int, sample: Image) -> bool:
         """Copy one sample in, unless its version is held; False when there is no room."""
         if (index, version) in self.ledger:
             return True
-        self.free(self.ledger.hide(index, older_than=version))
+        self.free(self.ledger.hide(index, older_than=version).freed)
         if self.ledger.full:
             return False
         slot = self.ledger.take(index, version)
         view = self._room.place(slot, sample.shape)
         if view is None:
-            self.ledger.hide(index, older_than=version + 1)
+            self.ledger.forget(index, version)
             return False
         np.copyto(view, sample)
         view.flags.writeable = False

@@ -1,0 +1,236 @@
+"""Does AutoAssist train on fewer samples? CIFAR-10, against uniform sampling, to the same training loss.
+
+Claim: to a training loss of 0.05 AutoAssist trains on at least 30 % fewer samples than uniform sampling, and its test
+accuracy is no worse there or at the end.
+n: 5 seeds (`--seeds`). All contenders of a seed begin with the same weights; figures are means of paired ratios or
+differences with their 95 % intervals (Student's t).
+
+5,000 images to train on, 2,000 to test with, as they are: without augmentation the network can learn every image by
+heart, so most are easy in the end, which is what AutoAssist needs. SGD with momentum; after one epoch's warm-up the
+learning rate stays, as a schedule over steps would favour who is early. The training loss is that of all 5,000 images,
+the model in evaluation mode, after every 78 batches; between these, its logarithm is interpolated. The losses that the
+Assistant learns from cost nothing: the training step has them.
+
+    uniform             Standard, through the loader
+    AutoAssist          the same with an Assistant, its defaults, through the loader
+    knows how many      Algorithm 1 with g = the share of hard samples, the same for all
+    knows which         Algorithm 1 with g = 1 for hard samples, 0 for easy ones
+
+The last two say why. They are Algorithm 1 without an Assistant: a sample is hard if its loss exceeded the threshold
+when all were last evaluated, and the confidence is that of always saying the more frequent of hard and easy.
+AutoAssist should be near "knows which"; if it is as "knows how many", its Assistant tells no image from another.
+`enrichment` says so directly: the share of hard samples (loss above the mean when all were last evaluated) among those
+trained on, over their share among all; blind choice has 1.
+
+    python benchmarks/autoassist.py                        about ten minutes on 2 cores
+    python benchmarks/autoassist.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import harness
+import numpy as np
+from scipy.stats import t as student
+from training import AUTO_ASSIST, CONTENDERS, UNIFORM, Config, Run, train
+
+CIFAR10 = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
+MOST_OF_UNIFORM = 0.7
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean of a figure taken once a seed, and half of its 95 % interval."""
+
+    mean: float
+    half_width: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        """Summarise at least two seeds."""
+        count = len(values)
+        half = student.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count)
+        return cls(float(np.mean(values)), float(half))
+
+    def show(self) -> str:
+        """Write mean and interval."""
+        return f"{self.mean:.2f} [{self.mean - self.half_width:.2f}, {self.mean + self.half_width:.2f}]"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One contender against uniform sampling, to one training loss, over the seeds.
+
+    Attributes:
+        contender: Which.
+        level: The training loss.
+        ratio: Samples trained on over those of uniform sampling; a run that never got there counts as its whole length.
+        difference: Of the test accuracies when they got there, or at the end, in percentage points.
+        missed: Runs of the contender, and of uniform sampling, that never got there.
+    """
+
+    contender: str
+    level: float
+    ratio: Interval
+    difference: Interval
+    missed: tuple[int, int]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], contender: str, level: float) -> Comparison:
+        """Compare run with run of the same seed."""
+        ours, theirs = by(runs, contender), by(runs, UNIFORM)
+        pairs = list(zip(ours, theirs, strict=True))
+        return cls(
+            contender,
+            level,
+            Interval.of([one.samples_to(level) / other.samples_to(level) for one, other in pairs]),
+            Interval.of([100 * (one.test_accuracy_at(level) - other.test_accuracy_at(level)) for one, other in pairs]),
+            (sum(not run.reaches(level) for run in ours), sum(not run.reaches(level) for run in theirs)),
+        )
+
+    def show(self) -> list[str]:
+        """Write a row of a table."""
+        missed = f"{self.missed[0]} | {self.missed[1]}"
+        return [self.contender, f"{self.level:g}", self.ratio.show(), self.difference.show(), missed]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure that can fall short.
+
+    Attributes:
+        name: What is compared with what.
+        figure: Over the seeds.
+        holds: Whether it is what is claimed.
+        promise: What is claimed.
+    """
+
+    name: str
+    figure: Interval
+    holds: bool
+    promise: str
+
+    def show(self) -> list[str]:
+        """Write a row of a table."""
+        return [self.name, self.figure.show(), f"{'reaches' if self.holds else 'MISSES'}: {self.promise}"]
+
+
+def claims(runs: Sequence[Run], level: float) -> list[Claim]:
+    """Judge AutoAssist by the last level."""
+    reached = Comparison.of(runs, AUTO_ASSIST, level)
+    ends = [
+        100 * (one.evaluations[-1].test_accuracy - other.evaluations[-1].test_accuracy)
+        for one, other in zip(*(by(runs, name) for name in (AUTO_ASSIST, UNIFORM)), strict=True)
+    ]
+    accuracies = {f"at {level:g}": reached.difference, "at the end": Interval.of(ends)}
+    return [
+        Claim(
+            f"samples to {level:g} / uniform",
+            reached.ratio,
+            reached.ratio.mean <= MOST_OF_UNIFORM and not reached.missed[0],
+            f"at most {MOST_OF_UNIFORM:g}",
+        ),
+        *(
+            Claim(f"test accuracy {when} - uniform, points", each, each.mean + each.half_width >= 0, "no worse")
+            for when, each in accuracies.items()
+        ),
+    ]
+
+
+def by(runs: Sequence[Run], contender: str) -> list[Run]:
+    """Return a contender's runs, in the order of seeds."""
+    return sorted((run for run in runs if run.contender == contender), key=lambda run: run.seed)
+
+
+def compared(config: Config, runs: Sequence[Run]) -> list[Comparison]:
+    """Compare everyone with uniform sampling, to every training loss."""
+    return [Comparison.of(runs, name, level) for name in CONTENDERS[1:] for level in config.levels]
+
+
+def show(config: Config, runs: Sequence[Run]) -> str:
+    """Write three tables: the claims, all training losses, and the course of one seed."""
+    course = [
+        [
+            run.contender,
+            f"{each.samples:,}",
+            f"{each.loss:.3f}",
+            f"{each.samples / each.candidates:.2f}",
+            f"{each.hard:.2f}",
+            f"{each.enrichment:.2f}",
+            *("" if figure is None else f"{figure:.2f}" for figure in (each.accuracy, each.threshold)),
+        ]
+        for name in CONTENDERS
+        for run in by(runs, name)[:1]
+        for each in run.evaluations[3::4]
+    ]
+    levels = [
+        "contender",
+        "to training loss",
+        "samples / uniform",
+        "test accuracy - uniform, points",
+        "never | uniform",
+    ]
+    heading = ["contender", "samples", "loss", "accepted", "hard", "enrichment", "accuracy", "threshold"]
+    judged = [claim.show() for claim in claims(runs, config.levels[-1])]
+    return (
+        f"{harness.table(['AutoAssist', 'mean [95 % interval]', ''], judged)}\n\n"
+        f"{harness.table(levels, [each.show() for each in compared(config, runs)])}\n\n"
+        f"seed {config.seeds[0]}:\n{harness.table(heading, course)}\n"
+    )
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    if options.seeds and len(set(options.seeds)) < 2:
+        print(f"--seeds must be at least two, got {options.seeds}: an interval needs a spread", file=sys.stderr)
+        return 2
+    if not list(options.data.glob("train_[0-9]_*.webp")):
+        print(
+            f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
+            f"but {options.data} holds none: pass another",
+            file=sys.stderr,
+        )
+        return 2
+    config, environment = _config(options), harness.environment()
+    tasks = [(config, options.data, name, seed) for seed in config.seeds for name in CONTENDERS]
+    with get_context("spawn").Pool(min(harness.cores(), len(tasks))) as pool:
+        runs = []
+        for run in pool.imap(train, tasks):
+            runs.append(run)
+            print(f"seed {run.seed}, {run.contender}: loss {run.evaluations[-1].loss:.3f}", file=sys.stderr, flush=True)
+    print(show(config, runs))
+    out = options.out or (None if options.quick else harness.RESULTS / "autoassist.json")
+    if out is not None:
+        results = {"claims": claims(runs, config.levels[-1]), "comparisons": compared(config, runs), "runs": runs}
+        harness.write(out, environment=environment, config=config, results=results)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = Config(options.data.resolve().name)
+    if options.quick:
+        config = replace(
+            config, train_per_class=12, test_per_class=4, batch_size=8, epochs=3, levels=(2.2, 2.0), seeds=(0, 1)
+        )
+    return replace(config, seeds=tuple(dict.fromkeys(options.seeds or config.seeds)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compare AutoAssist with uniform sampling.")
+    parser.add_argument("--data", type=Path, default=CIFAR10, help="a folder of CIFAR-10 as mosaics")
+    parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2 3 4 by default")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
+    parser.add_argument("--out", type=Path, help="results/autoassist.json beside this script by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""What does `dalirefurb cache` do? Looks into a store's file, reads it through, or deletes it. Imports come late."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from dalirefurb.cli.terminal import say
+
+if TYPE_CHECKING:
+    from dalirefurb.store.opening import Opening
+
+_SHOWN_VERSIONS = 10
+
+
+def inspect(options: argparse.Namespace) -> None:
+    """Print what is in a store."""
+    from dalirefurb.store import upkeep
+    from dalirefurb.store.budget import amount
+
+    found = upkeep.inspect(options.path)
+    say(f"store        {found.path}, {amount(found.nbytes)}")
+    say(f"in use by    {found.holder or 'nobody'}")
+    say(f"slots        {_slots(found.opening)}")
+    say(f"held         {found.held:,} samples, {amount(found.held_bytes)}")
+    say("fingerprint")
+    say(json.dumps(found.opening.fingerprint, indent=2))
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Read every sample of a store; return 1 if one is damaged, otherwise 0."""
+    from dalirefurb.store import upkeep
+
+    found = upkeep.verify(options.path)
+    if found.ok:
+        say(f"{options.path} is intact: {found.intact:,} samples")
+        return 0
+    say(
+        f"{options.path} is not intact. Samples: {found.intact:,} intact, {len(found.damaged):,} damaged; slots that "
+        f"do not say what they hold: {found.torn:,}. Nothing damaged is served: it is computed again"
+    )
+    for index, version in found.damaged[:_SHOWN_VERSIONS]:
+        say(f"  damaged: sample {index}, version {version}")
+    if len(found.damaged) > _SHOWN_VERSIONS:
+        say(f"  and {len(found.damaged) - _SHOWN_VERSIONS:,} more")
+    return 1
+
+
+def purge(options: argparse.Namespace) -> None:
+    """Delete a store."""
+    from dalirefurb.store import upkeep
+    from dalirefurb.store.budget import amount
+
+    say(f"{options.path} is deleted: {amount(upkeep.purge(options.path))}")
+
+
+def _slots(opening: Opening) -> str:
+    from dalirefurb.store.budget import amount
+
+    if opening.slot_shape is None:
+        return f"{opening.slots:,} of any size, together at most {amount(opening.nbytes)}"
+    return f"{opening.slots:,} of {' x '.join(map(str, opening.slot_shape))}, together {amount(opening.nbytes)}"

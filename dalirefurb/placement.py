@@ -1,0 +1,219 @@
+"""In which of several tiers does each version live? The sooner it is used again, the faster.
+
+When a version was served or computed it is at hand, so it can go to any tier; at any time it can sink to a slower one.
+After each batch
+
+    the fastest tier keeps, of what it holds and what is at hand, what is used again soonest;
+    each slower tier does so with what it holds and what the tier above it gives up;
+    what the slowest gives up is computed again.
+
+This is Belady's rule, with bypass, tier by tier, and no placement serves more. A version is held from one use to the
+next, an interval, and a fast hit if it spent all of it in a fast tier. For each k, what the k fastest tiers hold
+together is what one tier of all their slots would hold: they give up nothing before all of them are full, and then the
+interval that ends last, which for intervals that compete for equal slots leaves as many as can be. So hits in the k
+fastest tiers are at their most for every k at once, whatever a hit in each of them is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+Pair = tuple[int, int]
+"""An index and a version."""
+
+UNKNOWN = -1
+"""Stands for a next use that nobody told: it counts as the soonest, so the version stays where it is."""
+
+_STALE = 64
+
+
+@dataclass
+class Moves:
+    """What a decision asks for. Tiers are numbered from the fastest, 0.
+
+    Attributes:
+        copies: Versions with the tier that holds them and the one that is to hold them.
+        frees: Versions with a tier that is to hold them no longer, once they are copied.
+        targets: Where versions that no tier holds are to be put; None for nowhere.
+    """
+
+    copies: list[tuple[Pair, int, int]] = field(default_factory=list)
+    frees: list[tuple[Pair, int]] = field(default_factory=list)
+    targets: dict[Pair, int | None] = field(default_factory=dict)
+
+
+class Placement:
+    """Knows which tier each version lives in and when it is used next, and decides what moves. It holds no bytes.
+
+    A version that rises leaves a spare copy below, which is given up when its slot is needed: to sink again costs
+    nothing while it is there.
+
+    Args:
+        slots: Of each tier, from the fastest.
+
+    Example:
+        >>> placement = Placement([1, 1])
+        >>> placement.settle({(7, 0): 5, (8, 0): 4}).targets
+        {(7, 0): 1, (8, 0): 0}
+        >>> placement.settle({(9, 0): 3})
+        Moves(copies=[((8, 0), 0, 1)], frees=[((8, 0), 0), ((7, 0), 1)], targets={(9, 0): 0})
+    """
+
+    def __init__(self, slots: Sequence[int]) -> None:
+        self._tiers = [_Tier(count) for count in slots]
+        # The tier and the next use of each version; only what is given up for good is ever deleted.
+        self._places: dict[Pair, tuple[int, int]] = {}
+        self._versions: dict[int, tuple[int, ...]] = {}
+
+    def __contains__(self, pair: Pair) -> bool:
+        """Tell whether a version lives in any tier."""
+        return pair in self._places
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self._places)
+
+    @property
+    def num_spares(self) -> int:
+        """Spare copies in all tiers."""
+        return sum(len(tier.spares) for tier in self._tiers)
+
+    def tier(self, pair: Pair) -> int | None:
+        """Return the tier a version lives in, or None."""
+        place = self._places.get(pair)
+        return None if place is None else place[0]
+
+    def versions(self, index: int) -> tuple[int, ...]:
+        """Return the versions of an index that live in any tier."""
+        return self._versions.get(index, ())
+
+    def copies(self, pair: Pair) -> list[int]:
+        """Return the tiers that hold a version, spare copies included."""
+        return [n for n, tier in enumerate(self._tiers) if self.tier(pair) == n or pair in tier.spares]
+
+    def settle(self, uses: Mapping[Pair, int]) -> Moves:
+        """Decide where versions live from now on, given when those at hand are used next."""
+        origins = {pair: self.tier(pair) for pair in uses}
+        for pair, origin in origins.items():
+            if origin is not None:
+                self._tiers[origin].remove(pair, self._places[pair][1])
+        # Of equal uses the last to arrive go down first: those for which it costs nothing.
+        arriving = sorted(uses.items(), key=lambda item: _rank(origins[item[0]]))
+        for number, tier in enumerate(self._tiers):
+            for pair, use in arriving:
+                self._enter(pair, number, use)
+            arriving = tier.give_up()
+            for pair, _ in arriving:
+                origins.setdefault(pair, number)
+        for pair, _ in arriving:
+            self._delete(pair)
+        moves = Moves()
+        for pair, origin in origins.items():
+            self._move(pair, origin, moves)
+        for number, tier in enumerate(self._tiers):
+            moves.frees += [(pair, number) for pair in tier.give_up_spares()]
+        return moves
+
+    def relocate(self, pair: Pair, target: int | None) -> None:
+        """Take note that a version lives in another tier than was decided, or in none, there being no faster copy."""
+        place = self._places.get(pair)
+        if place is not None:
+            self._tiers[place[0]].remove(pair, place[1])
+        for tier in self._tiers[: None if target is None else target + 1]:
+            tier.spares.pop(pair, None)
+        if target is None:
+            self._delete(pair)
+        else:
+            self._enter(pair, target, UNKNOWN if place is None else place[1])
+
+    def add_spare(self, pair: Pair, tier: int) -> None:
+        """Take note of a copy in a slower tier than the one that the version lives in."""
+        self._tiers[tier].spares[pair] = None
+
+    def _enter(self, pair: Pair, number: int, use: int) -> None:
+        if pair not in self._places:
+            self._versions[pair[0]] = (*self.versions(pair[0]), pair[1])
+        self._places[pair] = number, use
+        self._tiers[number].add(pair, use)
+
+    def _delete(self, pair: Pair) -> None:
+        if self._places.pop(pair, None) is not None:
+            rest = tuple(version for version in self._versions.pop(pair[0]) if version != pair[1])
+            if rest:
+                self._versions[pair[0]] = rest
+
+    def _move(self, pair: Pair, origin: int | None, moves: Moves) -> None:
+        """Note what it takes to bring a version from `origin` to where it lives now."""
+        target = self.tier(pair)
+        if origin is None:
+            moves.targets[pair] = target
+            return
+        if target is None or target > origin:
+            moves.frees.append((pair, origin))
+        elif target < origin:
+            self._tiers[origin].spares[pair] = None
+        if target is not None and target != origin and pair not in self._tiers[target].spares:
+            moves.copies.append((pair, origin, target))
+        # Spare copies are in slower tiers only.
+        for number, tier in enumerate(self._tiers):
+            if pair in tier.spares and (target is None or number <= target):
+                del tier.spares[pair]
+                if number != target:
+                    moves.frees.append((pair, number))
+
+
+class _Tier:
+    """The versions that live in one tier by their next use, and its spare copies of others."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._count = 0
+        self.spares: dict[Pair, None] = {}
+        self._versions_of: dict[int, dict[Pair, None]] = {}
+        # Next uses, negated, the last one first; some are of no version any more, and some are there twice.
+        self._uses: list[int] = []
+
+    def add(self, pair: Pair, use: int) -> None:
+        """Let a version live here."""
+        if use not in self._versions_of:
+            self._versions_of[use] = {}
+            heappush(self._uses, -use)
+            if len(self._uses) > 2 * len(self._versions_of) + _STALE:
+                self._uses = [-use for use in self._versions_of]
+                heapify(self._uses)
+        self._versions_of[use][pair] = None
+        self._count += 1
+
+    def remove(self, pair: Pair, use: int) -> None:
+        """Let a version live here no longer."""
+        del self._versions_of[use][pair]
+        if not self._versions_of[use]:
+            del self._versions_of[use]
+        self._count -= 1
+
+    def give_up(self) -> list[tuple[Pair, int]]:
+        """Remove what is used last and has no slot."""
+        given_up = []
+        while self._count > self._slots:
+            use = -self._uses[0]
+            if use in self._versions_of:
+                pair = next(reversed(self._versions_of[use]))
+                self.remove(pair, use)
+                given_up.append((pair, use))
+            else:
+                heappop(self._uses)
+        return given_up
+
+    def give_up_spares(self) -> list[Pair]:
+        """Remove the oldest spare copies that have no slot."""
+        surplus = max(0, self._count + len(self.spares) - self._slots)
+        given_up = [pair for pair, _ in zip(self.spares, range(surplus), strict=False)]
+        for pair in given_up:
+            del self.spares[pair]
+        return given_up
+
+
+def _rank(origin: int | None) -> float:
+    """Order versions by what it costs to leave them out of the fastest tier; one that no tier holds is the second."""
+    return 0.5 if origin is None else origin

@@ -1,0 +1,53 @@
+"""How does a run get to a final graph on the GPU, and its hits without leaving it? Laid out in one buffer there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.store.contract import Image
+from dalirefurb.store.device import DeviceLease, DeviceStore
+from dalirefurb.store.device_memory import Array
+from dalirefurb.store.gather import scatter
+
+
+class BatchBuffer:
+    """The partial images of one run after another, in plan order, where the store is.
+
+    One buffer is enough for all runs on their way: it is written and fed on one stream, and the graph copies what it is
+    fed there.
+
+    Args:
+        store: Open.
+        max_rows: Rows of the longest run.
+    """
+
+    def __init__(self, store: DeviceStore, *, max_rows: int) -> None:
+        self._memory = store.memory
+        self._rows = store.memory.empty((max_rows, *store.slot_shape))
+
+    def fill(self, num_rows: int, lease: DeviceLease, leased: NDArray[np.int64], others: Mapping[int, Image]) -> Array:
+        """Lay a run out.
+
+        Args:
+            num_rows: Of the run.
+            lease: What the store lends; it can be released once this returns.
+            leased: Which row each sample of the lease is, shape (n,).
+            others: Host images of the rows that the lease does not have.
+
+        Returns:
+            (num_rows, H, W, C) uint8, until the next run is laid out: to be fed inside `on_stream`.
+        """
+        out = self._rows[:num_rows]
+        with self.on_stream():
+            # First what leaves all other rows undefined.
+            lease.gather(out, leased)
+            scatter(self._memory.xp, out, list(others), list(others.values()), list(range(len(others))))
+        return out
+
+    def on_stream(self) -> AbstractContextManager[None]:
+        """Make the stream on which the buffer is written CuPy's current one; DALI's `feed_input` reads on that."""
+        return self._memory.on_stream()

@@ -1,0 +1,198 @@
+"""How does more fit into a store? Samples are compressed without loss: differences of neighbouring pixels, by zstd.
+
+Photographs of 224 x 224 shrink 1.5 to 1.7 times, in about 340 us each on one core, and come back in 200 us. By these
+figures the slots gained save what they cost if a sample takes about 1 ms to compute from its JPEG. So it pays where one
+takes longer (large images, slow sources), where the disk reads less than about 250 MB/s, or where images shrink more:
+gray ones, say. Other codecs: lz4 alone shrinks such photographs 1.14 times, zstd without the differences 1.26 times.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.store.arena import ALIGNMENT
+from dalirefurb.store.contract import Image, Lease, Store
+from dalirefurb.store.opening import Opening
+
+_FORMAT = 1
+_LEVEL = 1
+_SHAPE = struct.Struct("<3i")
+_SLOT_EXTRA = 2 * ALIGNMENT
+"""Bytes by which a compressed sample can exceed its pixels, where those are noise; rounding included."""
+
+_LEAST_SHARE = 8
+"""Samples fewer than these are not worth a thread."""
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+
+class Compressed(Store):
+    """Keeps samples in another store, compressed; they come back bit for bit.
+
+        Compressed(MemoryStore(max_bytes="16GB"))
+        Compressed(DiskStore("/slow/cache"))
+
+    Args:
+        store: Where the compressed samples are; it is opened and closed with this one, and must take varying sizes.
+        expected_ratio: Bytes of samples by bytes compressed, which decides how much room is set aside. Of samples that
+            compress less some have no room, and are computed again.
+        num_threads: Of (de)compressing at the same time, at most; by default one per core.
+
+    Raises:
+        ConfigurationError: If the package zstandard is missing, or an argument cannot work.
+    """
+
+    def __init__(self, store: Store, *, expected_ratio: float = 1.5, num_threads: int | None = None) -> None:
+        if importlib.util.find_spec("zstandard") is None:
+            raise ConfigurationError(
+                'Compressed needs zstandard, but it cannot be found; pip install "dalirefurb[compress]"'
+            )
+        if store.takes_advice:
+            raise ConfigurationError(
+                f"a compressed store must not choose where samples are, but {type(store).__name__} does: "
+                "compress one of its tiers instead"
+            )
+        if not 1 <= expected_ratio < float("inf"):
+            raise ConfigurationError(
+                f"expected_ratio must be a number of at least 1, got {expected_ratio!r}: pass the bytes of some "
+                "samples by their bytes compressed, or 1 to have room for noise"
+            )
+        if num_threads is not None and num_threads < 1:
+            raise ConfigurationError(f"num_threads must be at least 1, got {num_threads}: leave it out for all cores")
+        self._store = store
+        self._expected_ratio = expected_ratio
+        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._lock = Lock()
+        self._opening: Opening | None = None
+
+    def open(
+        self,
+        slot_shape: tuple[int, int, int] | None,
+        *,
+        slots: int,
+        fingerprint: Mapping[str, Any],
+        arena_bytes: int = 0,
+    ) -> None:
+        """Open the other store for samples of varying size, as `Store.open` says."""
+        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        with self._lock:
+            if self._opening is not None:
+                self._opening.check_same(opening)
+                return
+            self._store.open(
+                None,
+                slots=slots,
+                fingerprint={
+                    "compression": {"codec": "differences, zstd", "format": _FORMAT},
+                    "slot_shape": slot_shape,
+                    "samples": opening.fingerprint,
+                },
+                arena_bytes=max(1, int(opening.nbytes / self._expected_ratio) + slots * _SLOT_EXTRA),
+            )
+            self._opening = opening
+
+    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        """Lend samples, as `Store.get` says, decompressed into memory of their own."""
+        lease = self._store.get(indices, versions)
+        try:
+            images = self._share(_decompress, [block for block in lease.samples if block is not None])
+        except BaseException:
+            lease.release()
+            raise
+        samples: list[Image | None] = [None] * len(lease.found)
+        for row, image in zip(np.flatnonzero(lease.found).tolist(), images, strict=True):
+            samples[row] = image
+        return Lease(lease.found, samples, lease.release)
+
+    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Prepare to lend samples, as `Store.prefetch` says."""
+        self._store.prefetch(indices, versions)
+
+    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tell what was there when it was opened, as `Store.recovered` says."""
+        return self._store.recovered()
+
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Compress samples, as `Store.put` says."""
+        with self._lock:
+            if self._opening is None:
+                raise StoreError("a store must be open to be used, but this one is not: call open first")
+            self._opening.check_samples(samples, len(indices))
+        return self._store.put(indices, versions, self._share(_compress, samples))
+
+    def evict(self, indices: NDArray[np.int64]) -> None:
+        """Forget these indices, as `Store.evict` says."""
+        self._store.evict(indices)
+
+    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Forget all but these versions, as `Store.retain` says."""
+        self._store.retain(indices, versions)
+
+    def close(self) -> None:
+        """Close the other store, as `Store.close` says."""
+        with self._lock:
+            self._opening = None
+            self._store.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside for compressed samples."""
+        return self._store.nbytes
+
+    def __len__(self) -> int:
+        """Count the versions held."""
+        return len(self._store)
+
+    def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:
+        """Do the same work on n items, on several threads, in order."""
+        size = max(_LEAST_SHARE, -(-len(items) // self._num_threads))
+        parts = [items[start : start + size] for start in range(0, len(items), size)]
+        if len(parts) < 2:
+            return work(items)
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="dalirefurb-compress") as pool:
+            return [made for results in pool.map(work, parts) for made in results]
+
+
+def _compress(samples: Sequence[Image]) -> list[Image]:
+    """Turn samples into blocks of bytes, each of shape (n, 1, 1): (H, W, C), and what zstd makes of the differences."""
+    import zstandard
+
+    compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    blocks = []
+    for sample in samples:
+        pixels = np.ascontiguousarray(sample).reshape(-1)
+        differences = pixels.copy()
+        channels = sample.shape[2]
+        differences[channels:] -= pixels[:-channels]
+        block = _SHAPE.pack(*sample.shape) + compressor.compress(differences.data)
+        blocks.append(np.frombuffer(block, np.uint8).reshape(-1, 1, 1))
+    return blocks
+
+
+def _decompress(blocks: Sequence[Image]) -> list[Image]:
+    """Undo `_compress`."""
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor()
+    samples = []
+    for block in blocks:
+        shape = _SHAPE.unpack_from(block.data)
+        payload = block.reshape(-1)[_SHAPE.size :].data
+        differences = np.frombuffer(decompressor.decompress(payload), np.uint8).reshape(-1, shape[2])
+        sample = differences.cumsum(axis=0, dtype=np.uint8).reshape(shape)
+        sample.flags.writeable = False
+        samples.append(sample)
+    return samples

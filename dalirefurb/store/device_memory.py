@@ -1,0 +1,192 @@
+"""Which library moves samples on a device, and what waits for what? CuPy on a GPU; NumPy does the same without one.
+
+What both libraries do alike goes through `xp`, so one code gathers and scatters with either. What differs is here.
+
+A GPU runs what is queued on one stream in order; another stream waits for it only if it is told to, by an event:
+
+    caller's stream   samples are written ──┐           ┌─▶ and may go     out is free ──┐          ┌─▶ out is there
+    store's stream                          └─▶ scatter ┴────────────────────────────────┴─▶ gather ┘
+
+One stream does all that concerns the slots, in the order in which it was asked for. So a slot that was lent can be
+taken again at once: the scatter into it runs after the last gather from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.store.available import available_bytes
+
+Array = Any
+"""CuPy's array, or NumPy's."""
+
+Shape = tuple[int, ...]
+
+
+class DeviceMemory(Protocol):
+    """An array library, memory for its arrays, and the order in which they are used."""
+
+    @property
+    def xp(self) -> Any:
+        """The library."""
+
+    def empty(self, shape: Shape) -> Array:
+        """Allocate uint8 on the device, until the last array of it goes; MemoryError where there is no room."""
+
+    def empty_pinned(self, shape: Shape) -> tuple[Array, NDArray[np.uint8]]:
+        """Allocate uint8 on the host where the device reaches it; return the device's view of it, and the host's."""
+
+    def available_bytes(self, *, pinned: bool) -> int | None:
+        """Estimate what can be allocated; None where that is unknown."""
+
+    def on_stream(self) -> AbstractContextManager[None]:
+        """Queue what is done inside on the store's stream, with temporary arrays of its own."""
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        """Do likewise, after what the caller's current stream was given before and before what it is given then."""
+
+    def to_host(self, array: Array) -> NDArray[np.uint8]:
+        """Wait for an array on the store's stream, and copy it to the host."""
+
+    def synchronize(self) -> None:
+        """Wait for all that was queued on the store's stream."""
+
+    def release(self) -> None:
+        """Wait likewise, and give the memory of temporary arrays back."""
+
+
+def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
+    """Choose the array library: CuPy on the current CUDA device for "gpu", NumPy for "cpu".
+
+    Raises:
+        ConfigurationError: There is no CuPy, or no CUDA device.
+    """
+    if device not in ("cpu", "gpu"):
+        raise ConfigurationError(f"device must be 'gpu', or 'cpu' to try the same without one, but is {device!r}")
+    if device == "cpu":
+        return _NumPyMemory()
+    try:
+        import cupy
+    except ImportError as error:
+        raise ConfigurationError(
+            "a DeviceStore needs CuPy, which is not installed: pip install 'dalirefurb[gpu]', or use a MemoryStore"
+        ) from error
+    if not cupy.cuda.is_available():
+        raise ConfigurationError("a DeviceStore needs a CUDA device, but CuPy finds none: use a MemoryStore")
+    return _CuPyMemory(cupy)
+
+
+class _NumPyMemory:
+    """Host memory, in which everything is done by the time it returns."""
+
+    xp = np
+
+    def empty(self, shape: Shape) -> Array:
+        return np.empty(shape, np.uint8)
+
+    def empty_pinned(self, shape: Shape) -> tuple[Array, NDArray[np.uint8]]:
+        slab = np.empty(shape, np.uint8)
+        return slab, slab
+
+    def available_bytes(self, *, pinned: bool) -> int | None:
+        return available_bytes()
+
+    def on_stream(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def to_host(self, array: Array) -> NDArray[np.uint8]:
+        return np.asarray(array)
+
+    def synchronize(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+
+class _CuPyMemory:
+    """Memory of the CUDA device that is current now, whichever is current when it is used."""
+
+    def __init__(self, cupy: Any) -> None:
+        self.xp = cupy
+        self._cuda = cupy.cuda
+        self._device_id = cupy.cuda.Device().id
+        # For temporary arrays, so that they can be given back without emptying CuPy's pool for everybody.
+        self._pool = cupy.cuda.MemoryPool()
+        # A blocking stream would wait for the default one, and so for the training step that is queued there.
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+
+    def empty(self, shape: Shape) -> Array:
+        memory = self._allocated(self._cuda.Memory, _nbytes(shape))
+        return self.xp.ndarray(shape, np.uint8, memptr=self._cuda.MemoryPointer(memory, 0))
+
+    def empty_pinned(self, shape: Shape) -> tuple[Array, NDArray[np.uint8]]:
+        nbytes = _nbytes(shape)
+        pinned = self._allocated(self._cuda.PinnedMemory, nbytes)
+        # Host and device have one address space: pinned memory has the same address in both.
+        memory = self._cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self._device_id)
+        slab = self.xp.ndarray(shape, np.uint8, memptr=self._cuda.MemoryPointer(memory, 0))
+        return slab, np.ndarray(shape, np.uint8, buffer=self._cuda.PinnedMemoryPointer(pinned, 0))
+
+    def _allocated(self, kind: Any, nbytes: int) -> Any:
+        """Allocate straight from CUDA: a pool would keep the memory."""
+        try:
+            with self._device():
+                return kind(nbytes)
+        except self._cuda.runtime.CUDARuntimeError as error:
+            raise MemoryError(str(error)) from error
+
+    def available_bytes(self, *, pinned: bool) -> int | None:
+        if pinned:
+            return available_bytes()
+        free, _ = self._device().mem_info
+        return int(free)
+
+    @contextmanager
+    def on_stream(self) -> Iterator[None]:
+        with self._device(), self._cuda.using_allocator(self._pool.malloc), self._stream:
+            yield
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        with self._device():
+            callers = self._cuda.get_current_stream()
+            self._stream.wait_event(callers.record(self._event()))
+            try:
+                with self.on_stream():
+                    yield
+            finally:
+                callers.wait_event(self._stream.record(self._event()))
+
+    def _device(self) -> Any:
+        """Name the device anew: a CuPy device remembers in itself what to go back to, for whichever thread."""
+        return self._cuda.Device(self._device_id)
+
+    def _event(self) -> Any:
+        return self._cuda.Event(disable_timing=True)
+
+    def to_host(self, array: Array) -> NDArray[np.uint8]:
+        copied: NDArray[np.uint8] = self.xp.asnumpy(array, stream=self._stream)
+        return copied
+
+    def synchronize(self) -> None:
+        self._stream.synchronize()
+
+    def release(self) -> None:
+        self.synchronize()
+        self._pool.free_all_blocks()
+
+
+def _nbytes(shape: Shape) -> int:
+    """Bytes of an array, but at least one: CUDA gives no address for none."""
+    return max(1, math.prod(shape))

@@ -1,0 +1,191 @@
+"""How are samples kept on a disk, beyond the process that made them? In one file, whose slots say what they hold.
+
+How it is intended to behave (if the code differs, that is a bug):
+
+* A sample is lent only if every byte of it is as it was put; anything else is "not found", and counted.
+* Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
+* Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
+  lending, one that cannot read holds nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Condition, Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import StoreError
+from dalirefurb.store import upkeep
+from dalirefurb.store.contract import Image, Lease, Store, checked_keys
+from dalirefurb.store.disk_contents import DiskContents
+from dalirefurb.store.opening import Opening
+
+
+class DiskStore(Store):
+    """Keeps samples in a file of its own, set aside at once; one process uses it at a time.
+
+    Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. A forked
+    child must not use the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
+
+    Args:
+        path: The file. It is made if there is none; its folder must exist.
+
+    Attributes:
+        corrupt: Samples that were found damaged, and so not found.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._lock = Lock()
+        self._unused = Condition(self._lock)
+        self._contents: DiskContents | None = None
+        self.corrupt = 0
+
+    inspect = staticmethod(upkeep.inspect)
+    verify = staticmethod(upkeep.verify)
+    purge = staticmethod(upkeep.purge)
+
+    def open(
+        self,
+        slot_shape: tuple[int, int, int] | None,
+        *,
+        slots: int,
+        fingerprint: Mapping[str, Any],
+        arena_bytes: int = 0,
+    ) -> None:
+        """Set the file aside, as `Store.open` says; another number of slots keeps of the contents what fits.
+
+        Raises:
+            StoreError: The file cannot be used, is in use, holds samples of another fingerprint, or does not fit.
+            ConfigurationError: The fingerprint is too long.
+        """
+        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        with self._lock:
+            if self._contents is not None:
+                self._contents.opening.check_same(opening)
+                return
+            self._contents = DiskContents(self._path, opening)
+
+    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        """Lend samples, as `Store.get` says, read into memory of their own."""
+        keys = checked_keys(indices, versions)
+        with self._using() as contents:
+            with self._lock:
+                slots = contents.find(keys)
+                found = slots >= 0
+                pinned = slots[found]
+                contents.ledger.pin(pinned)
+                records = contents.records[pinned]
+            try:
+                images, buffer = contents.file.read(records)
+            except OSError as error:
+                images, buffer = [None] * len(pinned), np.empty(0, np.uint8)
+                with self._lock:
+                    contents.lose(f"cannot be read ({error.strerror})")
+            with self._lock:
+                self.corrupt += contents.forget_damaged(records, images)
+        samples: list[Image | None] = [None] * len(slots)
+        for row, image in zip(np.flatnonzero(found).tolist(), images, strict=True):
+            samples[row] = image
+        found = np.array([sample is not None for sample in samples], np.bool_)
+        return Lease(found, samples, partial(self._release, contents, pinned, buffer))
+
+    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Have the kernel begin to read samples, as `Store.prefetch` says."""
+        keys = checked_keys(indices, versions)
+        with self._using() as contents:
+            with self._lock:
+                slots = contents.find(keys)
+                records = contents.records[slots[slots >= 0]]
+            contents.file.prefetch(records)
+
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Write samples, as `Store.put` says."""
+        keys = checked_keys(indices, versions)
+        with self._using() as contents:
+            contents.opening.check_samples(samples, len(keys[0]))
+            stored = [self._keep(contents, *row) for row in zip(*keys, samples, strict=True)]
+        return np.array(stored, dtype=np.bool_)
+
+    def evict(self, indices: NDArray[np.int64]) -> None:
+        """Forget these indices, as `Store.evict` says."""
+        keys, _ = checked_keys(indices, indices)
+        with self._using() as contents, self._lock:
+            contents.clear(contents.ledger.hide_all(keys))
+
+    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Forget all but these versions, as `Store.retain` says."""
+        wanted = set(zip(*checked_keys(indices, versions), strict=True))
+        with self._using() as contents, self._lock:
+            contents.clear(contents.ledger.retain(wanted))
+
+    def close(self) -> None:
+        """Let the file go, as `Store.close` says; what it holds is there when it is opened again."""
+        with self._lock:
+            contents, self._contents = self._contents, None
+            if contents is not None:
+                self._unused.wait_for(lambda: not contents.users)
+                contents.file.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file that are set aside for samples."""
+        with self._lock:
+            return 0 if self._contents is None else self._contents.file.layout.samples_bytes
+
+    def __len__(self) -> int:
+        """Count the versions held; none when closed."""
+        with self._lock:
+            return 0 if self._contents is None else len(self._contents.ledger)
+
+    @contextmanager
+    def _using(self) -> Iterator[DiskContents]:
+        """Keep the file open meanwhile; reading and writing are done without the lock."""
+        with self._lock:
+            contents = self._contents
+            if contents is None:
+                raise StoreError("a store must be open to be used, but this one is not: call open first")
+            contents.users += 1
+        try:
+            with self._lock:
+                contents.look()
+            yield contents
+        finally:
+            with self._lock:
+                contents.users -= 1
+                self._unused.notify_all()
+
+    def _keep(self, contents: DiskContents, index: int, version: int, sample: Image) -> bool:
+        """Write one sample, unless its version is held; False when there is no room."""
+        with self._lock:
+            if (index, version) in contents.ledger:
+                return True
+            place = contents.take(index, version, sample)
+        if place is None:
+            return False
+        slot, start = place
+        pixels = None
+        try:
+            pixels = contents.file.write(start, sample)
+        except OSError as error:
+            with self._lock:
+                contents.decline(error)
+        finally:
+            with self._lock:
+                held = contents.settle(slot, (index, version), pixels, sample.shape)
+        return held
+
+    def _release(self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8]) -> None:
+        """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
+        with self._lock:
+            contents.free(contents.ledger.unpin(slots))
+        contents.file.buffers.give(buffer)

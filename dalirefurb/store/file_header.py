@@ -1,0 +1,111 @@
+"""What is in a store's file, and where? A header that says what it was opened for, samples, and a table of them.
+
+    header    magic, format, checksum, and the opening as JSON; in its last page, who uses the file
+    samples   blocks of whole pages
+    table     a record for each slot, see `records`
+
+A file that does not begin with the magic is somebody else's and is never written to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.store.opening import Opening
+from dalirefurb.store.records import RECORD_BYTES
+
+PAGE = 4096
+"""Samples begin at, and are written in, multiples of this many bytes."""
+
+HOLDER_BYTES = PAGE
+SAMPLES_START = 64 * 1024
+HOLDER_START = SAMPLES_START - HOLDER_BYTES
+
+_FORMAT = 1
+_MAGIC = b"dalirefurb store"
+# Magic, format, and length and checksum of the JSON that follows.
+_PREFIX = struct.Struct("<16sIIQ")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a file's parts are, in bytes."""
+
+    opening: Opening
+
+    @property
+    def samples_bytes(self) -> int:
+        """Size of all blocks. In an arena each sample may need up to a page more than its pixels."""
+        opening = self.opening
+        if opening.slot_shape is None:
+            return pages(opening.arena_bytes) + opening.slots * PAGE
+        return opening.slots * pages(math.prod(opening.slot_shape))
+
+    @property
+    def table_start(self) -> int:
+        """Where the table begins."""
+        return SAMPLES_START + self.samples_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return self.table_start + self.opening.slots * RECORD_BYTES
+
+
+def pages(nbytes: int) -> int:
+    """Round a number of bytes up to whole pages."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def identity(opening: Opening) -> int:
+    """Return a number that ties records to what their samples come from, whatever the number of slots."""
+    return int(xxh3_64_intdigest(json.dumps([opening.slot_shape, opening.fingerprint], sort_keys=True).encode()))
+
+
+def write_header(fd: int, opening: Opening) -> None:
+    """Write what a file is opened for.
+
+    Raises:
+        ConfigurationError: It is too long.
+    """
+    text = json.dumps(asdict(opening)).encode()
+    limit = HOLDER_START - _PREFIX.size
+    if len(text) > limit:
+        raise ConfigurationError(
+            f"a store's fingerprint must be at most {limit} bytes of JSON, but the header has {len(text)}: "
+            "put digests in place of long tables"
+        )
+    os.pwrite(fd, _PREFIX.pack(_MAGIC, _FORMAT, len(text), xxh3_64_intdigest(text)) + text, 0)
+
+
+def read_header(fd: int, path: Path) -> Opening | None:
+    """Read what a file was opened for; None if it is damaged.
+
+    Raises:
+        StoreError: The file is no store, or one of another format.
+    """
+    prefix = os.pread(fd, _PREFIX.size, 0)
+    if not prefix.startswith(_MAGIC):
+        raise StoreError(f"a store's file must be made by a store, but {path} was not: use another path")
+    if len(prefix) < _PREFIX.size:
+        return None
+    _, version, length, checksum = _PREFIX.unpack(prefix)
+    if version != _FORMAT:
+        raise StoreError(
+            f"a store's file must have format {_FORMAT}, but {path} has {version}: "
+            "use another path, or delete the file and fill it anew"
+        )
+    text = os.pread(fd, min(length, SAMPLES_START), _PREFIX.size)
+    if xxh3_64_intdigest(text) != checksum:
+        return None
+    fields = json.loads(text)
+    shape = fields.pop("slot_shape")
+    return Opening(slot_shape=None if shape is None else tuple(shape), **fields)

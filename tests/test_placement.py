@@ -1,0 +1,273 @@
+"""Uses are foreseen, and no placement among tiers serves more from the fast ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from dalirefurb.echo import Echo
+from dalirefurb.frozen import Frozen
+from dalirefurb.next_uses import NEVER, next_uses, turns
+from dalirefurb.placement import Moves, Pair, Placement
+from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.refurbish import Refurbish, Standard
+from dalirefurb.smartcache import SmartCache
+from tests.planners import (
+    autoassists,
+    batch_echoes,
+    example_echoes,
+    frozen,
+    pairs,
+    refurbishing,
+    smartcaches,
+    standards,
+)
+
+PLANNERS = st.one_of(
+    standards(), refurbishing(), frozen(), example_echoes(), batch_echoes(), smartcaches(), autoassists()
+)
+TINY = st.one_of(
+    st.builds(
+        Refurbish,
+        st.integers(2, 5),
+        batch_size=st.integers(1, 2),
+        reuse_factor=st.integers(2, 3),
+        seed=st.integers(0, 99),
+    ),
+    st.builds(Frozen, st.integers(2, 4), batch_size=st.integers(1, 2), seed=st.integers(0, 99)),
+    st.builds(
+        lambda inner, buffer_size: Echo(inner, echoing_factor=3, buffer_size=buffer_size),
+        st.builds(Standard, st.integers(2, 4), batch_size=st.just(2), seed=st.integers(0, 99)),
+        st.integers(1, 9),
+    ),
+)
+WORTHS = (13, 4, 1)
+
+
+def stream(planner: Planner, epochs: int) -> list[BatchPlan]:
+    return [plan for epoch in range(epochs) for plan in planner.epoch(epoch)]
+
+
+def sought(served: list[BatchPlan], batch: int, pair: Pair) -> int:
+    """When a version is served next, by looking."""
+    return next((later for later in range(batch + 1, len(served)) if pair in pairs(served[later])), NEVER)
+
+
+@given(planner=PLANNERS, epoch=st.integers(0, 2))
+def test_the_next_use_of_each_row_is_the_next_batch_that_serves_its_version(planner: Planner, epoch: int) -> None:
+    served = stream(planner, epoch + 8)
+    found = next_uses(planner, epoch)
+    assert len(found) == len(planner)
+    for batch, uses in enumerate(found, epoch * len(planner)):
+        assert uses.tolist() == [sought(served, batch, pair) for pair in pairs(served[batch])]
+
+
+def test_a_version_that_is_kept_for_nothing_has_no_next_use() -> None:
+    class Keeping(Standard):
+        def epoch(self, epoch: int):  # type: ignore[no-untyped-def]
+            for plan in super().epoch(epoch):
+                rows = [plan.indices, plan.version, plan.serving, plan.miss]
+                yield BatchPlan(*rows, keep=np.ones(len(plan.indices), bool), evict=plan.evict)
+
+    assert [uses.tolist() for uses in next_uses(Keeping(4, batch_size=2), 0)] == [[NEVER] * 2] * 2
+
+
+def advice(planner: Planner, epochs: int, *, exact: bool = True) -> list[dict[Pair, int]]:
+    """The next use, or the turn, of each version that a batch serves and a later one too."""
+    uses = []
+    for epoch in range(epochs):
+        found = next_uses(planner, epoch)
+        uses += found if exact else turns(found, epoch)
+    return [
+        {pair: use for pair, use in zip(pairs(plan), each.tolist(), strict=True) if use != NEVER}
+        for plan, each in zip(stream(planner, epochs), uses, strict=True)
+    ]
+
+
+def over(placement: Placement, plan: BatchPlan, uses: dict[Pair, int]) -> set[Pair]:
+    """Versions that a batch frees or serves for the last time."""
+    freed = {(index, version) for index in plan.evict.tolist() for version in placement.versions(index)}
+    return freed | {pair for pair in pairs(plan) if pair in placement and pair not in uses}
+
+
+def hits(planner: Planner, slots: list[int], epochs: int, *, exact: bool = True) -> list[int]:
+    """How many versions each batch finds in each tier, in all."""
+    placement, found = Placement(slots), Counter()  # type: ignore[var-annotated]
+    for plan, uses in zip(stream(planner, epochs), advice(planner, epochs, exact=exact), strict=True):
+        found.update(placement.tier(pair) for pair in set(pairs(plan)))
+        for pair in over(placement, plan, uses):
+            placement.relocate(pair, None)
+        placement.settle(uses)
+    return [found[tier] for tier in range(len(slots))]
+
+
+def most_by_trying(planner: Planner, slots: list[int], epochs: int) -> int:
+    """What hits can be worth, over all ways to place versions: at hand they go anywhere, else they stay or sink."""
+    tiers = range(len(slots))
+    nowhere = len(slots)
+    reached: dict[frozenset[tuple[Pair, int]], int] = {frozenset(): 0}
+    for plan, uses in zip(stream(planner, epochs), advice(planner, epochs), strict=True):
+        after: dict[frozenset[tuple[Pair, int]], int] = {}
+        served = set(pairs(plan))
+        for state, before in reached.items():
+            worth = before + sum(WORTHS[tier] for pair, tier in state if pair in served)
+            resting = [each for each in state if each[0] not in served]
+            choices = [[(pair, tier) for tier in range(first, nowhere + 1)] for pair, first in resting]
+            choices += [[(pair, tier) for tier in range(nowhere + 1)] for pair in uses]
+            for placed in product(*choices):
+                count = Counter(tier for _, tier in placed)
+                if all(count[tier] <= slots[tier] for tier in tiers):
+                    next_state = frozenset(each for each in placed if each[1] != nowhere)
+                    after[next_state] = max(after.get(next_state, 0), worth)
+        reached = after
+    return max(reached.values())
+
+
+@settings(max_examples=25)
+@given(planner=TINY, slots=st.lists(st.integers(0, 2), min_size=1, max_size=3))
+def test_no_placement_serves_more_by_trying_all(planner: Planner, slots: list[int]) -> None:
+    epochs = max(1, 8 // len(planner))
+    worth = sum(count * worth for count, worth in zip(hits(planner, slots, epochs), WORTHS, strict=False))
+    assert worth == most_by_trying(planner, slots, epochs)
+
+
+def most_by_programming(planner: Planner, slots: list[int], epochs: int) -> list[float]:
+    """How many intervals between uses so many slots can hold, for the fastest tier, the two fastest, and so on.
+
+    The matrix of intervals and the batches after which they are held is totally unimodular, so the linear programme
+    has a whole solution.
+    """
+    batches = len(planner) * epochs
+    intervals = [
+        (start, stop) for start, uses in enumerate(advice(planner, epochs)) for stop in uses.values() if stop < batches
+    ]
+    if not intervals:
+        return [0] * len(slots)
+    starts, stops = np.array(intervals).T
+    times = np.arange(batches)[:, None]
+    held = ((starts <= times) & (times < stops)).astype(float)
+    return [
+        -linprog(-np.ones(len(intervals)), A_ub=held, b_ub=np.full(batches, budget), bounds=(0, 1)).fun
+        for budget in np.cumsum(slots)
+    ]
+
+
+@given(planner=PLANNERS, slots=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+def test_hits_in_the_fastest_tiers_are_at_their_most_for_any_number_of_these(
+    planner: Planner, slots: list[int]
+) -> None:
+    assert np.cumsum(hits(planner, slots, 4)) == pytest.approx(most_by_programming(planner, slots, 4))
+
+
+@given(planner=PLANNERS, slots=st.lists(st.integers(0, 12), min_size=1, max_size=3))
+def test_by_turns_at_most_a_batch_of_hits_an_epoch_is_lost(planner: Planner, slots: list[int]) -> None:
+    lost = np.cumsum(hits(planner, slots, 4)) - np.cumsum(hits(planner, slots, 4, exact=False))
+    assert lost.max() <= 4 * planner.batch_size
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        Refurbish(997, batch_size=16, reuse_factor=3),
+        Refurbish(997, batch_size=16, reuse_factor=3, shards=4),
+        Frozen(997, batch_size=16, drop_last=True),
+        SmartCache(997, batch_size=16, num_cache_objects=480, replace_percent=0.1),
+    ],
+    ids=lambda planner: type(planner).__name__,
+)
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_by_turns_no_hit_is_lost_where_batches_are_many(planner: Planner, share: float) -> None:
+    slots = [int(share * planner.peak_slots)]
+    assert hits(planner, slots, 4, exact=False) == hits(planner, slots, 4) > [0]
+
+
+class Shelves:
+    """Tiers as sets of versions: carries moves out as a store must, and sees that there is always room."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self.slots = slots
+        self.held: list[set[Pair]] = [set() for _ in slots]
+        self.copied: Counter[tuple[Pair, int]] = Counter()
+
+    def carry_out(self, moves: Moves) -> None:
+        for pair, origin, target in moves.copies:
+            assert pair in self.held[origin]
+            assert pair not in self.held[target]
+        for tier in reversed(range(len(self.slots))):
+            self.held[tier] -= {pair for pair, freed in moves.frees if freed == tier}
+            self.add(tier, [pair for pair, origin, target in moves.copies if target == tier > origin])
+        for tier in range(len(self.slots)):
+            self.add(tier, [pair for pair, origin, target in moves.copies if target == tier < origin])
+            self.add(tier, [pair for pair, target in moves.targets.items() if target == tier])
+
+    def add(self, tier: int, pairs: list[Pair]) -> None:
+        self.held[tier].update(pairs)
+        self.copied.update((pair, tier) for pair in pairs)
+        assert len(self.held[tier]) <= self.slots[tier]
+
+
+@given(
+    slots=st.lists(st.integers(0, 4), min_size=1, max_size=3),
+    steps=st.lists(st.dictionaries(st.tuples(st.integers(0, 12), st.just(0)), st.integers(1, 9), max_size=4)),
+)
+def test_moves_bring_every_version_where_it_is_said_to_live_and_never_want_a_slot_too_many(
+    slots: list[int], steps: list[dict[Pair, int]]
+) -> None:
+    placement, shelves = Placement(slots), Shelves(slots)
+    for batch, step in enumerate(steps):
+        shelves.carry_out(placement.settle({pair: batch + ahead for pair, ahead in step.items()}))
+        everywhere = set().union(*shelves.held)
+        assert {*placement} == everywhere
+        for pair in everywhere:
+            tiers = [tier for tier, held in enumerate(shelves.held) if pair in held]
+            assert placement.copies(pair) == tiers
+            assert placement.tier(pair) == tiers[0]
+        assert placement.num_spares == sum(map(len, shelves.held)) - len(everywhere)
+
+
+@given(planner=st.one_of(frozen(), refurbishing()), share=st.floats(0.1, 0.9))
+def test_a_slow_tier_with_room_for_all_is_written_once_for_each_version(planner: Planner, share: float) -> None:
+    slots = [int(share * planner.peak_slots), planner.peak_slots]
+    placement, shelves = Placement(slots), Shelves(slots)
+    for plan, uses in zip(stream(planner, 6), advice(planner, 6), strict=True):
+        for pair in over(placement, plan, uses):
+            for tier in placement.copies(pair):
+                shelves.held[tier].remove(pair)
+            placement.relocate(pair, None)
+        shelves.carry_out(placement.settle(uses))
+    assert all(count == 1 for (_, tier), count in shelves.copied.items() if tier == 1)
+
+
+@given(num_batches=st.integers(1, 9), slots=st.lists(st.integers(1, 9), min_size=2, max_size=2))
+def test_where_all_is_served_once_an_epoch_nothing_moves_by_turns(num_batches: int, slots: list[int]) -> None:
+    planner = Frozen(3 * num_batches, batch_size=3)
+    placement = Placement(slots)
+    for uses in advice(planner, 4, exact=False):
+        assert not placement.settle(uses).copies
+
+
+def test_of_equal_uses_nothing_moves() -> None:
+    placement = Placement([2, 2])
+    placement.settle({(0, 0): 5, (1, 0): 5, (2, 0): 6})
+    moves = placement.settle({(0, 0): 9, (1, 0): 9, (2, 0): 9, (3, 0): 9})
+    assert moves == Moves(targets={(3, 0): 1})
+
+
+def test_a_version_of_unknown_use_stays_where_it_is() -> None:
+    placement = Placement([1, 1])
+    placement.relocate((0, 0), 0)
+    assert placement.settle({(1, 0): 1}).targets == {(1, 0): 1}
+    assert placement.tier((0, 0)) == 0
+
+
+def test_what_a_placement_remembers_does_not_grow_with_time() -> None:
+    placement = Placement([3])
+    for batch in range(5000):
+        placement.settle({(batch % 3, 0): batch + 3})
+    assert len(placement._tiers[0]._uses) < 100

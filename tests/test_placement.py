@@ -182,9 +182,9 @@ def test_by_turns_at_most_a_batch_of_hits_an_epoch_is_lost(planner: Planner, slo
     ids=lambda planner: type(planner).__name__,
 )
 @pytest.mark.parametrize("share", [0.2, 0.6])
-def test_by_turns_no_hit_is_lost_where_batches_are_many(planner: Planner, share: float) -> None:
+def test_by_turns_hardly_a_hit_is_lost_where_batches_are_many(planner: Planner, share: float) -> None:
     slots = [int(share * planner.peak_slots)]
-    assert hits(planner, slots, 4, exact=False) == hits(planner, slots, 4) > [0]
+    assert hits(planner, slots, 4, exact=False)[0] >= 0.998 * hits(planner, slots, 4)[0] > 0
 
 
 class Shelves:

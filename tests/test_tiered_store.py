@@ -38,16 +38,6 @@ DISTINCT = st.one_of(refurbishing(ablations=False), frozen(), batch_echoes(), sm
 PLANNERS = st.one_of(DISTINCT, example_echoes())
 
 
-class LastingStore(DiskStore):
-    """A disk store that tells what it held before."""
-
-    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        assert self._contents is not None
-        records = self._contents.records
-        kept = records[records["check"] != 0]
-        return kept["index"].astype(np.int64), kept["version"].astype(np.int64)
-
-
 def memories(*slots: int, slot_bytes: int = SLOT_BYTES) -> TieredStore:
     return TieredStore.of(*(Tier(MemoryStore(), count * slot_bytes) for count in slots))
 
@@ -88,7 +78,7 @@ class ForgettingMachine(StoreMachine):
 
 
 def of_memory_and_disk(folder: Path) -> TieredStore:
-    return TieredStore.of(Tier(MemoryStore(), 2 * SLOT_BYTES), Tier(LastingStore(folder / "store"), 3 * SLOT_BYTES))
+    return TieredStore.of(Tier(MemoryStore(), 2 * SLOT_BYTES), Tier(DiskStore(folder / "store"), 3 * SLOT_BYTES))
 
 
 MACHINES = {
@@ -224,6 +214,13 @@ def test_a_version_goes_where_it_is_used_in_time_and_leaves_a_copy_below() -> No
         advise(store, {0: 12, 1: 11})
         assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
         assert (len(store), len(disk)) == (2, 2)
+
+
+def test_a_newer_version_stays_where_an_older_one_beside_it_goes() -> None:
+    with opened(memories(3, 2)) as store:
+        for version in (3, 1, 2):
+            assert put(store, 0, version=version) == [True]
+        assert [held(store, 0, version) for version in (1, 2, 3)] == [False, True, True]
 
 
 def test_what_no_tier_has_room_for_is_declined_unless_it_is_used_sooner() -> None:

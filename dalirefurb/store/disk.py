@@ -128,6 +128,12 @@ class DiskStore(Store):
         with self._using() as contents, self._lock:
             contents.clear(contents.ledger.retain(wanted))
 
+    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tell what the file held, as `Store.recovered` says."""
+        with self._using() as contents, self._lock:
+            held = contents.records[contents.records["check"] != 0]
+            return held["index"].astype(np.int64), held["version"].astype(np.int64)
+
     def close(self) -> None:
         """Let the file go, as `Store.close` says; what it holds is there when it is opened again."""
         with self._lock:

@@ -145,8 +145,7 @@ def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
     store = MemoryStore()
     with Loader(source, simple(SIZE), assist(REFURBISH), store) as loader:
         states.append(json.dumps(loader.state_dict()))
-        for _ in islice(batches_of(loader), len(expected) - 1):
-            states.append(json.dumps(loader.state_dict()))
+        states += [json.dumps(loader.state_dict()) for _ in islice(batches_of(loader), len(expected) - 1)]
     assert max(map(len, states)) < 10_000
     cold = MemoryStore()
     with Loader(source, simple(SIZE), assist(REFURBISH), store if warm else cold) as resumed:

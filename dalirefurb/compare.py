@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,8 +15,12 @@ from dalirefurb.train import EpochReport, Trainer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MADE_AHEAD = 6
-"""Batches at an epoch's start that may have been made during other runs' turns; they are not timed."""
+_MADE_AHEAD = 7
+"""Batches at an epoch's start that may have been made before its turn; they are not timed."""
+
+_IDLE_CHECK_S = 0.05
+_IDLE_SHARE = 0.1
+_IDLE_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,16 @@ class Run:
         return self.reports[-1].accuracy
 
 
+def _wait_until_idle() -> None:
+    """Wait until the run before has made its batches ahead, which would slow the next one's turn."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < _IDLE_LIMIT_S:
+        before = time.process_time()
+        time.sleep(_IDLE_CHECK_S)
+        if time.process_time() - before < _IDLE_SHARE * _IDLE_CHECK_S:
+            return
+
+
 def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
     """Train all, epoch by epoch in turn.
 
@@ -70,6 +85,7 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
             run.reports.append(trainer.epoch())
+            _wait_until_idle()
         figures = [run.reports[-1].after(_MADE_AHEAD).images_per_s for run in runs]
         row = "   ".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, widths, strict=True))
         say(f"{epoch:>5}   {row}   images/s{', all misses' if epoch == 0 else ''}")

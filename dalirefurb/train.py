@@ -85,6 +85,8 @@ class Trainer:
         planner: Its seed is also that of the initial weights. No global random state is touched.
         epochs: Length of the learning rate's schedule.
         learning_rate: The highest of the schedule.
+        look_ahead: Of the loader; None for its default.
+        batches_per_run: Likewise.
         progress: Show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -100,6 +102,8 @@ class Trainer:
         *,
         epochs: int,
         learning_rate: float = 0.01,
+        look_ahead: int | None = None,
+        batches_per_run: int | None = None,
         progress: bool = False,
     ) -> None:
         if epochs < 1:
@@ -119,7 +123,9 @@ class Trainer:
             self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
         )
         self._store = MemoryStore()
-        self._loader = Loader(source, recipe, planner, self._store)
+        self._loader = Loader(
+            source, recipe, planner, self._store, look_ahead=look_ahead, batches_per_run=batches_per_run
+        )
 
     @property
     def cache_bytes(self) -> int:

@@ -1,0 +1,155 @@
+"""How fast does a disk give samples? Those of a file that is not in the page cache, by plain reads and by a store.
+
+drop          lets nothing of a file be in the page cache, which is memory that a process does not see as its own
+Usage         says how many bytes the kernel fetched from a disk: what it found in the page cache is not among them
+PlainReads    reads samples with several threads, and does nothing else: what the disk can give
+StoreReads    has a store announce and lend them as a loader does, and does nothing else
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from harness import Contender, Placement
+from numpy.typing import NDArray
+
+from dalirefurb.pace import set_pace
+from dalirefurb.plan import Planner, joined
+from dalirefurb.runs import Position, Run, announced, planned, runs
+from dalirefurb.store import Store
+from dalirefurb.store.file_header import SAMPLES_START, pages
+
+_BATCHES_AHEAD = 4
+_SAMPLES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What this process has taken so far.
+
+    Attributes:
+        images: That it was served.
+        cpu_s: Of all its threads.
+        disk_bytes: Fetched from a disk.
+    """
+
+    images: int
+    cpu_s: float
+    disk_bytes: int
+
+    @classmethod
+    def now(cls, images: int) -> Usage:
+        """Ask the kernel."""
+        lines = Path("/proc/self/io").read_text().splitlines()
+        fetched = next(int(line.split()[1]) for line in lines if line.startswith("read_bytes:"))
+        return cls(images, time.process_time(), fetched)
+
+    def __sub__(self, earlier: Usage) -> Usage:
+        return Usage(self.images - earlier.images, self.cpu_s - earlier.cpu_s, self.disk_bytes - earlier.disk_bytes)
+
+
+def drop(paths: Iterable[Path]) -> None:
+    """Write what is not written yet of these files, and let nothing of them be in the page cache."""
+    for path in paths:
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+class PlainReads:
+    """Reads a plan's samples from a file of fixed slots, a turn at a time; each turn begins an epoch.
+
+    Args:
+        path: The file. It has a slot for each sample, as a store's file has.
+        planner: Which samples, in which order.
+        sample_bytes: Of each sample.
+        threads: That read at the same time.
+    """
+
+    def __init__(self, path: Path, planner: Planner, *, sample_bytes: int, threads: int) -> None:
+        self._path = path
+        self._planner = planner
+        self._sample_bytes = sample_bytes
+        self._threads = threads
+        self._epoch = 0
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+        return f"plain reads, {self._threads} threads"
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Read until the turn is over."""
+        self._epoch += 1
+        with closing(self._batches(self._epoch)) as batches:
+            yield Contender(self.name, Placement(1, self._threads), _BATCHES_AHEAD, batches)
+
+    def _batches(self, epoch: int) -> Generator[int, None, None]:
+        with self._path.open("rb") as file, ThreadPoolExecutor(self._threads) as pool:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            ahead: deque[list[Future[int]]] = deque()
+            for _, plan in planned(self._planner, Position(epoch, 0)):
+                starts = range(0, len(plan.indices), _SAMPLES_AT_ONCE)
+                rows = [plan.indices[start : start + _SAMPLES_AT_ONCE] for start in starts]
+                ahead.append([pool.submit(self._read, file.fileno(), some) for some in rows])
+                if len(ahead) > _BATCHES_AHEAD:
+                    yield sum(reading.result() for reading in ahead.popleft())
+
+    def _read(self, fd: int, rows: NDArray[np.int64]) -> int:
+        buffer = bytearray(self._sample_bytes)
+        for row in rows.tolist():
+            if os.preadv(fd, [buffer], SAMPLES_START + row * pages(self._sample_bytes)) != self._sample_bytes:
+                raise EOFError(f"{self._path.name} must have a slot for sample {row}, but ends before it")
+        return len(rows)
+
+
+class StoreReads:
+    """Has a store lend a plan's samples, a turn at a time; each turn begins an epoch.
+
+    Args:
+        name: For tables and results.
+        store: Open, and holds them all.
+        planner: Which samples, in which order.
+    """
+
+    def __init__(self, name: str, store: Store, planner: Planner) -> None:
+        self._name = name
+        self._store = store
+        self._planner = planner
+        self._epoch = 0
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+        return self._name
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Read until the turn is over."""
+        self._epoch += 1
+        with closing(self._batches(self._epoch)) as batches:
+            yield Contender(self.name, Placement(1, 1), 0, batches)
+
+    def _batches(self, epoch: int) -> Generator[int, None, None]:
+        pace = set_pace(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+        work = runs(planned(self._planner, Position(epoch, 0)), pace.batches_per_run)
+        for run in announced(work, self._announce, pace.announced):
+            plan = joined(run.plans)
+            with self._store.get(plan.indices, plan.version) as lease:
+                if not lease.found.all():
+                    raise LookupError(f"{self._name} must hold every sample, but {(~lease.found).sum()} are missing")
+            for each in run.plans:
+                yield len(each.indices)
+
+    def _announce(self, run: Run) -> None:
+        plan = joined(run.plans)
+        self._store.prefetch(plan.indices, plan.version)

@@ -1,0 +1,203 @@
+"""How fast are small samples written and read? By a store in batches, and by a file each.
+
+    write   all of them
+    warm    read all in a random order, from the page cache
+    cold    the same from the disk
+
+A store reads as a loader has it read, told beforehand what comes; whoever reads a file each reads one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Protocol
+
+import harness
+import numpy as np
+from harness import Claim, Spread
+from numpy.typing import NDArray
+from page_cache import StoreReads, Usage, drop
+
+from dalirefurb import Frozen
+from dalirefurb.store import DiskStore
+
+STORE = "DiskStore"
+FILES = "a file each"
+STEPS = ("write", "warm", "cold")
+LEAST_GAIN = 20.0
+
+_BATCH_SIZE = 256
+
+Images = NDArray[np.uint8]
+"""Samples, shape (n, H, W, C)."""
+
+
+class Keeper(Protocol):
+    """Whoever keeps samples in a folder."""
+
+    def write(self, images: Images) -> None:
+        """Write all samples."""
+
+    def read(self) -> None:
+        """Read all samples, each time in another order."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class OneFile:
+    """All samples in one store."""
+
+    def __init__(self, folder: Path, images: Images) -> None:
+        height, width, channels = images.shape[1:]
+        self._planner = _planner(images)
+        self._store = DiskStore(folder / "store")
+        self._store.open((height, width, channels), slots=len(images), fingerprint={})
+        self._reads = StoreReads(STORE, self._store, self._planner)
+
+    def write(self, images: Images) -> None:
+        """Write batch after batch."""
+        indices = np.arange(len(images))
+        for start in range(0, len(images), _BATCH_SIZE):
+            rows = indices[start : start + _BATCH_SIZE]
+            self._store.put(rows, np.zeros_like(rows), list(images[start : start + _BATCH_SIZE]))
+
+    def read(self) -> None:
+        """Read batch after batch."""
+        with self._reads.turn() as contender:
+            for _ in islice(contender.batches, len(self._planner)):
+                pass
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+
+class FileEach:
+    """Each sample in a file of its own."""
+
+    def __init__(self, folder: Path, images: Images) -> None:
+        self._planner = _planner(images)
+        self._paths = [folder / f"{index:06d}" for index in range(len(images))]
+        self._shape = images.shape[1:]
+        self._epoch = 0
+
+    def write(self, images: Images) -> None:
+        """Write file after file."""
+        for path, image in zip(self._paths, images, strict=True):
+            path.write_bytes(image.tobytes())
+
+    def read(self) -> None:
+        """Read file after file."""
+        self._epoch += 1
+        for plan in self._planner.epoch(self._epoch):
+            for index in plan.indices.tolist():
+                np.frombuffer(self._paths[index].read_bytes(), np.uint8).reshape(self._shape)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _planner(images: Images) -> Frozen:
+    return Frozen(len(images), batch_size=min(_BATCH_SIZE, len(images)))
+
+
+KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: FileEach}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one of them did in one round.
+
+    Attributes:
+        keeper: Who.
+        name: "write", "warm" or "cold".
+        round: From 0.
+        us: A sample.
+        cpu_us: A sample, of all threads.
+        from_disk: Bytes fetched from the disk for each byte of the samples.
+    """
+
+    keeper: str
+    name: str
+    round: int
+    us: float
+    cpu_us: float
+    from_disk: float
+
+    @classmethod
+    def take(cls, work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> Step:
+        """Do it, and look at the clock."""
+        before, began = Usage.now(0), time.perf_counter()
+        work()
+        seconds, used = time.perf_counter() - began, Usage.now(len(images)) - before
+        scale = 1e6 / len(images)
+        return cls(keeper, name, number, scale * seconds, scale * used.cpu_s, used.disk_bytes / images.nbytes)
+
+
+@dataclass(frozen=True)
+class SmallSamples:
+    """What all did.
+
+    Attributes:
+        num_samples: Of them.
+        sample_bytes: Of each.
+        claims: Ratios of figures of one round.
+        steps: Of every round.
+    """
+
+    num_samples: int
+    sample_bytes: int
+    claims: list[Claim]
+    steps: list[Step]
+
+    def show(self) -> str:
+        """Write both tables."""
+        rows = []
+        for keeper in KEEPERS:
+            for name in STEPS:
+                own = [step for step in self.steps if (step.keeper, step.name) == (keeper, name)]
+                spreads = [Spread.of([getattr(step, field) for step in own]) for field in ("us", "cpu_us", "from_disk")]
+                rows.append([f"{keeper}, {name}", *(spread.show(1) for spread in spreads)])
+        heading = [
+            f"{self.num_samples} samples of {self.sample_bytes} B",
+            "us a sample",
+            "CPU us a sample",
+            "from disk",
+        ]
+        claims = [claim.show() for claim in self.claims]
+        return f"{harness.table(heading, rows)}\n\n{harness.table(['ratio', 'median [quartiles]', ''], claims)}\n"
+
+
+def compare_small(images: Images, folder: Path, *, rounds: int) -> SmallSamples:
+    """Let all take turns, each time in an empty folder."""
+    steps = []
+    for number in range(rounds):
+        for name in list(KEEPERS) if number % 2 == 0 else reversed(KEEPERS):
+            with TemporaryDirectory(dir=folder) as own:
+                steps += _turn(name, images, Path(own), number)
+    claims = [_gain(steps, step, None if step == "write" else LEAST_GAIN) for step in STEPS]
+    return SmallSamples(len(images), images[0].nbytes, claims, steps)
+
+
+def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
+    with closing(KEEPERS[name](folder, images)) as keeper:
+        steps = [Step.take(lambda: keeper.write(images), name, "write", number, images)]
+        steps.append(Step.take(keeper.read, name, "warm", number, images))
+        os.sync()
+        drop(folder.iterdir())
+        steps.append(Step.take(keeper.read, name, "cold", number, images))
+    return steps
+
+
+def _gain(steps: Sequence[Step], name: str, least: float | None) -> Claim:
+    """Divide what a file each takes by what the store takes."""
+    files, store = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (FILES, STORE))
+    return Claim.ratio(f"{name}: {STORE} / {FILES}", files, store, least)

@@ -1,0 +1,268 @@
+"""What does it cost to keep samples elsewhere than in memory? Images/s with every sample a hit, and reads alone.
+
+Claims, on any machine with a disk:
+    a DiskStore whose file is in the page cache serves at least 0.85 of what a MemoryStore serves;
+    one whose file is not reads at least 0.7 of what the disk itself gives: on its own, and in a loader unless the final
+    part takes less than that even from memory, which then is the measure;
+    small samples are read at least 20 times faster than from a file each;
+    a TieredStore, whatever its memory, serves at least 0.95 of what the fastest single store that fits does (as fast,
+    that is; the rest is for noise): a DiskStore, or a MemoryStore if memory has room for all.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn; figures are medians of per-round ratios.
+
+    warm         every sample a hit, files in the page cache
+    cold         every sample a hit, files dropped from the page cache before each slice, in which no sample is read
+                 twice: so a store larger than memory reads. How much was fetched from the disk is measured, too
+    refurbish    reuse factor 3, files in the page cache: versions are used again after intervals that differ
+    small        CIFAR-10, arrays of 3,072 bytes, in batches of 256
+
+Loaders run at their default replicas x threads, and the consumer does nothing. The disk itself is plain reads of the
+same sizes, in as random an order, from a copy of the store's file, at the best of several numbers of threads. Tiered
+stores are given shares of the slots in memory, the rest is on the disk; "first come" is the share of hits that memory
+would serve if versions stayed where they are put first.
+
+    python benchmarks/stores.py                        about seven minutes on 2 cores, 10 GB of disk, 10 GB of memory
+    python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import choosers
+import harness
+import numpy as np
+from harness import Claim
+from loaders import repeated
+from page_cache import PlainReads, StoreReads
+from small_samples import SmallSamples, compare_small
+from store_groups import Entries, Group
+
+from dalirefurb import Frozen, ImageFolder, Refurbish, rand_augment
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.plan import Planner
+from dalirefurb.store import DiskStore, MemoryStore
+from dalirefurb.store.compressed import Compressed
+
+MEMORY = "MemoryStore"
+DISK = "DiskStore"
+ALONE = "DiskStore alone"
+COMPRESSED = "Compressed"
+REUSE_FACTOR = 3
+CIFAR10 = harness.PHOTOS.parent / "cifar10"
+LEAST_WARM = 0.85
+LEAST_OF_DISK = 0.7
+LEAST_OF_BEST = 0.95
+LEAST_FROM_DISK = 0.95
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set; its images are repeated to fill an epoch.
+        size: Side of the images the model receives, in pixels.
+        batch_size: Images of a batch.
+        warm_batches: Batches of an epoch whose files are in the page cache.
+        cold_batches: Batches of an epoch whose files are not: the timed ones, and all that a loader reads ahead.
+        shares: Of the slots, that tiered stores have in memory.
+        reading_threads: Of plain reads.
+        small_per_class: Small samples of each of ten classes.
+        timed_batches: Of a slice.
+        rounds: Slices of each contender.
+    """
+
+    data: str
+    size: int = 224
+    batch_size: int = 128
+    warm_batches: int = 48
+    cold_batches: int = 100
+    shares: tuple[float, ...] = (0.25, 0.5, 0.75)
+    reading_threads: tuple[int, ...] = (4, 16)
+    small_per_class: int = 1000
+    timed_batches: int = 20
+    rounds: int = 5
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of a partial image."""
+        return 3 * self.size**2
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured.
+
+    Attributes:
+        groups: Of stores that took turns with each other.
+        small: Small samples.
+    """
+
+    groups: list[Group]
+    small: SmallSamples
+
+
+def warm(config: Config, data: Path, folder: Path) -> Group:
+    """Compare stores while all files are in the page cache."""
+    planner = Frozen(config.warm_batches * config.batch_size, batch_size=config.batch_size)
+    with ExitStack() as stack:
+        entries = _entries(stack, config, data, planner, cold=False)
+        entries.add(MEMORY, MemoryStore())
+        entries.add(DISK, DiskStore(folder / "disk"), folder / "disk")
+        best = _add_tiered(entries, config, folder, (*config.shares, 1.0))
+        if _can_compress():
+            entries.add(COMPRESSED, Compressed(MemoryStore(), expected_ratio=1))
+        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
+    claims = [_ratio(speeds, DISK, MEMORY, LEAST_WARM)]
+    claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
+    claims += [_ratio(speeds, COMPRESSED, MEMORY)] if COMPRESSED in speeds else []
+    return Group("warm", served, claims, slices)
+
+
+def cold(config: Config, data: Path, folder: Path) -> Group:
+    """Compare stores and the disk itself while no file is in the page cache."""
+    planner = Frozen(config.cold_batches * config.batch_size, batch_size=config.batch_size)
+    disk, path, copy = DiskStore(folder / "disk"), folder / "disk", folder / "copy"
+    with ExitStack() as stack:
+        entries = _entries(stack, config, data, planner, cold=True)
+        entries.add(MEMORY, MemoryStore())
+        entries.add(DISK, disk, path)
+        entries.add_other(StoreReads(ALONE, disk, planner), path)
+        shutil.copyfile(path, copy)
+        plain = [
+            PlainReads(copy, planner, sample_bytes=config.sample_bytes, threads=threads)
+            for threads in config.reading_threads
+        ]
+        for reads in plain:
+            entries.add_other(reads, copy)
+        best = _add_tiered(entries, config, folder, config.shares)
+        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
+    speeds["the disk"] = max((speeds[reads.name] for reads in plain), key=np.median)
+    speeds["the disk or memory"] = np.minimum(speeds["the disk"], speeds[MEMORY]).tolist()
+    claims = [
+        _ratio(speeds, ALONE, "the disk", LEAST_OF_DISK),
+        _ratio(speeds, DISK, "the disk or memory", LEAST_OF_DISK),
+        _ratio(speeds, DISK, "the disk"),
+        *(_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()),
+        *(Claim(f"{each.name}, from the disk", each.from_disk, LEAST_FROM_DISK) for each in served[1:3]),
+    ]
+    return Group("cold", served, claims, slices)
+
+
+def refurbish(config: Config, data: Path, folder: Path) -> Group:
+    """Compare stores where versions are born and evicted all the time, while all files are in the page cache."""
+    count = config.warm_batches * config.batch_size
+    planner = Refurbish(count, batch_size=config.batch_size, reuse_factor=REUSE_FACTOR)
+    with ExitStack() as stack:
+        entries = _entries(stack, config, data, planner, cold=False)
+        entries.add(MEMORY, MemoryStore())
+        entries.add(DISK, DiskStore(folder / "disk"), folder / "disk")
+        best = _add_tiered(entries, config, folder, config.shares)
+        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
+    claims = [_ratio(speeds, DISK, MEMORY)]
+    claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
+    return Group("refurbish", served, claims, slices)
+
+
+GROUPS: tuple[Callable[[Config, Path, Path], Group], ...] = (warm, cold, refurbish)
+
+
+def _entries(stack: ExitStack, config: Config, data: Path, planner: Planner, *, cold: bool) -> Entries:
+    recipe = rand_augment(config.size)
+    source = repeated(data, planner.num_samples)
+    return Entries(stack, source, recipe, planner, sample_bytes=config.sample_bytes, cold=cold)
+
+
+def _add_tiered(entries: Entries, config: Config, folder: Path, shares: Sequence[float]) -> dict[str, str]:
+    """Add a tiered store for each share of the slots; return the fastest single store that fits as much, by name."""
+    best = {}
+    for share in shares:
+        name = f"TieredStore, {100 * share:.0f} % in memory"
+        slots = int(share * entries.planner.peak_slots)
+        entries.add_tiered(name, folder / f"tiered_{100 * share:.0f}", slots)
+        best[name] = DISK if share < 1 else MEMORY
+    return best
+
+
+def _ratio(speeds: dict[str, list[float]], upper: str, lower: str, least: float | None = None) -> Claim:
+    return Claim.ratio(f"{upper} / {lower}", speeds[upper], speeds[lower], least)
+
+
+def _can_compress() -> bool:
+    return importlib.util.find_spec("zstandard") is not None
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    try:
+        ImageFolder(options.data)
+    except ConfigurationError as error:
+        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
+        return 2
+    if not any(options.small.glob("test_[0-9]_*.webp")):
+        print(
+            f"--small must be a folder of mosaics of images, but {options.small} holds none: pass another",
+            file=sys.stderr,
+        )
+        return 2
+    config, environment = _config(options), harness.environment()
+    groups = []
+    for group in GROUPS:
+        with TemporaryDirectory(dir=options.folder) as folder:
+            groups.append(group(config, options.data, Path(folder)))
+        print(groups[-1].show(), flush=True)
+    source = choosers.read(options.small, "test", config.small_per_class)
+    images = np.stack(source.read(np.arange(len(source))))
+    with TemporaryDirectory(dir=options.folder) as folder:
+        small = compare_small(images, Path(folder), rounds=config.rounds)
+    print(small.show(), flush=True)
+    out = options.out or (None if options.quick else harness.RESULTS / "stores.json")
+    if out is not None:
+        harness.write(out, environment=environment, config=config, results=Results(groups, small))
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = Config(options.data.resolve().name)
+    if options.quick:
+        config = replace(
+            config,
+            size=48,
+            batch_size=8,
+            warm_batches=4,
+            cold_batches=4,
+            shares=(0.5,),
+            reading_threads=(2,),
+            small_per_class=20,
+            timed_batches=2,
+            rounds=2,
+        )
+    return replace(config, rounds=options.rounds or config.rounds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Compare all stores with memory and with the disk itself.")
+    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser.add_argument("--small", type=Path, default=CIFAR10, help="a folder of CIFAR-10 as mosaics")
+    parser.add_argument("--folder", type=Path, help="on the disk to measure; the system's temporary folder by default")
+    parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
+    parser.add_argument("--out", type=Path, help="results/stores.json beside this script by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

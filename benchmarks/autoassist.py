@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import command
 import harness
 import numpy as np
 from scipy.stats import t as student
@@ -190,15 +191,12 @@ def main() -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args()
     if options.seeds and len(set(options.seeds)) < 2:
-        print(f"--seeds must be at least two, got {options.seeds}: an interval needs a spread", file=sys.stderr)
-        return 2
+        command.refuse(f"--seeds must be at least two, got {options.seeds}: an interval needs a spread")
     if not list(options.data.glob("train_[0-9]_*.webp")):
-        print(
+        command.refuse(
             f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
-            f"but {options.data} holds none: pass another",
-            file=sys.stderr,
+            f"but {options.data} holds none: pass another"
         )
-        return 2
     config, environment = _config(options), harness.environment()
     tasks = [(config, options.data, name, seed) for seed in config.seeds for name in CONTENDERS]
     with get_context("spawn").Pool(min(harness.cores(), len(tasks))) as pool:
@@ -207,10 +205,8 @@ def main() -> int:
             runs.append(run)
             print(f"seed {run.seed}, {run.contender}: loss {run.evaluations[-1].loss:.3f}", file=sys.stderr, flush=True)
     print(show(config, runs))
-    out = options.out or (None if options.quick else harness.RESULTS / "autoassist.json")
-    if out is not None:
-        results = {"claims": claims(runs, config.levels[-1]), "comparisons": compared(config, runs), "runs": runs}
-        harness.write(out, environment=environment, config=config, results=results)
+    results = {"claims": claims(runs, config.levels[-1]), "comparisons": compared(config, runs), "runs": runs}
+    command.write(options, environment=environment, config=config, results=results)
     return 0
 
 
@@ -224,11 +220,13 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare AutoAssist with uniform sampling.")
-    parser.add_argument("--data", type=Path, default=CIFAR10, help="a folder of CIFAR-10 as mosaics")
+    parser = command.arguments(
+        "Compare AutoAssist with uniform sampling.",
+        result="autoassist.json",
+        data=CIFAR10,
+        kind="of CIFAR-10 as mosaics",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2 3 4 by default")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/autoassist.json beside this script by default")
     return parser
 
 

@@ -26,12 +26,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dalirefurb.idle import wait_until_idle
+
 RESULTS = Path(__file__).parent / "results"
 PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
 
 _RAMP_BATCHES = 2
-_IDLE_CHECK_S = 0.05
-_IDLE_SHARE = 0.1
 _IDLE_LIMIT_S = 60.0
 
 
@@ -203,7 +203,8 @@ def calibrate(
 
 
 def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:
-    _wait_until_idle()
+    if not wait_until_idle(_IDLE_LIMIT_S):
+        raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
     for _ in range(contender.made_ahead + _RAMP_BATCHES):
         next(contender.batches)
     images = 0
@@ -219,17 +220,6 @@ def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:
         seconds=arrivals[-1] - arrivals[0],
         batch_s=np.diff(arrivals).round(6).tolist(),
     )
-
-
-def _wait_until_idle() -> None:
-    """Wait until no thread of this process works: the contender before has made its batches ahead."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < _IDLE_LIMIT_S:
-        before = time.process_time()
-        time.sleep(_IDLE_CHECK_S)
-        if time.process_time() - before < _IDLE_SHARE * _IDLE_CHECK_S:
-            return
-    raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
 
 
 def environment() -> dict[str, Any]:

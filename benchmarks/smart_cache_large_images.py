@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import command
 import harness
 from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, computed_share, repeated
@@ -29,7 +30,6 @@ from slow_source import SlowSource
 
 from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard, Stats
 from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, Resize
-from dalirefurb.errors import ConfigurationError
 
 NO_CACHE = "no cache"
 SMART_CACHE = "SmartCache"
@@ -152,18 +152,12 @@ def enlarge(data: Path, folder: Path, files: int, long_side: int) -> tuple[float
 def main() -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args()
-    try:
-        ImageFolder(options.data)
-    except ConfigurationError as error:
-        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
-        return 2
+    command.check_photographs(options.data)
     config, environment = _config(options), harness.environment()
     with TemporaryDirectory() as folder:
         results = compare(config, options.data, Path(folder))
     print(results.show(), flush=True)
-    out = options.out or (None if options.quick else harness.RESULTS / "smart_cache_large_images.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=results)
+    command.write(options, environment=environment, config=config, results=results)
     return 0
 
 
@@ -186,12 +180,11 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare SmartCache with no cache on large images, read slowly.")
-    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
-    parser.add_argument("--rounds", type=int, help="slices of each contender, 3 by default")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/smart_cache_large_images.json beside this script by default")
-    return parser
+    return command.arguments(
+        "Compare SmartCache with no cache on large images, read slowly.",
+        result="smart_cache_large_images.json",
+        rounds=3,
+    )
 
 
 if __name__ == "__main__":

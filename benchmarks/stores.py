@@ -38,6 +38,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import choosers
+import command
 import harness
 import numpy as np
 from harness import Claim
@@ -46,8 +47,7 @@ from page_cache import PlainReads, StoreReads
 from small_samples import SmallSamples, compare_small
 from store_groups import Entries, Group
 
-from dalirefurb import Frozen, ImageFolder, Refurbish, rand_augment
-from dalirefurb.errors import ConfigurationError
+from dalirefurb import Frozen, Refurbish, rand_augment
 from dalirefurb.plan import Planner
 from dalirefurb.store import DiskStore, MemoryStore
 from dalirefurb.store.compressed import Compressed
@@ -207,17 +207,9 @@ def _can_compress() -> bool:
 def main() -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args()
-    try:
-        ImageFolder(options.data)
-    except ConfigurationError as error:
-        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
-        return 2
+    command.check_photographs(options.data)
     if not any(options.small.glob("test_[0-9]_*.webp")):
-        print(
-            f"--small must be a folder of mosaics of images, but {options.small} holds none: pass another",
-            file=sys.stderr,
-        )
-        return 2
+        command.refuse(f"--small must be a folder of mosaics of images, but {options.small} holds none: pass another")
     config, environment = _config(options), harness.environment()
     groups = []
     for group in GROUPS:
@@ -229,9 +221,7 @@ def main() -> int:
     with TemporaryDirectory(dir=options.folder) as folder:
         small = compare_small(images, Path(folder), rounds=config.rounds)
     print(small.show(), flush=True)
-    out = options.out or (None if options.quick else harness.RESULTS / "stores.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=Results(groups, small))
+    command.write(options, environment=environment, config=config, results=Results(groups, small))
     return 0
 
 
@@ -254,13 +244,11 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare all stores with memory and with the disk itself.")
-    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser = command.arguments(
+        "Compare all stores with memory and with the disk itself.", result="stores.json", rounds=5
+    )
     parser.add_argument("--small", type=Path, default=CIFAR10, help="a folder of CIFAR-10 as mosaics")
     parser.add_argument("--folder", type=Path, help="on the disk to measure; the system's temporary folder by default")
-    parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/stores.json beside this script by default")
     return parser
 
 

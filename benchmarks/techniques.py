@@ -23,6 +23,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import command
 import harness
 import numpy as np
 from compared import STANDARD, Config, Technique, techniques
@@ -30,8 +31,7 @@ from harness import Claim, Contender, Slice, Spread
 from loaders import LoaderTurns, computed_share, default_placement, kept_diversity, repeated
 from parts import Parts
 
-from dalirefurb import AutoAssist, ImageFolder, Loader, Stats
-from dalirefurb.errors import ConfigurationError
+from dalirefurb import AutoAssist, Loader, Stats
 from dalirefurb.source import Source
 
 DIVERSITY_EPOCHS = 90
@@ -199,17 +199,11 @@ def _results(
 def main() -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args()
-    try:
-        ImageFolder(options.data)
-    except ConfigurationError as error:
-        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
-        return 2
+    command.check_photographs(options.data)
     config, environment = _config(options), harness.environment()
     results = compare(config, options.data)
     print(results.show(), flush=True)
-    out = options.out or (None if options.quick else harness.RESULTS / "techniques.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=results)
+    command.write(options, environment=environment, config=config, results=results)
     return 0
 
 
@@ -231,12 +225,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare every technique with its own bound.")
-    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
-    parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/techniques.json beside this script by default")
-    return parser
+    return command.arguments("Compare every technique with its own bound.", result="techniques.json", rounds=5)
 
 
 if __name__ == "__main__":

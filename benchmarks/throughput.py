@@ -27,13 +27,13 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
+import command
 import harness
 from harness import Claim, Contender, Placement, Slice, Spread
 from loaders import default_placement, endless, repeated
 from parts import Parts
 
-from dalirefurb import FileList, Frozen, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
-from dalirefurb.errors import ConfigurationError
+from dalirefurb import FileList, Frozen, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
 
@@ -228,11 +228,7 @@ def main() -> int:
     options = _parser().parse_args()
     data: Path = options.data
     config = _config(options)
-    try:
-        ImageFolder(data)
-    except ConfigurationError as error:
-        print(f"--data must hold one folder of images per class: {error}", file=sys.stderr)
-        return 2
+    command.check_photographs(data)
     environment = harness.environment()
     results = []
     for order in config.orders:
@@ -240,9 +236,7 @@ def main() -> int:
             results.append(run_case(config, data, order, batch_size))
             print(results[-1].show(), flush=True)
             gc.collect()
-    out = options.out or (None if options.quick else harness.RESULTS / "throughput.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=results)
+    command.write(options, environment=environment, config=config, results=results)
     return 0
 
 
@@ -268,15 +262,11 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compare the loader with the amortised bound.")
-    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser = command.arguments("Compare the loader with the amortised bound.", result="throughput.json", rounds=5)
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
     parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
     parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 60 by default")
-    parser.add_argument("--rounds", type=int, help="slices of each contender, 5 by default")
     parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/throughput.json beside this script by default")
     return parser
 
 

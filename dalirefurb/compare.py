@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dalirefurb.idle import wait_until_idle
 from dalirefurb.train import EpochReport, Trainer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MADE_AHEAD = 7
-"""Batches at an epoch's start that may have been made before its turn; they are not timed."""
-
-_IDLE_CHECK_S = 0.05
-_IDLE_SHARE = 0.1
 _IDLE_LIMIT_S = 10.0
 
 
@@ -30,15 +25,17 @@ class Run:
     Attributes:
         name: For the table.
         reports: One per epoch, the first, which only misses, included.
+        made_ahead: Batches at an epoch's start that may have been made before its turn; they are not timed.
     """
 
     name: str
     reports: list[EpochReport]
+    made_ahead: int = 0
 
     @property
     def timed(self) -> list[EpochReport]:
         """The epochs after the first, if there are any, without the batches made ahead."""
-        return [report.after(_MADE_AHEAD) for report in self.reports[1:] or self.reports]
+        return [report.after(self.made_ahead) for report in self.reports[1:] or self.reports]
 
     @property
     def images_per_s(self) -> float:
@@ -61,16 +58,6 @@ class Run:
         return self.reports[-1].accuracy
 
 
-def _wait_until_idle() -> None:
-    """Wait until the run before has made its batches ahead, which would slow the next one's turn."""
-    began = time.perf_counter()
-    while time.perf_counter() - began < _IDLE_LIMIT_S:
-        before = time.process_time()
-        time.sleep(_IDLE_CHECK_S)
-        if time.process_time() - before < _IDLE_SHARE * _IDLE_CHECK_S:
-            return
-
-
 def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
     """Train all, epoch by epoch in turn.
 
@@ -80,13 +67,13 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
         say: Called with a line of throughputs for each epoch, and a heading before.
     """
     widths = [max(10, len(name)) for name in trainers]
-    runs = [Run(name, []) for name in trainers]
+    runs = [Run(name, [], trainer.batches_ahead) for name, trainer in trainers.items()]
     say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
             run.reports.append(trainer.epoch())
-            _wait_until_idle()
-        figures = [run.reports[-1].after(_MADE_AHEAD).images_per_s for run in runs]
+            wait_until_idle(_IDLE_LIMIT_S)
+        figures = [run.reports[-1].after(run.made_ahead).images_per_s for run in runs]
         row = "   ".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, widths, strict=True))
         say(f"{epoch:>5}   {row}   images/s{', all misses' if epoch == 0 else ''}")
     return runs

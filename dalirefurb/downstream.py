@@ -36,11 +36,15 @@ class Served:
         position: Which batch it is.
         images: (B, 3, H, W) float32 or float16, on the final part's device.
         indices: Sample indices in serving order, (B,).
+        misses: Rows whose partial image was computed for them.
+        recomputed: Those that the plan expected to hit.
     """
 
     position: Position
     images: torch.Tensor
     indices: NDArray[np.int64]
+    misses: int
+    recomputed: int
 
 
 class Downstream:
@@ -129,15 +133,7 @@ class Downstream:
             raise failed_in_graph(ticket, reason) from error
         ticket.images = None
         self._check(tensor)
-        count, computed = len(ticket.plan.indices), len(ticket.rows)
-        self._tally.add(
-            batches=len(ticket.run.plans),
-            samples=count,
-            hits=count - computed,
-            misses=computed,
-            recomputed=int((~ticket.plan.miss[ticket.rows]).sum()),
-            graph_wait_s=time.perf_counter() - began,
-        )
+        self._tally.add(graph_wait_s=time.perf_counter() - began)
         self._hand_over(ticket, self._tensor(tensor), batches)
         began = time.perf_counter()
         stored = self._exchange.settle(ticket)
@@ -168,6 +164,9 @@ class Downstream:
         served, start = [], 0
         for batch, plan in enumerate(ticket.run.plans, first):
             stop = start + len(plan.indices)
-            served.append(Served(Position(epoch, batch), images[start:stop], plan.indices))
+            computed = ticket.rows[(ticket.rows >= start) & (ticket.rows < stop)] - start
+            recomputed = int((~plan.miss[computed]).sum())
+            position = Position(epoch, batch)
+            served.append(Served(position, images[start:stop], plan.indices, len(computed), recomputed))
             start = stop
         batches.put(served)

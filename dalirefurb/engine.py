@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
@@ -71,7 +70,6 @@ class Engine:
         self._tickets: Handover[Ticket] = Handover(READY)
         self._batches: Handover[Served] = Handover(1)
         self._expected: Position | None = None
-        self._consumer_wait_s = 0.0
         _ALIVE.add(self)
 
     def seek(self, position: Position) -> None:
@@ -109,7 +107,15 @@ class Engine:
         except BaseException:
             self.stop()
             raise
-        self._consumer_wait_s += time.perf_counter() - began
+        samples = len(served.indices)
+        self._tally.add(
+            batches=1,
+            samples=samples,
+            hits=samples - served.misses,
+            misses=served.misses,
+            recomputed=served.recomputed,
+            consumer_wait_s=time.perf_counter() - began,
+        )
         self._expected = self.after(served.position)
         return served
 
@@ -120,7 +126,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """Return a snapshot of the counts."""
-        return replace(self._tally.stats(), consumer_wait_s=self._consumer_wait_s)
+        return self._tally.stats()
 
     def stop(self) -> None:
         """End the threads and forget what was made ahead."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import SampleError
+from dalirefurb.errors import LoaderError
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Replicas, views
-from dalirefurb.reader import Reader
+from dalirefurb.reader import Reader, undecodable_sample
 from dalirefurb.source import Source
 
 
@@ -43,6 +43,7 @@ class OnDemand:
 
         Raises:
             SampleError: If one cannot be read or decoded.
+            LoaderError: If the graph fails for another reason.
         """
         self._replicas = self._replicas or self._build()
         images: list[NDArray[np.uint8]] = []
@@ -53,6 +54,6 @@ class OnDemand:
             try:
                 images += views(self._replicas.collect())
             except GraphError as error:
-                index = int(some[error.row or 0])
-                raise SampleError(index, self._source.name(index), f"decoding failed ({error.reason})") from error
+                sample = undecodable_sample(self._source, some, samples.data, error)
+                raise sample or LoaderError(f"computing features failed in the graph: {error.reason}") from error
         return images

@@ -12,7 +12,7 @@ from dalirefurb.source import Source
 if TYPE_CHECKING:
     from dalirefurb.reader import Reader
 
-_PROBES = 1024
+_PROBES = 256
 _CHANNELS = 3
 
 

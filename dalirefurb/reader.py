@@ -117,3 +117,23 @@ def _ends_early(encoded: NDArray[np.uint8]) -> bool:
     if encoded[:2].tobytes() != b"\xff\xd8":
         return False
     return b"\xff\xd9" not in encoded[-_END:].tobytes()
+
+
+def undecodable_sample(
+    source: Source, indices: NDArray[np.int64], data: list[NDArray[np.uint8]], error: GraphError
+) -> SampleError | None:
+    """Name the sample that made a graph fail, if one did.
+
+    Args:
+        source: Where the samples are from.
+        indices: Those that the graph was given, shape (n,).
+        data: The same, as they were read.
+        error: What the graph said.
+    """
+    row, reason = error.row, error.reason
+    if source.encoded and row is None:
+        row, reason = first_undecodable(data) or (None, reason)
+    if row is None:
+        return None
+    index = int(indices[row])
+    return SampleError(index, source.name(index), f"decoding failed ({reason})")

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 class Stats:
     """A snapshot; the difference of two snapshots is what happened between them.
 
-    Counts are of batches collected from the graph, which run a few batches ahead of those handed out.
+    Rows are counted when their batch is handed out. Times and what the store took also belong to batches made ahead.
 
     Attributes:
-        batches: Batches made.
-        samples: Rows made; hits + misses.
+        batches: Batches handed out.
+        samples: Their rows; hits + misses.
         hits: Rows whose partial image was at hand: in the store, or on its way to it.
         misses: Rows whose partial image was computed for them.
         recomputed: Misses that the plan expected to hit: their version was not in the store.

@@ -137,10 +137,15 @@ class Trainer:
         """What AutoAssist's Assistant did so far; None with other planners."""
         return self._loader.assistant_report() if isinstance(self._planner, AutoAssist) else None
 
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that the loader may make before they are asked for."""
+        return self._loader.batches_ahead
+
     def epoch(self) -> EpochReport:
         """Train on the next epoch."""
         epoch = self._loader.epoch
-        recomputed = self._loader.stats().recomputed
+        before = self._loader.stats()
         rows, batch_s, step_s = [], [], []
         # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
         sums = torch.zeros(2, device=self._device)
@@ -155,17 +160,15 @@ class Trainer:
                 batch_s.append(now - ended)
                 step_s.append(now - arrived)
                 ended = now
-        # The plan is what is served, but for versions that the store has lost, and for what an Assistant leaves out.
-        planned = sum(int(plan.miss.sum()) for plan in self._planner.epoch(epoch))
-        misses = planned + self._loader.stats().recomputed - recomputed
+        done = self._loader.stats() - before
         loss, accuracy = (sums / sum(rows)).tolist()
         return EpochReport(
             epoch=epoch,
             rows=np.array(rows),
             batch_s=np.array(batch_s),
             step_s=np.array(step_s),
-            hits=sum(rows) - misses,
-            misses=misses,
+            hits=done.hits,
+            misses=done.misses,
             loss=loss,
             accuracy=accuracy,
         )

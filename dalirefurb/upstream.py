@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Part, Replicas, first_undecodable, views
+from dalirefurb.graph import GraphError, Part, Replicas, views
 from dalirefurb.handover import Handover, Stopped
 from dalirefurb.plan import BatchPlan
-from dalirefurb.reader import Samples
+from dalirefurb.reader import Samples, undecodable_sample
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Run
 from dalirefurb.source import Source
@@ -181,7 +181,9 @@ class Upstream:
         try:
             images = self._replicas.collect()
         except GraphError as error:
-            raise self._explain(ticket, error) from error
+            indices, data = ticket.plan.indices[ticket.rows], ticket.reading.result().data
+            sample = undecodable_sample(self._source, indices, data, error)
+            raise sample or failed_in_graph(ticket, error.reason) from error
         self._tally.add(graph_wait_s=time.perf_counter() - began)
         if self._part == "whole":
             ticket.images = images
@@ -203,16 +205,6 @@ class Upstream:
                     f"another size or type than it declares"
                 )
         return images
-
-    def _explain(self, ticket: Ticket, error: GraphError) -> DalirefurbError:
-        """Name the sample that made the graph fail, if one did."""
-        row, reason = error.row, error.reason
-        if self._recipe.encoded and row is None:
-            row, reason = first_undecodable(ticket.reading.result().data) or (None, reason)
-        if row is None:
-            return failed_in_graph(ticket, reason)
-        index = int(ticket.plan.indices[ticket.rows[row]])
-        return SampleError(index, self._source.name(index), f"decoding failed ({reason})")
 
 
 def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:

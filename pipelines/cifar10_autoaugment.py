@@ -6,8 +6,7 @@ second operation is drawn afresh every time. Copy this file, and put your own da
     python cifar10_autoaugment.py --data cifar-10-batches-py --epochs 1 --reuse-factor 1    standard training
     python cifar10_autoaugment.py --data cifar-10-batches-py --width 64 --epochs 60         for a GPU
 
-Each epoch prints how many images were hits, from the cache, and misses, made from the start. They are counted when
-they are made, a few batches before the model sees them.
+Each epoch prints how many images were hits, from the cache, and misses, made from the start.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ the second layer is drawn afresh every time. Copy this file, and put your own mo
     python imagenet_randaugment.py --data imagenet --reuse-factor 1              standard training
     python imagenet_randaugment.py --data photos --depth 18 --size 128 --batch-size 32 --epochs 5       on a CPU
 
-Each epoch prints how many images were hits, from the cache, and misses, made from the start. They are counted when
-they are made, a few batches before the model sees them.
+Each epoch prints how many images were hits, from the cache, and misses, made from the start.
 """
 
 from __future__ import annotations

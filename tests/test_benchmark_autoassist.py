@@ -213,5 +213,7 @@ def test_the_threshold_is_the_moving_average_of_the_planner():
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["autoassist.py", *arguments])
-    assert script.main() == 2
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2
     assert re.search(message, capsys.readouterr().err)

@@ -179,7 +179,9 @@ def test_data_that_cannot_be_used_is_refused(folder, tmp_path, monkeypatch, caps
         ),
     ]:
         monkeypatch.setattr(sys, "argv", ["stores.py", *map(str, arguments)])
-        assert script.main() == 2
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert ended.value.code == 2
         assert message in capsys.readouterr().err
 
 

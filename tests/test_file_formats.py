@@ -216,9 +216,13 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     planner = Refurbish(48, batch_size=8, reuse_factor=2)
     *_, last = planner.epoch(1)
     index = int(last.indices[last.miss][-1])
-    with Loader(source, WINDOW, planner, MemoryStore(), num_threads=1, replicas=1, look_ahead=1) as loader:
+    store = MemoryStore()
+    with Loader(source, WINDOW, planner, store, num_threads=1) as loader:
         assert len(list(loader)) == 6
-        write_bad(Path(source.name(index)), kind)
+        state = loader.state_dict()
+    write_bad(Path(source.name(index)), kind)
+    with Loader(source, WINDOW, planner, store, num_threads=1) as loader:
+        loader.load_state_dict(state)
         with pytest.raises(SampleError) as caught:
             list(loader)
         assert loader.stats().hits > 0

@@ -30,7 +30,8 @@ from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position, numbered, planned
 from dalirefurb.source import Source
 from dalirefurb.stats import Tally
-from dalirefurb.store import Store
+from dalirefurb.store import DeviceStore, Store
+from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.upstream import Upstream, Watch
 
 _READING_THREADS = 4
@@ -90,9 +91,13 @@ def assemble(
         _open(store, source, recipe, planner, reader, fingerprint)
     exchange = Exchange(reader, store)
     tally = Tally()
+    buffer: BatchBuffer | None = None
+    if isinstance(store, DeviceStore) and store.device == final_device:
+        buffer = BatchBuffer(store, max_rows=max_rows, max_runs=pace.look_ahead)
+    entering: Device = "cpu" if buffer is None else final_device
 
     def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
-        graph = Graph(recipe, part, partial_device, final_device)
+        graph = Graph(recipe, part, partial_device, final_device, entering)
         return Replicas(
             graph,
             count,
@@ -125,6 +130,7 @@ def assemble(
         exchange=exchange,
         feeder=feeder,
         replicas=replicas_of("final") if apart else None,
+        buffer=buffer,
         in_flight=pace.look_ahead,
         pin_memory=pin_memory,
         tally=tally,

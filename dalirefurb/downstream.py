@@ -25,6 +25,8 @@ from dalirefurb.handover import Handover, Stopped
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
 from dalirefurb.stats import Tally
+from dalirefurb.store.batch_buffer import BatchBuffer
+from dalirefurb.store.device import DeviceLease
 from dalirefurb.upstream import failed_in_graph, names
 
 
@@ -55,6 +57,7 @@ class Downstream:
         exchange: Settles the store.
         feeder: Lays out the graph's inputs.
         replicas: Of the final graph; None where images are ready already.
+        buffer: Where runs are laid out for the graph, if the store's samples are to stay on their device.
         in_flight: Runs that are begun, finished ones included, before the training loop takes them.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counts.
@@ -67,6 +70,7 @@ class Downstream:
         exchange: Exchange,
         feeder: Feeder,
         replicas: Replicas | None,
+        buffer: BatchBuffer | None,
         in_flight: int,
         pin_memory: bool,
         tally: Tally,
@@ -75,6 +79,7 @@ class Downstream:
         self._exchange = exchange
         self._feeder = feeder
         self._replicas = replicas
+        self._buffer = buffer
         self._in_flight = in_flight
         self._pin_memory = pin_memory
         self._tally = tally
@@ -118,7 +123,15 @@ class Downstream:
         if self._replicas is None:
             return
         began = time.perf_counter()
-        self._replicas.submit(self._feeder.final(ticket.plan, ticket.partial_images()))
+        plan = ticket.plan
+        if self._buffer is None:
+            self._replicas.submit(self._feeder.final(plan, ticket.partial_images()))
+        else:
+            assert isinstance(ticket.lease, DeviceLease)
+            leased = np.array(ticket.leased, np.int64)
+            with self._buffer.on_stream():
+                images = self._buffer.fill(len(plan.indices), ticket.lease, leased, ticket.computed_images())
+                self._replicas.submit(self._feeder.final(plan, images))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:

@@ -73,13 +73,18 @@ class Ticket:
 
     def partial_images(self) -> list[Image]:
         """Return the partial image of each row; the runs before it have computed theirs."""
-        images: dict[int, Image] = dict(zip(self.rows.tolist(), self.computed.images, strict=True))
+        images = self.computed_images()
         if self.lease is not None:
             found = zip(self.leased, self.lease.samples, strict=True)
             images |= {row: image for row, image in found if image is not None}
+        return [images[row] for row in range(len(self.plan.indices))]
+
+    def computed_images(self) -> dict[int, Image]:
+        """Return the partial images of the rows that the store did not lend; asked once, as above."""
+        images = dict(zip(self.rows.tolist(), self.computed.images, strict=True))
         images |= {row: computed.images[place] for row, computed, place in self.borrowed}
         self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
-        return [images[row] for row in range(len(self.plan.indices))]
+        return images
 
     def release(self) -> None:
         """Give back what the store lent."""

@@ -286,13 +286,41 @@ def test_tensors_are_the_same_with_and_without_a_device_store(
         assert all(torch.equal(one, other) for one, other in zip(expected, served, strict=True))
 
 
+def test_what_a_loader_borrows_never_leaves_the_device(
+    arrays: Arrays, recipe: Recipe, make: Callable[[], DeviceStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(lease: DeviceLease) -> None:
+        raise AssertionError("a sample was asked for on the host")
+
+    monkeypatch.setattr(DeviceLease, "samples", property(look, lambda lease, samples: None))
+    with Loader(arrays, recipe, refurbish(), make(), replicas=1) as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+        assert loader.stats().hits > 0
+
+
+def test_runs_that_are_laid_out_one_after_another_do_not_touch_each_other(store: DeviceStore) -> None:
+    store.close()
+    store.open((SIZE, SIZE, 3), slots=1, fingerprint={})
+    buffer = BatchBuffer(store, max_rows=2, max_runs=3)
+    images = [np.full((SIZE, SIZE, 3), value, np.uint8) for value in range(3)]
+    none = np.empty(0, np.int64)
+    runs = []
+    for entering in images:
+        with store.get(none, none) as lease:
+            runs.append(buffer.fill(1, lease, none, {0: entering}))
+    for run, entered in zip(runs, images, strict=True):
+        np.testing.assert_array_equal(run[0], entered)
+
+
 def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
     arrays: Arrays, recipe: Recipe, store: DeviceStore
 ) -> None:
     """Hits are gathered, the rest is scattered between them; the next run must leave nothing of the one before."""
     store.close()
     store.open((SIZE, SIZE, 3), slots=NUM_SAMPLES, fingerprint={})
-    buffer = BatchBuffer(store, max_rows=BATCH_SIZE)
+    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_runs=1)
     feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
     graph = Graph(recipe, "final")
     serialized = graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1)

@@ -352,7 +352,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
     with DeviceStore() as store:
         store.open((SIZE, SIZE, 3), slots=6, fingerprint={})
         store.put(plan.indices[:4], plan.version[:4], images[:4])
-        buffer = BatchBuffer(store, max_rows=6)
+        buffer = BatchBuffer(store, max_rows=6, max_runs=1)
         for entering in PLACEMENTS[0]:
             graph = Graph(recipe, "final", "cpu", "gpu", entering)
             pipeline = Pipeline.deserialize(

@@ -102,7 +102,7 @@ MAY_IMPORT = {
     "pace": {"autoassist", "errors", "plan"},
     "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
     "upstream": RUNS | {"augment.stage", "reader", "source"},
-    "downstream": RUNS | {"upstream", "torch"},
+    "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
     "state": {"errors", "runs"},
     "assembly": RUNS

@@ -131,8 +131,13 @@ def views(images: Any) -> list[NDArray[np.uint8]]:
     return [np.asarray(image) for image in images]
 
 
-def _tensors(feed: Feed, declared: Input) -> TensorListCPU | list[TensorCPU]:
-    """Wrap arrays without copying; `feed_input` would look at each much longer than at DALI's own type."""
+def _tensors(feed: Feed, declared: Input) -> Any:
+    """Wrap arrays without copying; `feed_input` would look at each much longer than at DALI's own type.
+
+    An array on a device is left as it is: then `feed_input` finds out on which stream it was written.
+    """
+    if hasattr(feed, "__cuda_array_interface__"):
+        return feed
     if isinstance(feed, np.ndarray):
         return TensorListCPU(feed, declared.layout)
     return [TensorCPU(sample, declared.layout) for sample in feed]

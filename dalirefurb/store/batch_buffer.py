@@ -1,4 +1,4 @@
-"""How does a run get to a final graph on the GPU, and its hits without leaving it? Laid out in one buffer there."""
+"""How does a run get to a final graph on the GPU, and its hits without leaving it? Laid out in a buffer there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from dalirefurb.store.gather import scatter
 class BatchBuffer:
     """The partial images of one run after another, in plan order, where the store is.
 
-    One buffer is enough for all runs on their way: it is written and fed on one stream, and the graph copies what it is
-    fed there.
-
     Args:
         store: Open.
         max_rows: Rows of the longest run.
+        max_runs: Runs that are laid out before the first of them is collected, at most.
     """
 
-    def __init__(self, store: DeviceStore, *, max_rows: int) -> None:
+    def __init__(self, store: DeviceStore, *, max_rows: int, max_runs: int) -> None:
         self._memory = store.memory
-        self._rows = store.memory.empty((max_rows, *store.slot_shape))
+        self._runs = store.memory.empty((max_runs, max_rows, *store.slot_shape))
+        self._turn = 0
 
     def fill(self, num_rows: int, lease: DeviceLease, leased: NDArray[np.int64], others: Mapping[int, Image]) -> Array:
         """Lay a run out.
@@ -39,9 +38,10 @@ class BatchBuffer:
             others: Host images of the rows that the lease does not have.
 
         Returns:
-            (num_rows, H, W, C) uint8, until the next run is laid out: to be fed inside `on_stream`.
+            (num_rows, H, W, C) uint8, until `max_runs` more runs are laid out: to be fed inside `on_stream`.
         """
-        out = self._rows[:num_rows]
+        out = self._runs[self._turn, :num_rows]
+        self._turn = (self._turn + 1) % len(self._runs)
         with self.on_stream():
             # First what leaves all other rows undefined.
             lease.gather(out, leased)

@@ -38,6 +38,7 @@ class DeviceStore(Store):
     ) -> None:
         self._max_bytes = max_bytes
         self._pinned_host = pinned_host
+        self.device = device
         self.memory = device_memory(device)
         self._lock = Lock()
         self._contents: _Contents | None = None

@@ -68,6 +68,7 @@ MAY_IMPORT = {
     "store.ledger": FILES,
     "store.opening": FILES | {"store"},
     "store.records": FILES | {"store", "xxhash"},
+    "store.read_ahead": {"store.available", "numpy"},
     "store.slot_file": FILES | {"store", "xxhash"},
     "store.tiered": FILES | {"placement", "store"},
     "store.tiers": FILES | {"placement", "store"},

@@ -7,6 +7,7 @@ end the process. The price is a copy into a buffer.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import warnings
 import weakref
@@ -22,6 +23,7 @@ from dalirefurb.store import file_lock
 from dalirefurb.store.contract import Image
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.opening import Opening, differences
+from dalirefurb.store.read_ahead import ReadAhead
 from dalirefurb.store.records import RECORD, Records, Table, believable, read_table, sizes
 
 _CACHE_LINE = 64
@@ -75,8 +77,9 @@ class SlotFile:
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
         self.close = weakref.finalize(self, os.close, self._fd)
-        # A sample is asked for whole, and its neighbour is none that comes next.
+        # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+        self._read_ahead = ReadAhead(self._fd, SAMPLES_START, self.layout.samples_bytes, opening.slots)
         try:
             self.table = self._prepare(opening)
         except BaseException as error:
@@ -144,25 +147,19 @@ class SlotFile:
             OSError: The device fails, or the file ends early.
         """
         nbytes = sizes(records)
-        places = np.concatenate([[0], np.cumsum(-(-nbytes // _CACHE_LINE) * _CACHE_LINE)])
-        buffer = self.buffers.take(int(places[-1]))
+        steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
+        buffer = self.buffers.take(int(steps.sum()))
         target = buffer.data
-        shown = buffer.view()
-        shown.flags.writeable = False
-        images: list[Image | None] = []
-        for place, size, start, shape, checksum in zip(
-            places[:-1].tolist(),
-            nbytes.tolist(),
-            (records["start"] + SAMPLES_START).tolist(),
-            records["shape"].tolist(),
-            records["pixels"].tolist(),
-            strict=True,
-        ):
-            end = place + size
-            if os.preadv(self._fd, [target[place:end]], start) != size:
+        images = _images(buffer, steps, records["shape"])
+        starts, checksums = (records["start"] + SAMPLES_START).tolist(), records["pixels"].tolist()
+        place = 0
+        for row, (step, size) in enumerate(zip(steps.tolist(), nbytes.tolist(), strict=True)):
+            pixels = target[place : place + size]
+            if os.preadv(self._fd, (pixels,), starts[row]) != size:
                 raise OSError(errno.EIO, "it ends early")
-            intact = xxh3_64_intdigest(target[place:end]) == checksum
-            images.append(shown[place:end].reshape(shape) if intact else None)
+            if xxh3_64_intdigest(pixels) != checksums[row]:
+                images[row] = None
+            place += step
         return images, buffer
 
     def write(self, start: int, sample: Image) -> int:
@@ -180,8 +177,7 @@ class SlotFile:
 
     def prefetch(self, records: Records) -> None:
         """Have the kernel begin to read n samples."""
-        for start, size in zip(records["start"].tolist(), sizes(records).tolist(), strict=True):
-            os.posix_fadvise(self._fd, SAMPLES_START + start, size, os.POSIX_FADV_WILLNEED)
+        self._read_ahead.ask(records["start"], sizes(records))
 
     def loss(self) -> str | None:
         """Say what somebody has done to the file that makes it useless; a removed one gives up its room."""
@@ -190,6 +186,21 @@ class SlotFile:
             os.ftruncate(self._fd, 0)
             return "was removed"
         return "was cut short" if state.st_size < self.layout.nbytes else None
+
+
+def _images(buffer: NDArray[np.uint8], steps: NDArray[np.int64], shapes: NDArray[np.int32]) -> list[Image | None]:
+    """View n images in a buffer, read-only, each so many bytes behind the one before; alike ones all at once."""
+    shown = buffer.view()
+    shown.flags.writeable = False
+    if len(shapes) and (shapes == shapes[0]).all():
+        height, width, channels = shapes[0].tolist()
+        strides = (int(steps[0]), width * channels, channels, 1)
+        return list(np.ndarray((len(shapes), height, width, channels), np.uint8, shown.data, strides=strides))
+    places = (np.cumsum(steps) - steps).tolist()
+    return [
+        shown[place : place + math.prod(shape)].reshape(shape)
+        for place, shape in zip(places, shapes.tolist(), strict=True)
+    ]
 
 
 def _usable(records: Records, seed: int, samples_bytes: int) -> NDArray[np.bool_]:

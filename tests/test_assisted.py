@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import AutoAssist, ImageFolder, Loader, MemoryStore, Refurbish, Standard, rand_augment, simple
 from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.features import FeatureTable
 from dalirefurb.plan import Planner
 from dalirefurb.recipe import Recipe
 from tests.pictures import write_folder
@@ -154,6 +155,19 @@ def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
             if not warm:
                 cold.clear()
             assert_same(expected[served : served + 5], list(islice(batches_of(resumed), len(expected[served:][:5]))))
+
+
+def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> None:
+    everything = np.arange(NUM_SAMPLES)
+    with Loader(source, rand_augment(SIZE), assist(REFURBISH), MemoryStore(), num_threads=1) as loader:
+        for _ in islice(batches_of(loader), 2 * len(REFURBISH)):
+            pass
+        assert loader._assistant is not None
+        seen = loader._assistant._features
+        assert not len(seen.missing(everything))
+        anew = FeatureTable(NUM_SAMPLES, resolution=seen.resolution)
+        anew.fill(everything, loader._assistant._compute(everything))
+    np.testing.assert_array_equal(anew.rows(everything), seen.rows(everything))
 
 
 def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolder, plain: dict[str, Batches]) -> None:

@@ -222,8 +222,14 @@ def test_losses_are_for_autoassist_only(source: ImageFolder) -> None:
 def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(source: ImageFolder) -> None:
     with pytest.raises(ConfigurationError, match=r"got lag=9 and 13 batches: pass AutoAssist\(\.\.\., lag=14\)"):
         Loader(source, simple(SIZE), assist(STANDARD), look_ahead=4, replicas=2)
-    with pytest.raises(ConfigurationError, match=r"got lag=2 and 7 batches.*lag=8 is the least"):
-        Loader(source, simple(SIZE), assist(STANDARD, lag=2), replicas=1)
+    for lag in (2, 7):
+        with pytest.raises(ConfigurationError, match=rf"got lag={lag} and 7 batches.*lag=8 is the least"):
+            Loader(source, simple(SIZE), assist(STANDARD, lag=lag), replicas=1)
+
+
+def test_the_least_lag_serves_without_waiting_for_losses_that_cannot_come(source: ImageFolder) -> None:
+    with Loader(source, simple(SIZE), assist(STANDARD, lag=8), replicas=1) as loader:
+        assert len(list(islice(batches_of(loader), BATCHES))) == BATCHES
 
 
 def test_only_the_next_epoch_can_be_set(source: ImageFolder) -> None:

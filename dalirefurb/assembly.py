@@ -44,12 +44,33 @@ class Assembly:
     Attributes:
         engine: Carries out the plans.
         assistant: Makes the plans, if they depend on losses.
-        fingerprint: Everything that decides the batches, as JSON values.
     """
 
     engine: Engine
     assistant: Assistant | None
-    fingerprint: dict[str, Any]
+
+
+def configuration(
+    source: Source, recipe: Recipe, planner: Planner, *, partial_device: Device, final_device: Device
+) -> dict[str, Any]:
+    """Check what can be checked before anything is built; for the arguments see `Loader`.
+
+    Returns:
+        Everything that decides the batches, as JSON values, the same on all ranks.
+
+    Raises:
+        ConfigurationError: If the parts do not fit together.
+    """
+    _check_fit(source, recipe, planner)
+    if Graph(recipe, "final", partial_device, final_device).needs_gpu:
+        _check_gpu()
+    return {
+        "source": source.fingerprint(),
+        "recipe": recipe.fingerprint(),
+        "planner": planner.fingerprint(),
+        "partial_device": partial_device,
+        "versions": versions(),
+    }
 
 
 def assemble(
@@ -58,26 +79,19 @@ def assemble(
     planner: Planner,
     store: Store | None,
     *,
+    fingerprint: dict[str, Any],
     partial_device: Device,
     final_device: Device,
     pace: Pace,
     pin_memory: bool,
     max_pixels: int | None,
 ) -> Assembly:
-    """Put a loader's parts together; for the arguments see `Loader`.
+    """Put together what carries out a planner's batches, or a rank's part of them; see `Loader` and `configuration`.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the store's slots exceed the memory at hand.
     """
-    _check_fit(source, recipe, planner)
-    fingerprint = {
-        "source": source.fingerprint(),
-        "recipe": recipe.fingerprint(),
-        "planner": planner.fingerprint(),
-        "partial_device": partial_device,
-        "versions": versions(),
-    }
     if planner.peak_slots == 0:
         store = None
     # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
@@ -103,7 +117,7 @@ def assemble(
             count,
             max_batch_size=max_rows,
             num_threads=pace.threads_each,
-            device_id=_device_id() if graph.needs_gpu else None,
+            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
         )
 
     assistant: Assistant | None = None
@@ -145,7 +159,7 @@ def assemble(
         pace=pace,
         tally=tally,
     )
-    return Assembly(engine, assistant, fingerprint)
+    return Assembly(engine, assistant)
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
@@ -205,9 +219,8 @@ def _watch(features: FeatureTable) -> Watch:
     return watch
 
 
-def _device_id() -> int:
+def _check_gpu() -> None:
     if not torch.cuda.is_available():
         raise ConfigurationError(
             "a part is placed on 'gpu', but torch finds no CUDA device; use partial_device='cpu', final_device='cpu'"
         )
-    return torch.cuda.current_device()

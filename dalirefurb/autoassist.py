@@ -18,6 +18,8 @@ How it is intended to behave (if the code differs, that is a bug):
 * Candidates come in the order of another planner's epochs, rather than drawn independently as published; so a batch
   that spans two epochs may have a sample twice, as published.
 * A batch that has considered `num_samples` candidates accepts all further ones, so that it fills however easy they are.
+* With several ranks each has an Assistant, which chooses from the candidates of the rank's shards and learns from their
+  losses alone. So what is served depends on the number of ranks, and a run goes on with the same number only.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,8 +60,7 @@ class AutoAssist(Wrapping):
     '89% right, 56% saved, 60% hard'
 
     Attributes:
-        planner: Gives the candidates: `Standard` or `Refurbish` with one shard, or another that serves no sample twice
-            an epoch.
+        planner: Gives the candidates: `Standard` or `Refurbish`, or another that serves no sample twice an epoch.
         lag: Batches between a loss and the first plan that it acts on, at least 1, and at least the batches that a
             loader plans ahead.
         learning_rate: Of the Assistant, above 0. At most 4 is stable whatever the images.
@@ -67,6 +69,8 @@ class AutoAssist(Wrapping):
         accuracy_momentum: Of the moving average of the Assistant's accuracy, per batch, in [0, 1).
         resolution: Pixels a side by which the Assistant judges.
     """
+
+    takes_shards: ClassVar[bool] = True
 
     lag: int = field(kw_only=True)
     learning_rate: float = field(default=2.0, kw_only=True)
@@ -90,13 +94,13 @@ class AutoAssist(Wrapping):
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
-        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
 
-        It holds for an `Assistant`'s plans, too. Of what the inner planner stores after one of its batches some is
-        missing; of its next batch, all rows but one may be stored before it frees a slot.
+        Their sum holds for an `Assistant`'s plans, too. Of what the inner planner stores after one of its batches some
+        is missing; of its next batch, all rows may be stored before it frees a slot.
         """
-        slots = self.planner.peak_slots
-        return (min(slots + self.batch_size - 1, self.num_samples) if slots else 0,)
+        rows = self.batch_size // self.shards if self.planner.peak_slots else 0
+        return tuple(min(slots + rows, self.num_samples) for slots in self.planner.shard_slots)
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch of an Assistant that accepts every candidate; see `Planner.epoch`."""

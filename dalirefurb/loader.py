@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.assembly import assemble
+from dalirefurb.assembler import Assembler
+from dalirefurb.assembly import Assembly, assemble, configuration
 from dalirefurb.assistant import Assistant, AssistantReport
 from dalirefurb.augment.geometry import Device
+from dalirefurb.autoassist import AutoAssist
+from dalirefurb.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.pace import set_pace
+from dalirefurb.pace import Pace, set_pace
 from dalirefurb.plan import Planner, integer
+from dalirefurb.ranks import chosen
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
 from dalirefurb.source import Source
@@ -35,6 +40,10 @@ class Loader:
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
     One pass of `for images, labels in loader` is one epoch. Leaving it early begins the next epoch at the next pass.
+
+    Where several processes train together, each has a loader made with the same arguments, and is served its rank's
+    rows of every batch; the planner's `shards` say among how many a batch can be divided. All ranks have equally many
+    batches, and their rows together are the batches that one process would be served, whatever their number.
 
     Args:
         source: Where samples and labels come from.
@@ -56,6 +65,10 @@ class Loader:
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
             decompression bomb, is a `SampleError`. None: any size.
+        rank: This process's number among those that train together. By default it and `world_size` are found when they
+            are first needed: in torch.distributed if it is initialised, else in torchrun's environment, else 0 of 1.
+            With `shards` above 1 threads, graphs and store begin then, too, on what is the CUDA device then.
+        world_size: Number of these processes, a divisor of the planner's shards; given with `rank` or not at all.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -78,60 +91,68 @@ class Loader:
         with_indices: bool = False,
         pin_memory: bool = False,
         max_pixels: int | None = 100_000_000,
+        rank: int | None = None,
+        world_size: int | None = None,
     ) -> None:
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
-        pace = set_pace(
-            planner,
+        pace = partial(
+            set_pace,
             num_threads=num_threads,
             replicas=replicas,
             look_ahead=look_ahead,
             batches_per_run=batches_per_run,
         )
+        pace(planner)  # Refuses what no rank could work with.
         self._planner = planner
         self._labels = _labels(source)
-        assembly = assemble(
-            source,
-            recipe,
-            planner,
-            store,
-            partial_device=partial_device,
-            final_device=final_device,
-            pace=pace,
-            pin_memory=pin_memory and final_device == "cpu",
-            max_pixels=None if max_pixels is None else integer("max_pixels", max_pixels, 1, None, "None for any size"),
-        )
-        self._fingerprint = assembly.fingerprint
-        self._assistant = assembly.assistant
-        self._engine = assembly.engine
-        self._batches_ahead = pace.batches_made
+        fingerprint = configuration(source, recipe, planner, partial_device=partial_device, final_device=final_device)
+        if max_pixels is not None:
+            max_pixels = integer("max_pixels", max_pixels, 1, None, "None for any size")
+
+        def assembled(part: Planner, pace: Pace) -> Assembly:
+            return assemble(
+                source,
+                recipe,
+                part,
+                store,
+                fingerprint=fingerprint,
+                partial_device=partial_device,
+                final_device=final_device,
+                pace=pace,
+                pin_memory=pin_memory and final_device == "cpu",
+                max_pixels=max_pixels,
+            )
+
+        self._fingerprint = fingerprint
+        self._assembler = Assembler(planner, chosen=chosen(rank, world_size), set_pace=pace, assemble=assembled)
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
         self._pass: _Pass | None = None
         self._owner_pid = os.getpid()
-        self._finalizer = weakref.finalize(self, self._engine.close)
+        self._finalizer = weakref.finalize(self, self._assembler.close)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
-        """Count the batches of an epoch."""
+        """Count the batches of an epoch, on every rank the same."""
         return len(self._planner)
 
     @property
     def batch_size(self) -> int:
-        """Samples of a full batch."""
-        return self._planner.batch_size
+        """Rows of a full batch on this rank; the planner's `batch_size` is that of all ranks together."""
+        return self._assembler.part.batch_size
 
     @property
     def batches_ahead(self) -> int:
         """Count the batches whose images can be made, partly at least, before they are asked for."""
-        return self._batches_ahead
+        return self._assembler.pace.batches_made
 
     @property
     def num_samples(self) -> int:
-        """Samples of the source."""
+        """Samples of the source, those of all ranks together."""
         return self._planner.num_samples
 
     @property
@@ -147,6 +168,7 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
+        self._assembler.get()
         if self._pass is not None and self._pass.begun:
             self._next = Position(self._next.epoch + 1, 0)
         self._pass = _Pass(self, self._next.epoch)
@@ -161,7 +183,7 @@ class Loader:
         if epoch < 0:
             raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
         upcoming = self._next.epoch + (self._pass is not None and self._pass.begun)
-        if self._assistant is not None:
+        if isinstance(self._planner, AutoAssist):
             if epoch != upcoming:
                 raise ConfigurationError(
                     f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
@@ -174,22 +196,24 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
 
-        With AutoAssist it holds the Assistant, too: 11 bytes for each row of the last `lag` batches.
+        It is the same on all ranks, and can be loaded by any number of them. Only with AutoAssist each rank has its
+        own, for the same rank of as many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
 
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
         self._check_observed("the state is taken")
         assistant = None if self._assistant is None else self._assistant.state()
-        return saved(self._next, self._fingerprint, assistant)
+        return saved(self._next, self._own_fingerprint(), assistant)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
 
         Raises:
-            StateMismatchError: If source, recipe, planner, device or versions differ; `.keys` says which.
+            StateMismatchError: If source, recipe, planner, device or versions differ, or with AutoAssist the rank;
+                `.keys` says which.
         """
-        self._next = restored(state, self._fingerprint)
+        self._next = restored(state, self._own_fingerprint())
         self._pass = None
         if self._assistant is not None:
             self._engine.stop()
@@ -232,8 +256,9 @@ class Loader:
         return self._assistant
 
     def stats(self) -> Stats:
-        """Return what was done so far; subtract an earlier snapshot to get the difference."""
-        return self._engine.stats()
+        """Return what was done so far on this rank; subtract an earlier snapshot to get the difference."""
+        begun = self._assembler.begun
+        return Stats() if begun is None else begun.engine.stats()
 
     def dali_iterator(self) -> RefurbIterator:
         """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`."""
@@ -250,6 +275,19 @@ class Loader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _own_fingerprint(self) -> dict[str, Any]:
+        """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
+        rank = self._assembler.rank._asdict() if isinstance(self._planner, AutoAssist) else {}
+        return {**self._fingerprint, **rank}
+
+    @property
+    def _engine(self) -> Engine:
+        return self._assembler.get().engine
+
+    @property
+    def _assistant(self) -> Assistant | None:
+        return self._assembler.get().assistant if isinstance(self._planner, AutoAssist) else None
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from dalirefurb.autoassist import AutoAssist
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.launcher import local_processes
 from dalirefurb.plan import Planner, integer
 
 READY = 2
@@ -77,7 +78,8 @@ def set_pace(
     Raises:
         ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
     """
-    num_threads = _positive("num_threads", num_threads, default=len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    num_threads = _positive("num_threads", num_threads, default=max(1, cores // local_processes()))
     replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
     pace = Pace(
         replicas=replicas,

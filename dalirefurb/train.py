@@ -20,6 +20,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.network import SmallResNet
 from dalirefurb.plan import Planner
+from dalirefurb.ranks import present
 from dalirefurb.recipe import Recipe
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
@@ -90,7 +91,8 @@ class Trainer:
         progress: Show a bar on stderr, if that is a terminal.
 
     Raises:
-        ConfigurationError: If `epochs` or `learning_rate` is not positive, or the parts do not fit together.
+        ConfigurationError: If `epochs` or `learning_rate` is not positive, the parts do not fit together, or there are
+            several processes.
         OutOfMemoryError: If the partial images exceed the memory at hand.
     """
 
@@ -106,6 +108,12 @@ class Trainer:
         batches_per_run: int | None = None,
         progress: bool = False,
     ) -> None:
+        rank = present()
+        if rank.world_size > 1:
+            raise ConfigurationError(
+                f"this trains in one process, but it is rank {rank.rank} of {rank.world_size}: start it without "
+                f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+            )
         if epochs < 1:
             raise ConfigurationError(f"epochs must be at least 1, got {epochs}; 5 is a start")
         if not 0 < learning_rate < float("inf"):

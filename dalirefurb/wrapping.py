@@ -1,21 +1,24 @@
-"""What do planners have in common that decide over the plans of another planner? Its arguments, but for shards."""
+"""What do planners have in common that decide over the plans of another planner? Its arguments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.plan import Planner
+from dalirefurb.plan import Indices, Planner
 
 
 @dataclass(frozen=True)
 class Wrapping(Planner):
-    """Takes the arguments of every planner from an inner one, which has one shard and wraps none itself.
+    """Takes the arguments of every planner from an inner one, which wraps none itself.
 
     Attributes:
         planner: The inner planner.
+        takes_shards: Whether it may have several shards.
     """
+
+    takes_shards: ClassVar[bool] = False
 
     num_samples: int = field(init=False, repr=False)
     batch_size: int = field(init=False, repr=False)
@@ -33,10 +36,18 @@ class Wrapping(Planner):
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
-        if self.shards != 1:
+        if self.shards != 1 and not self.takes_shards:
             raise ConfigurationError(
                 f"shards must be 1 in the inner planner, got shards={self.shards}: pass one with shards=1"
             )
+
+    def owned(self, shard: int) -> Indices:
+        """Return the samples of one of the inner planner's shards; see `Planner.owned`."""
+        return self.planner.owned(shard)
+
+    def owners(self, indices: Indices) -> Indices:
+        """Return which of the inner planner's shards owns each sample; see `Planner.owners`."""
+        return self.planner.owners(indices)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""

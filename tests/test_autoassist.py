@@ -13,6 +13,7 @@ from dalirefurb.autoassist import AutoAssist
 from dalirefurb.echo import BatchEcho, Echo
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.features import FeatureTable
+from dalirefurb.part import part_of
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.rng import uniforms
 from dalirefurb.smartcache import SmartCache
@@ -574,10 +575,22 @@ def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arg
     assert str(refusal.value) == message
 
 
-def test_shards_are_refused():
-    with pytest.raises(ConfigurationError) as refusal:
-        AutoAssist(Standard(8, batch_size=4, shards=2), lag=1)
-    assert str(refusal.value) == ("shards must be 1 in the inner planner, got shards=2: pass one with shards=1")
+@pytest.mark.parametrize("reuse_factor", [1, 3])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_an_assistant_on_each_rank_fills_its_rows_from_its_own_shards(world_size, reuse_factor):
+    inner = Refurbish(103, batch_size=12, reuse_factor=reuse_factor, shards=4, seed=3)
+    planner = AutoAssist(inner, lag=2, accuracy_momentum=0.5)
+    for rank in range(world_size):
+        part = part_of(planner, rank=rank, world_size=world_size)
+        share = 4 // world_size
+        assistant, replay = new_assistant(part), Replay()
+        mine = set(np.concatenate([inner.owned(shard) for shard in range(rank * share, (rank + 1) * share)]).tolist())
+        for plan in serve(assistant, 4 * len(planner)):
+            assert len(plan.indices) == 12 // world_size
+            assert set(plan.indices.tolist()) <= mine
+            replay.carry_out(plan)
+        assert replay.peak <= part.peak_slots
+        assert assistant.report().saved > 0
 
 
 @pytest.mark.parametrize(("num_samples", "resolution"), [(7, 8), (8, 4)])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dalirefurb.launcher import local_processes
+
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Estimate the bytes that can be allocated without swapping; None where Linux's accounts are missing.
 
-    Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up.
+    Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up. Processes that
+    torchrun started on this machine share all of it equally.
 
     Args:
         root: The folder that holds `proc` and `sys`.
     """
     amounts = [*_machine(root), *_groups(root)]
-    return max(0, min(amounts)) if amounts else None
+    return max(0, min(amounts)) // local_processes() if amounts else None
 
 
 def _machine(root: Path) -> list[int]:

@@ -75,7 +75,7 @@ def lock(fd: int, path: Path, *, shared: bool = False) -> None:
         if time.monotonic() > end:
             raise StoreError(
                 f"a store has one user at a time, but {path} is in use by {_signer(fd)}: "
-                "close it there, wait for it to end, or use another path"
+                "close it there, wait for it to end, or use another path (each rank of a run needs its own)"
             )
         time.sleep(0.01)
 

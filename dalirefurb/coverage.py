@@ -76,7 +76,8 @@ def propose_coverage(
             bytes are those that a store sets aside for such images.
         planner: As for `Loader`; its own coverage does not matter.
         budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
-            the space on that disk that is free, or taken by that file.
+            the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
+            several machines, name the bytes of all of them together.
         path: Of a `DiskStore`. By default the budget is for memory.
 
     Raises:

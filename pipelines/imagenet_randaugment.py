@@ -6,6 +6,7 @@ the second layer is drawn afresh every time. Copy this file, and put your own mo
     python imagenet_randaugment.py --data imagenet --coverage 0.25               cache a quarter of the images
     python imagenet_randaugment.py --data imagenet --reuse-factor 1              standard training
     python imagenet_randaugment.py --data photos --depth 18 --size 128 --batch-size 32 --epochs 5       on a CPU
+    torchrun --nproc-per-node 8 imagenet_randaugment.py --data imagenet          on 8 GPUs, with an eighth of each batch
 
 Each epoch prints how many images were hits, from the cache, and misses, made from the start.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -22,11 +24,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dalirefurb import DalirefurbError, FileList, ImageFolder, Loader, MemoryStore, Refurbish, evaluate, rand_augment
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 NUMBERS = {
     "--reuse-factor": (3, "epochs in which a cached image is used; 1 caches nothing: standard training"),
@@ -35,7 +39,8 @@ NUMBERS = {
     "--size": (224, "side of the images in pixels"),
     "--depth": (50, f"layers of the ResNet: {', '.join(map(str, BLOCKS))}"),
     "--epochs": (90, "how often each image is served"),
-    "--batch-size": (256, "images learned from at a time"),
+    "--batch-size": (256, "images learned from at a time, by all processes together"),
+    "--shards": (WORLD_SIZE, "parts of a batch; every number of processes that trains, also on resuming, divides it"),
     "--learning-rate": (0.1, "the highest, for 256 images; it rises for a tenth of the batches, then falls to 0"),
     "--weight-decay": (1e-4, "pull of the weights towards 0"),
     "--label-smoothing": (0.1, "share of a target that all classes divide"),
@@ -61,6 +66,24 @@ def read(folder: Path, share: float) -> tuple[ImageFolder | FileList, ImageFolde
     parts = [np.flatnonzero(part) for part in (~chosen, chosen)]
     remaining, held_out = (FileList(map(images.name, part.tolist()), images.labels[part]) for part in parts)
     return remaining, held_out
+
+
+def own_share(images: ImageFolder | FileList) -> ImageFolder | FileList:
+    """Return what this process evaluates on: every image is some process's, none is two's."""
+    if WORLD_SIZE == 1:
+        return images
+    if len(images) < WORLD_SIZE:
+        raise ValueError(f"each of {WORLD_SIZE} processes needs an image to evaluate on, but there are {len(images)}")
+    mine = np.arange(RANK, len(images), WORLD_SIZE)
+    return FileList(map(images.name, mine.tolist()), images.labels[mine])
+
+
+def summed(*numbers: float) -> list[float]:
+    """Add up each number over all processes."""
+    sums = torch.tensor(numbers, dtype=torch.float64, device=DEVICE)
+    if WORLD_SIZE > 1:
+        distributed.all_reduce(sums)
+    return sums.tolist()
 
 
 class Block(nn.Module):
@@ -140,7 +163,7 @@ def accuracy(model: nn.Module, loader: Loader) -> float:
 
 
 def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model: nn.Module, num_classes: int) -> None:
-    """Train, from the start or from a checkpoint; print a line for each epoch."""
+    """Train, from the start or from a checkpoint; print a line for each epoch. The first process saves and prints."""
     decay = options.weight_decay
     highest = options.learning_rate * options.batch_size / 256
     optimizer = torch.optim.SGD(model.parameters(), highest, momentum=0.9, nesterov=True, weight_decay=decay)
@@ -152,14 +175,16 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
         state = torch.load(options.checkpoint, map_location=DEVICE, weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(state[name])
-        step, loss_sum = state["step"], state["loss_sum"]
+        step, loss_sum = state["step"], state["loss_sum"] / WORLD_SIZE
+    trained = DistributedDataParallel(model) if WORLD_SIZE > 1 else model
 
     def save() -> None:
         """Replace the checkpoint, whole or not at all."""
-        if options.checkpoint:
+        (total,) = summed(loss_sum.item())
+        if options.checkpoint and RANK == 0:
             state = {name: part.state_dict() for name, part in parts.items()}
             new = options.checkpoint.with_suffix(".new")
-            torch.save({**state, "step": step, "loss_sum": loss_sum}, new)
+            torch.save({**state, "step": step, "loss_sum": torch.tensor(total)}, new)
             new.replace(options.checkpoint)
 
     for epoch in range(loader.epoch, options.epochs):
@@ -170,7 +195,7 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
             targets = nn.functional.one_hot(labels, num_classes).float()
             images, targets = mix(images, targets, mixup=options.mixup, cutmix=options.cutmix, rng=rng)
             with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
-                loss = nn.functional.cross_entropy(model(images), targets, label_smoothing=options.label_smoothing)
+                loss = nn.functional.cross_entropy(trained(images), targets, label_smoothing=options.label_smoothing)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -179,12 +204,18 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
             loss_sum += loss.detach() * len(images)
             if options.save_every and step % options.save_every == 0 and loader.epoch == epoch:
                 save()
-        mean_loss = loss_sum.item() / loader.num_samples  # Waits for the GPU.
-        images_per_s = rows / (time.perf_counter() - began)
-        done = loader.stats() - before
-        print(f"epoch {epoch}  loss {mean_loss:.4f}  {images_per_s:,.0f} images/s", end="  ")
-        right = accuracy(model, val_loader)
-        print(f"hits {done.hits:,}  misses {done.misses:,}  validation accuracy {right:.2%}", flush=True)
+        served = min(loader.num_samples, len(loader) * options.batch_size)
+        mean_loss = summed(loss_sum.item())[0] / served  # Waits for the GPU.
+        seconds, done = time.perf_counter() - began, loader.stats() - before
+        if WORLD_SIZE > 1:
+            for averages in model.buffers():
+                distributed.broadcast(averages, 0)  # So that all evaluate the model that is saved.
+        count = val_loader.num_samples
+        right = accuracy(model, val_loader) * count
+        images_per_s, hits, misses, right, total = summed(rows / seconds, done.hits, done.misses, right, count)
+        if RANK == 0:
+            print(f"epoch {epoch}  loss {mean_loss:.4f}  {images_per_s:,.0f} images/s", end="  ")
+            print(f"hits {hits:,.0f}  misses {misses:,.0f}  validation accuracy {right / total:.2%}", flush=True)
         loss_sum.zero_()
         save()
 
@@ -200,14 +231,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data, val_data = read(options.data, options.val_share)
         recipe = rand_augment(options.size, order=options.order, split=options.split, channels_last=True)
         size, reuse, share = options.batch_size, options.reuse_factor, options.coverage
-        planner = Refurbish(len(data), batch_size=size, reuse_factor=reuse, coverage=share, seed=options.seed)
+        numbers: dict[str, Any] = {"coverage": share, "seed": options.seed, "shards": options.shards}
+        planner = Refurbish(len(data), batch_size=size, reuse_factor=reuse, **numbers)
+        own_val_data = own_share(val_data)
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     # Nothing is random in what is evaluated on, so each image is kept as it is, and decoded about once.
-    val_recipe, count = evaluate(options.size, channels_last=True), len(val_data)
+    val_recipe, count = evaluate(options.size, channels_last=True), len(own_val_data)
     val_planner = Refurbish(count, batch_size=min(size, count), reuse_factor=count, coverage=share)
     cached, fresh = (" > ".join(stage.name for stage in part) for part in (recipe.partial, recipe.final))
-    print(f"{len(data):,} images to train on, {len(val_data):,} to evaluate on; cached: {cached}; fresh: {fresh}")
+    if RANK == 0:
+        print(f"{len(data):,} images to train on, {len(val_data):,} to evaluate on; cached: {cached}; fresh: {fresh}")
+    if WORLD_SIZE > 1:
+        if DEVICE == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        distributed.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     torch.manual_seed(options.seed)
     num_classes = int(max(data.labels.max(), val_data.labels.max())) + 1
     model = resnet(options.depth, num_classes).to(DEVICE, memory_format=torch.channels_last)
@@ -216,11 +254,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with (
             Loader(data, recipe, planner, MemoryStore(), **placement) as loader,
-            Loader(val_data, val_recipe, val_planner, MemoryStore(), **placement) as val_loader,
+            Loader(
+                own_val_data, val_recipe, val_planner, MemoryStore(), rank=0, world_size=1, **placement
+            ) as val_loader,
         ):
             train(options, loader, val_loader, model, num_classes)
     except DalirefurbError as error:
         sys.exit(f"error: {error}")
+    finally:
+        if WORLD_SIZE > 1:
+            distributed.destroy_process_group()
 
 
 def parser() -> argparse.ArgumentParser:

@@ -72,7 +72,7 @@ MAY_IMPORT = {
     "store.records": FILES | {"store", "xxhash"},
     "store.read_ahead": {"store.available", "numpy"},
     "store.slot_file": FILES | {"store", "xxhash"},
-    "store.tiered": FILES | {"placement", "store"},
+    "store.tiered": FILES | {"launcher", "placement", "store"},
     "store.tiers": FILES | {"placement", "store"},
     "store.upkeep": FILES | {"store", "xxhash"},
     "next_uses": {"plan", "numpy"},

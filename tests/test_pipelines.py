@@ -105,11 +105,11 @@ def folder(tmp_path_factory):
     return write_folder(tmp_path_factory.mktemp("photographs"), num_samples=40)
 
 
-def run(name, *arguments, status=0):
+def run(name, *arguments, status=0, launcher=()):
     """Run a pipeline as users do, warnings being errors; return what it said."""
-    command = [sys.executable, "-W", "error", str(ROOT / "pipelines" / f"{name}.py"), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    command = [sys.executable, *launcher, str(ROOT / "pipelines" / f"{name}.py"), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
     assert done.returncode == status, done.stderr
     return done.stdout if status == 0 else done.stderr
 
@@ -131,6 +131,33 @@ def test_imagenet_trains_on_a_folder_of_classes(folder):
     assert "36 images to train on, 4 to evaluate on" in said
     assert "cached: decode > random_resized_crop > flip > rand_augment_1; fresh: rand_augment_2" in said
     assert [line[0] for line in lines(said)] == [0]
+
+
+def test_imagenet_trains_in_two_processes_as_one_run(folder, tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    arguments = ["--data", folder, *SMALL_RESNET, "--val-share", "0.25", "--checkpoint", tmp_path / "x.pt"]
+    said = run("imagenet_randaugment", *arguments, launcher=torchrun)
+    assert said.count("30 images to train on, 10 to evaluate on") == 1
+    # 3 batches of 8, and 10 images to evaluate on.
+    assert [(epoch, hits + misses) for epoch, _, hits, misses, _ in lines(said)] == [(0, 24), (1, 24)]
+    assert all(accuracy % 10 == 0 for *_, accuracy in lines(said))
+    state = torch.load(tmp_path / "x.pt")
+    assert (state["step"], state["loader"]["epoch"]) == (6, 2)
+    assert not any(name.startswith("module.") for name in state["model"])
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_each_image_to_evaluate_on_is_one_processs(imagenet, folder, monkeypatch, world_size):
+    images, names = dalirefurb.ImageFolder(folder), []
+    monkeypatch.setattr(imagenet, "WORLD_SIZE", world_size)
+    for rank in range(world_size):
+        monkeypatch.setattr(imagenet, "RANK", rank)
+        share = imagenet.own_share(images)
+        names += [(share.name(index), label) for index, label in enumerate(share.labels.tolist())]
+    assert sorted(names) == [(images.name(index), label) for index, label in enumerate(images.labels.tolist())]
+    monkeypatch.setattr(imagenet, "WORLD_SIZE", 41)
+    with pytest.raises(ValueError, match="each of 41 processes needs an image to evaluate on, but there are 40"):
+        imagenet.own_share(images)
 
 
 @pytest.mark.parametrize("reuse_factor", [1, 2])

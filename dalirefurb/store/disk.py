@@ -29,7 +29,7 @@ from dalirefurb.store.opening import Opening
 
 
 class DiskStore(Store):
-    """Keeps samples in a file of its own, set aside at once; one process uses it at a time.
+    """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
 
     Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. A forked
     child must not use the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.

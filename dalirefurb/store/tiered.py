@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.launcher import local_processes
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.budget import Budget, budget_bytes
 from dalirefurb.store.contract import Image, Lease, Store, checked_keys
@@ -64,6 +65,8 @@ class TieredStore(Store):
         memory: Budget for slots in host memory; None for no such tier.
         disk: Budget for a file; None for all that is needed.
         path: The file, see `DiskStore`; None for no such tier.
+
+    Shares of memory and disk are of an equal part of it for each process that torchrun started on the machine.
 
     Raises:
         ConfigurationError: There is no tier, there is a budget for a disk but no path, or there is no device.
@@ -228,7 +231,7 @@ def _disk_tier(path: Path, budget: Budget | None) -> Tier:
 
     def available() -> int:
         own = path.stat().st_blocks * 512 if path.exists() else 0
-        return shutil.disk_usage(path.parent).free + own
+        return (shutil.disk_usage(path.parent).free + own) // local_processes()
 
     return Tier(DiskStore(path), budget, available, _DISK_BLOCK_BYTES)
 

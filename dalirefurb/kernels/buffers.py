@@ -30,6 +30,6 @@ class Buffers:
         except IndexError:
             memory = np.empty(size, np.uint8)
         # A view of an array would refer to the memory, not to what was lent.
-        lent = np.frombuffer(memoryview(memory), np.uint8)
+        lent = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(lent, free.append, memory).atexit = False
         return lent.view(dtype).reshape(shape)

@@ -7,17 +7,26 @@ nothing on whether they are negative.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-compiled = njit(nogil=True, error_model="numpy")
-"""Compiles one kernel. Only what calls them all is cached on disk."""
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@intrinsic
+def compiled(function: Function) -> Function:
+    """Compile one kernel, when it is first called; only what calls them all is kept on disk."""
+    return cast(Function, njit(nogil=True, error_model="numpy")(function))
+
+
+def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    return cast(Callable[..., Any], intrinsic(function))
+
+
+@_intrinsic
 def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c of float32 numbers, rounded once, as OpenCV does where the processor can."""
 
@@ -39,7 +48,7 @@ def grey(red: Any, green: Any, blue: Any) -> Any:
     return (np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
 
 
-@intrinsic
+@_intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
@@ -53,7 +62,7 @@ def memory(address: Any, shape: Any, dtype: Any) -> Any:
     return carray(_pointer(address), shape, dtype)
 
 
-@intrinsic
+@_intrinsic
 def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
     """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
 
@@ -67,7 +76,7 @@ def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
     return types.uint32(image, offset), generate
 
 
-@intrinsic
+@_intrinsic
 def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any:
     """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
 

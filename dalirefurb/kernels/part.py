@@ -23,9 +23,6 @@ from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import WIDTH, Step
 from dalirefurb.recipe import Output
 
-VERSION = 1
-"""Raised when kernels come to make other pixels."""
-
 _SHARES_PER_THREAD = 4
 _LEAST_ROWS = 4
 _KINDS = {"float32": FLOATS, "float16": HALVES}
@@ -127,7 +124,7 @@ class KernelPart:
         if self._decoding is not None:
             self._decoding.submit(feeds)
         else:
-            self._start(batch, feeds[self._entering])
+            self._start(batch, list(feeds[self._entering]))
         self._batches.append(batch)
 
     def collect(self) -> Images:
@@ -187,7 +184,13 @@ class KernelPart:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), and numbers, (s, n, WIDTH)."""
         sizes = np.empty((len(self._steps) + 1, len(images), 2), np.int64)
-        sizes[0] = [image.shape[:2] for image in images]
+        for row, image in enumerate(images):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.flags.c_contiguous:
+                raise LoaderError(
+                    f"images must be C-contiguous uint8 of shape (H, W, 3), got {image.dtype} of {image.shape}; "
+                    f"convert them in the source"
+                )
+            sizes[0, row] = image.shape[:2]
         numbers = np.zeros((len(self._steps), len(images), WIDTH))
         for place, step in enumerate(self._steps):
             heights, widths = sizes[place].T

@@ -23,7 +23,7 @@ _RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
 
 
 @compiled
-def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, out: Any) -> bool:
+def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, out: Any) -> Any:
     """Take one step; return False if it changes nothing and `out` was left alone."""
     height, width = before
     target_height, target_width = after
@@ -86,7 +86,6 @@ def _run(cache: bool) -> Any:
         types.uint16[:, ::1],  # halves
     )
 
-    @njit(signature, nogil=True, error_model="numpy", cache=cache)  # type: ignore[untyped-decorator]
     def run(
         codes: Any,
         switches: Any,
@@ -121,7 +120,7 @@ def _run(cache: bool) -> Any:
                     one, other = other, one
             _finish(image, kind, channels_last, means, scales, halves, targets[row])
 
-    return run
+    return njit(signature, nogil=True, error_model="numpy", cache=cache)(run)
 
 
 def compile_run() -> Any:
@@ -132,7 +131,8 @@ def compile_run() -> Any:
         int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
         (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
         images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
-        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
+        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; means and scales, float32 (3,); and float16
+        results for each level, as uint16 (3, 256).
     """
     try:
         return _run(cache=True)

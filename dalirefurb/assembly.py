@@ -20,13 +20,15 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.exchange import Exchange
 from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Part, Replicas, versions
+from dalirefurb.graph import Graph, versions
+from dalirefurb.kernels import VERSION
 from dalirefurb.on_demand import OnDemand
 from dalirefurb.pace import Pace
 from dalirefurb.partial_sizes import partial_sizes
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
+from dalirefurb.runners import Kernels, Runners
 from dalirefurb.runs import Position, numbered, planned
 from dalirefurb.source import Source
 from dalirefurb.stats import Tally
@@ -51,7 +53,7 @@ class Assembly:
 
 
 def configuration(
-    source: Source, recipe: Recipe, planner: Planner, *, partial_device: Device, final_device: Device
+    source: Source, recipe: Recipe, planner: Planner, *, partial_device: Device, final_device: Device, kernels: Kernels
 ) -> dict[str, Any]:
     """Check what can be checked before anything is built; for the arguments see `Loader`.
 
@@ -69,6 +71,7 @@ def configuration(
         "recipe": recipe.fingerprint(),
         "planner": planner.fingerprint(),
         "partial_device": partial_device,
+        "kernels": f"numba {VERSION}" if kernels == "numba" else kernels,
         "versions": versions(),
     }
 
@@ -82,6 +85,7 @@ def assemble(
     fingerprint: dict[str, Any],
     partial_device: Device,
     final_device: Device,
+    kernels: Kernels,
     pace: Pace,
     pin_memory: bool,
     max_pixels: int | None,
@@ -108,23 +112,20 @@ def assemble(
     buffer: BatchBuffer | None = None
     if isinstance(store, DeviceStore) and store.device == final_device:
         buffer = BatchBuffer(store, max_rows=max_rows, max_runs=pace.look_ahead)
-    entering: Device = "cpu" if buffer is None else final_device
-
-    def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
-        graph = Graph(recipe, part, partial_device, final_device, entering)
-        return Replicas(
-            graph,
-            count,
-            max_batch_size=max_rows,
-            num_threads=pace.threads_each,
-            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
-        )
-
+    runners = Runners(
+        recipe,
+        kernels,
+        partial_device=partial_device,
+        final_device=final_device,
+        entering_device="cpu" if buffer is None else final_device,
+        max_rows=max_rows,
+        pace=pace,
+    )
     assistant: Assistant | None = None
     watch: Watch | None = None
     if isinstance(planner, AutoAssist):
         features = FeatureTable(len(source), resolution=planner.resolution)
-        compute = OnDemand(source, reader, feeder, lambda: replicas_of("partial", 1), max_rows=max_rows)
+        compute = OnDemand(source, reader, feeder, lambda: runners.build("partial", 1), max_rows=max_rows)
         assistant = Assistant(planner, features, compute)
         watch = _watch(features)
     upstream = Upstream(
@@ -132,7 +133,7 @@ def assemble(
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=replicas_of("partial" if apart else "whole"),
+        replicas=runners.build("partial" if apart else "whole"),
         part="partial" if apart else "whole",
         in_flight=pace.partial_ahead if apart else pace.look_ahead,
         admitted=pace.admitted,
@@ -143,7 +144,7 @@ def assemble(
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=replicas_of("final") if apart else None,
+        replicas=runners.build("final") if apart else None,
         buffer=buffer,
         in_flight=pace.look_ahead,
         pin_memory=pin_memory,
@@ -155,6 +156,7 @@ def assemble(
         upstream=upstream,
         downstream=downstream,
         reader=reader,
+        runners=runners,
         num_batches=len(planner),
         pace=pace,
         tally=tally,
@@ -187,7 +189,7 @@ def _open(
     store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
 ) -> None:
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter."""
-    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "versions")}
+    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Replicas
+from dalirefurb.graph import GraphError, Runner
 from dalirefurb.handover import Handover, Stopped
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
@@ -69,7 +68,7 @@ class Downstream:
         recipe: Recipe,
         exchange: Exchange,
         feeder: Feeder,
-        replicas: Replicas | None,
+        replicas: Runner | None,
         buffer: BatchBuffer | None,
         in_flight: int,
         pin_memory: bool,
@@ -140,7 +139,7 @@ class Downstream:
         began = time.perf_counter()
         try:
             images = ticket.images if self._replicas is None else self._replicas.collect()
-            tensor = images.as_tensor()
+            tensor = torch.utils.dlpack.from_dlpack(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(ticket, reason) from error
@@ -153,23 +152,22 @@ class Downstream:
         running.popleft()
         self._tally.add(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
 
-    def _check(self, images: Any) -> None:
+    def _check(self, images: torch.Tensor) -> None:
         """Refuse what a stage made of another size than it declares."""
         size = self._recipe.output.size
-        sides = images.shape()[1:3] if self._recipe.output.channels_last else images.shape()[2:]
-        if sides != [size, size]:
+        sides = images.shape[1:3] if self._recipe.output.channels_last else images.shape[2:]
+        if sides != (size, size):
             raise LoaderError(
                 f"the last stage must leave images of the output's size {size} x {size}, got "
                 f"{' x '.join(map(str, sides))}; one of the stages ({names(self._recipe.stages)}) "
                 f"makes another size than it declares"
             )
 
-    def _tensor(self, images: Any) -> torch.Tensor:
-        """View a run's images as the training loop wants them, or copy them into pinned memory."""
-        tensor = torch.utils.dlpack.from_dlpack(images)
+    def _tensor(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a run's images as the training loop wants them: a view, or a copy in pinned memory."""
         if self._recipe.output.channels_last:
-            tensor = tensor.permute(0, 3, 1, 2)
-        return tensor.pin_memory() if self._pin_memory else tensor
+            images = images.permute(0, 3, 1, 2)
+        return images.pin_memory() if self._pin_memory else images
 
     def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""

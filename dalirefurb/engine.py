@@ -22,6 +22,7 @@ from dalirefurb.handover import Handover, Stopped
 from dalirefurb.pace import READY, Pace
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Reader
+from dalirefurb.runners import Runners
 from dalirefurb.runs import Position, Run, announced, runs
 from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
@@ -41,6 +42,7 @@ class Engine:
         upstream: Makes partial images.
         downstream: Makes final ones.
         reader: Is closed with the engine.
+        runners: Likewise.
         num_batches: Batches of an epoch.
         pace: How many batches run together, and how far ahead.
         tally: Counts what both do.
@@ -54,6 +56,7 @@ class Engine:
         upstream: Upstream,
         downstream: Downstream,
         reader: Reader,
+        runners: Runners,
         num_batches: int,
         pace: Pace,
         tally: Tally,
@@ -63,6 +66,7 @@ class Engine:
         self._upstream: Upstream | None = upstream
         self._downstream: Downstream | None = downstream
         self._reader = reader
+        self._runners = runners
         self._num_batches = num_batches
         self._pace = pace
         self._tally = tally
@@ -142,9 +146,10 @@ class Engine:
         self._expected = None
 
     def close(self) -> None:
-        """Stop, and let the graphs and the reading threads go."""
+        """Stop, and let the graphs and their threads go, and those that read."""
         self.stop()
         self._reader.close()
+        self._runners.close()
         self._upstream = self._downstream = None
 
 

@@ -23,6 +23,7 @@ from dalirefurb.pace import Pace, set_pace
 from dalirefurb.plan import Planner, integer
 from dalirefurb.ranks import chosen
 from dalirefurb.recipe import Recipe
+from dalirefurb.runners import Kernels, choose_kernels
 from dalirefurb.runs import Position
 from dalirefurb.source import Source
 from dalirefurb.state import restored, saved
@@ -52,6 +53,8 @@ class Loader:
         store: Where partial images wait for reuse; None: nothing is cached, every batch is computed whole.
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
+        kernels: Who computes on the CPU: "numba", kernels of our own wherever a part's stages have them, or "dali". By
+            default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`) and both parts are on the CPU.
         num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not.
@@ -84,6 +87,7 @@ class Loader:
         *,
         partial_device: Device = "cpu",
         final_device: Device = "cpu",
+        kernels: Kernels | None = None,
         num_threads: int | None = None,
         replicas: int | None = None,
         look_ahead: int | None = None,
@@ -108,7 +112,10 @@ class Loader:
         pace(planner)  # Refuses what no rank could work with.
         self._planner = planner
         self._labels = _labels(source)
-        fingerprint = configuration(source, recipe, planner, partial_device=partial_device, final_device=final_device)
+        kernels = choose_kernels(kernels, partial_device, final_device)
+        fingerprint = configuration(
+            source, recipe, planner, partial_device=partial_device, final_device=final_device, kernels=kernels
+        )
         if max_pixels is not None:
             max_pixels = integer("max_pixels", max_pixels, 1, None, "None for any size")
 
@@ -121,6 +128,7 @@ class Loader:
                 fingerprint=fingerprint,
                 partial_device=partial_device,
                 final_device=final_device,
+                kernels=kernels,
                 pace=pace,
                 pin_memory=pin_memory and final_device == "cpu",
                 max_pixels=max_pixels,
@@ -210,8 +218,8 @@ class Loader:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
 
         Raises:
-            StateMismatchError: If source, recipe, planner, device or versions differ, or with AutoAssist the rank;
-                `.keys` says which.
+            StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
+                the rank; `.keys` says which.
         """
         self._next = restored(state, self._own_fingerprint())
         self._pass = None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import LoaderError
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Replicas, views
+from dalirefurb.graph import GraphError, Runner, views
 from dalirefurb.reader import Reader, undecodable_sample
 from dalirefurb.source import Source
 
@@ -29,14 +29,14 @@ class OnDemand:
     """
 
     def __init__(
-        self, source: Source, reader: Reader, feeder: Feeder, build: Callable[[], Replicas], *, max_rows: int
+        self, source: Source, reader: Reader, feeder: Feeder, build: Callable[[], Runner], *, max_rows: int
     ) -> None:
         self._source = source
         self._reader = reader
         self._feeder = feeder
         self._build = build
         self._max_rows = max_rows
-        self._replicas: Replicas | None = None
+        self._replicas: Runner | None = None
 
     def __call__(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Compute the images of these samples, shape (n,).

@@ -22,7 +22,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Part, Replicas, views
+from dalirefurb.graph import GraphError, Part, Runner, views
 from dalirefurb.handover import Handover, Stopped
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Samples, undecodable_sample
@@ -61,7 +61,7 @@ class Upstream:
         recipe: Recipe,
         exchange: Exchange,
         feeder: Feeder,
-        replicas: Replicas,
+        replicas: Runner,
         part: Part,
         in_flight: int,
         admitted: int,

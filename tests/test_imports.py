@@ -15,6 +15,7 @@ PLANNER = {"errors", "plan", "rng", "shuffle", "numpy"}
 STAGE = {"augment", "errors", "numpy", "nvidia"}
 FILES = {"errors", "numpy"}
 GRAPH = {"augment", "errors", "recipe", "numpy", "nvidia"}
+KERNEL = {"augment.operations", "kernels", "numpy"}
 RUNS = {"errors", "exchange", "feeds", "graph", "handover", "plan", "recipe", "runs", "stats", "numpy"}
 
 # Who may import whom. A name stands for a module of the package with all in it, or for a library; Python's own
@@ -96,6 +97,20 @@ MAY_IMPORT = {
     "graph.description": GRAPH,
     "graph.replica": GRAPH | {"graph.description"},
     "graph.headers": GRAPH | {"graph.description", "graph.replica"},
+    # the same without DALI
+    "kernels": set(),
+    "kernels.blends": KERNEL,
+    "kernels.buffers": {"numpy"},
+    "kernels.compiled": {"numba", "llvmlite", "numpy"},
+    "kernels.geometry": KERNEL,
+    "kernels.levels": KERNEL,
+    "kernels.operate": KERNEL,
+    "kernels.output": KERNEL,
+    "kernels.part": {"augment", "errors", "graph", "kernels", "recipe", "numpy"},
+    "kernels.resize": KERNEL,
+    "kernels.rows": KERNEL | {"numba"},
+    "kernels.steps": {"augment", "numpy"},
+    "kernels.warp": KERNEL,
     # where they meet
     "reader": {"errors", "graph", "source", "numpy"},
     "runs": {"plan", "numpy"},
@@ -105,16 +120,17 @@ MAY_IMPORT = {
     "pace": {"autoassist", "errors", "launcher", "plan"},
     "ranks": {"errors", "launcher", "plan", "torch"},
     "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
+    "runners": {"augment", "errors", "graph", "kernels", "pace", "recipe", "torch"},
     "upstream": RUNS | {"augment.stage", "reader", "source"},
     "downstream": RUNS | {"store", "upstream", "torch"},
-    "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
+    "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
     "state": {"errors", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
-    | {*("downstream", "engine", "store", "upstream", "torch")},
+    | {*("downstream", "engine", "kernels", "runners", "store", "upstream", "torch")},
     "assembler": {"assembly", "errors", "pace", "part", "plan", "ranks"},
     "loader": {*("assembler", "assembly", "assistant", "augment", "autoassist", "dali_iterator", "engine", "errors")}
-    | {*("pace", "plan", "ranks", "recipe", "runs", "source", "state", "stats", "store", "numpy", "torch")},
+    | {*("pace", "plan", "ranks", "recipe", "runners", "runs", "source", "state", "stats", "store", "numpy", "torch")},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
     # programs
     "": ANYTHING,
@@ -227,6 +243,7 @@ def test_the_table_keeps_the_layers_apart():
         "assembler",
         "assembly",
         "ranks",
+        "runners",
         "upstream",
         "downstream",
         "engine",
@@ -249,7 +266,7 @@ def loaded_after(statement):
     program = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     *printed, modules = done.stdout.splitlines()
-    return {"torch", "nvidia.dali", "cupy"} & set(modules.split()), printed
+    return {"torch", "nvidia.dali", "cupy", "numba"} & set(modules.split()), printed
 
 
 def test_importing_the_package_loads_neither_torch_nor_dali_and_lists_the_public_names():

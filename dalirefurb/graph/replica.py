@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,23 @@ def versions() -> dict[str, str]:
     from nvidia import nvimgcodec
 
     return {"dali": nvidia.dali.__version__, "nvimgcodec": nvimgcodec.__version__}
+
+
+class Runner(Protocol):
+    """Makes images of batches: one part of a recipe. It has one owner thread."""
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Start one batch, without waiting for it."""
+
+    def collect(self) -> Any:
+        """Wait for the oldest batch; return its images as a DALI tensor list, or what can be used like one.
+
+        Raises:
+            GraphError: If an operator failed; that batch is lost, the runner goes on.
+        """
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
 
 
 class Replica:

@@ -1,0 +1,119 @@
+"""Who makes the images of a part? DALI's pipelines, or kernels that leave only decoding to DALI."""
+
+from __future__ import annotations
+
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, get_args
+
+import torch
+
+from dalirefurb.augment.geometry import Device
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
+from dalirefurb.pace import Pace
+from dalirefurb.recipe import Recipe
+
+Kernels = Literal["numba", "dali"]
+"""What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
+
+
+def choose_kernels(kernels: Kernels | None, partial_device: Device, final_device: Device) -> Kernels:
+    """Fill in what is None: Numba, if it is installed and both parts run on the CPU.
+
+    Raises:
+        ConfigurationError: If they cannot be had.
+    """
+    on_cpu = partial_device == final_device == "cpu"
+    installed = importlib.util.find_spec("numba") is not None
+    if kernels is None:
+        return "numba" if on_cpu and installed else "dali"
+    if kernels not in get_args(Kernels):
+        raise ConfigurationError(f"kernels must be one of {get_args(Kernels)} or None, got {kernels!r}")
+    if kernels == "numba" and not on_cpu:
+        raise ConfigurationError(
+            f"kernels='numba' is for the CPU, got partial_device={partial_device!r} and "
+            f"final_device={final_device!r}: leave kernels out"
+        )
+    if kernels == "numba" and not installed:
+        raise ConfigurationError(
+            "kernels='numba' needs Numba, which is not installed: pip install 'dalirefurb[fast]', or leave kernels out"
+        )
+    return kernels
+
+
+class Runners:
+    """Builds what runs the parts of one recipe.
+
+    Args:
+        recipe: What is done to a sample.
+        kernels: Who does it.
+        partial_device: Where the partial part runs.
+        final_device: Where the final part runs.
+        entering_device: Where partial images enter it.
+        max_rows: Of one batch.
+        pace: How many copies and threads there are.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        kernels: Kernels,
+        *,
+        partial_device: Device,
+        final_device: Device,
+        entering_device: Device,
+        max_rows: int,
+        pace: Pace,
+    ) -> None:
+        self._recipe = recipe
+        self._kernels = kernels
+        self._devices: tuple[Device, Device, Device] = partial_device, final_device, entering_device
+        self._max_rows = max_rows
+        self._pace = pace
+        self._num_threads = pace.replicas * pace.threads_each
+        self._workers = ThreadPoolExecutor(self._num_threads, thread_name_prefix="dalirefurb-kernels")
+
+    def build(self, part: Part, count: int | None = None) -> Runner:
+        """Return what runs a part, in `count` copies of its pipelines, by default as many as the pace says."""
+        count = self._pace.replicas if count is None else count
+        if self._kernels == "numba":
+            runner = self._kernel_part(part, count)
+            if runner is not None:
+                return runner
+        return self._replicas(part, count)
+
+    def close(self) -> None:
+        """End the kernels' threads."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _replicas(self, part: Part, count: int) -> Replicas:
+        graph = Graph(self._recipe, part, *self._devices)
+        return Replicas(
+            graph,
+            count,
+            max_batch_size=self._max_rows,
+            num_threads=self._pace.threads_each,
+            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
+        )
+
+    def _kernel_part(self, part: Part, count: int) -> Runner | None:
+        """Return kernels for a part, or None if one of its stages has none."""
+        from dalirefurb.kernels.part import KernelPart
+        from dalirefurb.kernels.steps import steps_of
+
+        recipe = self._recipe
+        stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
+        decodes = recipe.encoded and part != "final"
+        steps = steps_of(stages[1:] if decodes else stages)
+        if steps is None or (part == "partial" and not steps):
+            return None
+        return KernelPart(
+            steps,
+            None if part == "partial" else recipe.output,
+            entering="partial" if part == "final" else "sample",
+            decoding=self._replicas("decoded", count) if decodes else None,
+            cut=decodes and cut_window(recipe) is not None,
+            workers=self._workers,
+            num_workers=self._num_threads,
+        )

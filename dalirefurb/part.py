@@ -20,9 +20,9 @@ class Part(Planner):
     >>> whole = Standard(8, batch_size=4, shards=2)
     >>> parts = [Part(whole, rank=rank, world_size=2) for rank in range(2)]
     >>> [plan.indices.tolist() for plan in whole.epoch(0)]
-    [[5, 2, 1, 3], [4, 7, 6, 0]]
+    [[7, 3, 0, 1], [6, 2, 5, 4]]
     >>> [[plan.indices.tolist() for plan in part.epoch(0)] for part in parts]
-    [[[5, 2], [4, 7]], [[1, 3], [6, 0]]]
+    [[[7, 3], [6, 2]], [[0, 1], [5, 4]]]
 
     Attributes:
         planner: Plans the batches, with a number of shards that `world_size` divides.

@@ -40,6 +40,10 @@ MAY_IMPORT = {
     # where samples come from and where partial images wait
     "coverage": {"errors", "partial_sizes", "reader", "recipe", "refurbish", "source", "store"},
     "partial_sizes": {"reader", "recipe", "rng", "source"},
+    "quarantine": {"errors"},
+    "replacements": {"errors", "plan", "quarantine", "rng", "numpy"},
+    "screening": {"errors", "pillow_decoder", "plan", "quarantine", "replacements"},
+    "pillow_decoder": {"errors", "numpy", "PIL"},
     "source": FILES | {"source"},
     "source.arrays": FILES | {"source.contract"},
     "source.contract": FILES,
@@ -97,24 +101,25 @@ MAY_IMPORT = {
     "graph.replica": GRAPH | {"graph.description"},
     "graph.headers": GRAPH | {"graph.description", "graph.replica"},
     # where they meet
-    "reader": {"errors", "graph", "source", "numpy"},
+    "reader": {"errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
     "runs": {"plan", "numpy"},
     "exchange": {"next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
     "handover": set(),
     "pace": {"autoassist", "errors", "launcher", "plan"},
     "ranks": {"errors", "launcher", "plan", "torch"},
-    "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
-    "upstream": RUNS | {"augment.stage", "reader", "source"},
+    "on_demand": {"errors", "feeds", "graph", "reader", "numpy"},
+    "upstream": RUNS | {"augment.stage", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
     "state": {"errors", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
-    | {*("downstream", "engine", "store", "upstream", "torch")},
+    | {*("downstream", "engine", "replacements", "screening", "store", "upstream", "torch")},
     "assembler": {"assembly", "errors", "pace", "part", "plan", "ranks"},
     "loader": {*("assembler", "assembly", "assistant", "augment", "autoassist", "dali_iterator", "engine", "errors")}
-    | {*("pace", "plan", "ranks", "recipe", "runs", "source", "state", "stats", "store", "numpy", "torch")},
+    | {*("pace", "plan", "quarantine", "ranks", "recipe", "runs", "screening", "source", "state", "stats", "store")}
+    | {"numpy", "torch"},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
     # programs
     "": ANYTHING,

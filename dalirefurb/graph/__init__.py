@@ -1,7 +1,7 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
 from dalirefurb.graph.description import Feed, Graph, Input, Part, final_part, partial_part
-from dalirefurb.graph.headers import HeaderReader, first_undecodable
+from dalirefurb.graph.headers import HeaderReader, undecodable
 from dalirefurb.graph.replica import GraphError, Replica, Replicas, versions, views
 
 __all__ = [
@@ -14,8 +14,8 @@ __all__ = [
     "Replica",
     "Replicas",
     "final_part",
-    "first_undecodable",
     "partial_part",
+    "undecodable",
     "versions",
     "views",
 ]

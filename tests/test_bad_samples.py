@@ -186,6 +186,19 @@ def test_tensors_are_the_same_after_resuming_at_any_batch(source: ImageFolder) -
             assert_same(wanted[batch:], served(loader, len(wanted) - batch))
 
 
+def test_what_replaces_a_sample_is_not_stored_for_a_later_run(source: ImageFolder) -> None:
+    """The later run does not know yet which samples are bad."""
+    store = MemoryStore()
+    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, RECIPE, REFURBISH, store, look_ahead=1) as loader:
+        served(loader, len(loader))
+        state = loader.state_dict()
+    with replacing(source, RECIPE, REFURBISH, store) as loader:
+        loader.load_state_dict(state)
+        assert_same(wanted[len(REFURBISH) :], served(loader, len(REFURBISH)))
+        assert loader.stats().hits > 0
+
+
 def test_at_reuse_factor_1_every_split_serves_the_same(source: ImageFolder) -> None:
     wanted = expected(source, RECIPE, STANDARD, epochs=2, bad=set(BAD))
     for split in (1, 2, 3):

@@ -36,9 +36,10 @@ class Served:
     Attributes:
         position: Which batch it is.
         images: (B, 3, H, W) float32 or float16, on the final part's device.
-        indices: Sample indices in serving order, (B,).
+        indices: Sample indices in serving order, (B,): what is shown, also where it replaces a bad sample.
         misses: Rows whose partial image was computed for them.
-        recomputed: Those that the plan expected to hit.
+        recomputed: Those that the plan expected to hit, and that are not replaced.
+        replaced: Rows that show another sample than the plan's.
     """
 
     position: Position
@@ -46,6 +47,7 @@ class Served:
     indices: NDArray[np.int64]
     misses: int
     recomputed: int
+    replaced: int
 
 
 class Downstream:
@@ -119,18 +121,19 @@ class Downstream:
             raise
 
     def _submit(self, ticket: Ticket) -> None:
+        shown = ticket.shown = ticket.samples_shown()
         if self._replicas is None:
             return
         began = time.perf_counter()
         plan = ticket.plan
         if self._buffer is None:
-            self._replicas.submit(self._feeder.final(plan, ticket.partial_images()))
+            self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), shown))
         else:
             assert isinstance(ticket.lease, DeviceLease)
             leased = np.array(ticket.leased, np.int64)
             with self._buffer.on_stream():
                 images = self._buffer.fill(len(plan.indices), ticket.lease, leased, ticket.computed_images())
-                self._replicas.submit(self._feeder.final(plan, images))
+                self._replicas.submit(self._feeder.final(plan, images, shown))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:
@@ -176,8 +179,17 @@ class Downstream:
         for batch, plan in enumerate(ticket.run.plans, first):
             stop = start + len(plan.indices)
             computed = ticket.rows[(ticket.rows >= start) & (ticket.rows < stop)] - start
-            recomputed = int((~plan.miss[computed]).sum())
-            position = Position(epoch, batch)
-            served.append(Served(position, images[start:stop], plan.indices, len(computed), recomputed))
+            shown = ticket.shown[start:stop]
+            replaced = shown != plan.indices
+            served.append(
+                Served(
+                    position=Position(epoch, batch),
+                    images=images[start:stop],
+                    indices=shown,
+                    misses=len(computed),
+                    recomputed=int((~plan.miss & ~replaced)[computed].sum()),
+                    replaced=int(replaced.sum()),
+                )
+            )
             start = stop
         batches.put(served)

@@ -118,6 +118,7 @@ class Engine:
             hits=samples - served.misses,
             misses=served.misses,
             recomputed=served.recomputed,
+            replaced=served.replaced,
             consumer_wait_s=time.perf_counter() - began,
         )
         self._expected = self.after(served.position)

@@ -20,11 +20,13 @@ from dalirefurb.autoassist import AutoAssist
 from dalirefurb.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.pace import Pace, set_pace
-from dalirefurb.plan import Planner, integer
+from dalirefurb.plan import Planner
+from dalirefurb.quarantine import BadSample
 from dalirefurb.ranks import chosen
 from dalirefurb.recipe import Recipe
 from dalirefurb.runners import Kernels, choose_kernels
 from dalirefurb.runs import Position
+from dalirefurb.screening import FallbackDecoder, OnBadSample, Screening
 from dalirefurb.source import Source
 from dalirefurb.state import restored, saved
 from dalirefurb.stats import Stats
@@ -67,7 +69,16 @@ class Loader:
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
-            decompression bomb, is a `SampleError`. None: any size.
+            decompression bomb, is a bad sample. None: any size.
+        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large. "raise": a `SampleError`
+            names it. "replace": a good sample of the same shard is served instead, drawn anew for each version, with
+            its own label and index, augmented as it never is in its own place. Which one that is depends on which
+            samples are bad, and on nothing else. See `bad_samples`.
+        quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
+            made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
+            what cannot be read is not, as it may be readable in the next run. Ranks may share it.
+        fallback_decoder: "pillow": what DALI cannot decode and Pillow can, such as GIF, is decoded by Pillow (its first
+            frame), every time it is read; it takes 3 bytes a pixel from then on.
         rank: This process's number among those that train together. By default it and `world_size` are found when they
             are first needed: in torch.distributed if it is initialised, else in torchrun's environment, else 0 of 1.
             With `shards` above 1 threads, graphs and store begin then, too, on what is the CUDA device then.
@@ -95,6 +106,9 @@ class Loader:
         with_indices: bool = False,
         pin_memory: bool = False,
         max_pixels: int | None = 100_000_000,
+        on_bad_sample: OnBadSample = "raise",
+        quarantine: str | os.PathLike[str] | None = None,
+        fallback_decoder: FallbackDecoder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -113,11 +127,17 @@ class Loader:
         self._planner = planner
         self._labels = _labels(source)
         kernels = choose_kernels(kernels, partial_device, final_device)
+        screening = Screening(on_bad_sample, quarantine, fallback_decoder, max_pixels)
         fingerprint = configuration(
-            source, recipe, planner, partial_device=partial_device, final_device=final_device, kernels=kernels
+            source,
+            recipe,
+            planner,
+            partial_device=partial_device,
+            final_device=final_device,
+            kernels=kernels,
+            screening=screening,
         )
-        if max_pixels is not None:
-            max_pixels = integer("max_pixels", max_pixels, 1, None, "None for any size")
+        replacements = screening.replacements(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, pace: Pace) -> Assembly:
             return assemble(
@@ -131,10 +151,12 @@ class Loader:
                 kernels=kernels,
                 pace=pace,
                 pin_memory=pin_memory and final_device == "cpu",
-                max_pixels=max_pixels,
+                screening=screening,
+                replacements=replacements,
             )
 
         self._fingerprint = fingerprint
+        self._replacements = replacements
         self._assembler = Assembler(planner, chosen=chosen(rank, world_size), set_pace=pace, assemble=assembled)
         self._with_indices = with_indices
         self._pin_memory = pin_memory
@@ -267,6 +289,13 @@ class Loader:
         """Return what was done so far on this rank; subtract an earlier snapshot to get the difference."""
         begun = self._assembler.begun
         return Stats() if begun is None else begun.engine.stats()
+
+    def bad_samples(self) -> list[BadSample]:
+        """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
+
+        Batches made ahead find some, too. With `on_bad_sample="raise"` there are none.
+        """
+        return [] if self._replacements is None else self._replacements.report()
 
     def dali_iterator(self) -> RefurbIterator:
         """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`."""

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,25 +23,27 @@ from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Part, Runner, views
 from dalirefurb.handover import Handover, Stopped
-from dalirefurb.plan import BatchPlan
-from dalirefurb.reader import Samples, undecodable_sample
+from dalirefurb.reader import Reader, Samples
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Run
-from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 
 _POLL_S = 1.0
 _READ_AHEAD = 2
 
-Watch = Callable[[BatchPlan, NDArray[np.int64], list[NDArray[np.uint8]]], None]
-"""Looks at computed partial images: a plan, the rows of it that were computed, and their images."""
+Watch = Callable[[Ticket], None]
+"""Looks at a run whose partial images were computed."""
+
+
+class _ReadAgain(Exception):  # noqa: N818 - it is no error
+    """Bad samples were found, so that runs begun are to be carried out again."""
 
 
 class Upstream:
     """Turns runs into tickets whose partial images are there.
 
     Args:
-        source: Named in errors.
+        reader: Finds out which samples a graph cannot decode.
         recipe: Whose partial part is computed.
         exchange: Says what is to be computed.
         feeder: Lays out the graph's inputs.
@@ -57,7 +58,7 @@ class Upstream:
     def __init__(
         self,
         *,
-        source: Source,
+        reader: Reader,
         recipe: Recipe,
         exchange: Exchange,
         feeder: Feeder,
@@ -68,7 +69,7 @@ class Upstream:
         watch: Watch | None,
         tally: Tally,
     ) -> None:
-        self._source = source
+        self._reader = reader
         self._recipe = recipe
         self._exchange = exchange
         self._feeder = feeder
@@ -86,20 +87,21 @@ class Upstream:
     def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
-        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one.
+        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one. Where
+        bad samples are replaced, runs are made again without those that were found.
         """
+        again: deque[Run] = deque()
+        upcoming = iter(lambda: again.popleft() if again else next(runs), None)
         try:
-            failed = self._carry_out(runs, tickets)
-            if failed:
-                again = chain.from_iterable(run.one_by_one() for run in failed)
-                self._carry_out(chain(again, runs), tickets)
+            while True:
+                again.extendleft(reversed(self._carry_out(upcoming, tickets)))
         except Stopped:
             pass
         except BaseException as error:  # Whatever happened belongs to the training loop.
             tickets.fail(error)
 
     def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> list[Run]:
-        """Make tickets without end; return the runs that were begun in vain if one of several batches fails."""
+        """Make tickets until a run fails that can be tried again; return what to begin with then."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
         try:
@@ -108,11 +110,13 @@ class Upstream:
                 self._pass_on(running, tickets)
         except Stopped:
             raise
+        except _ReadAgain:
+            return [ticket.run for ticket in (*running, *admitted)]
         except Exception:
             failed = [ticket.run for ticket in (*running, *admitted)]
             if not failed or len(failed[0].plans) == 1:
                 raise
-            return failed
+            return [single for run in failed for single in run.one_by_one()]
         finally:
             self._replicas.restart()
             for ticket in (*running, *admitted):
@@ -150,6 +154,7 @@ class Upstream:
         samples = self._samples(ticket, tickets)
         began = time.perf_counter()
         plan, rows = ticket.plan, ticket.rows
+        ticket.computed.indices = samples.indices
         if self._part == "whole":
             feeds = self._feeder.whole(plan, samples)
         else:
@@ -181,17 +186,16 @@ class Upstream:
         try:
             images = self._replicas.collect()
         except GraphError as error:
-            indices, data = ticket.plan.indices[ticket.rows], ticket.reading.result().data
-            sample = undecodable_sample(self._source, indices, data, error)
-            raise sample or failed_in_graph(ticket, error.reason) from error
+            if self._reader.reconsider(ticket.reading.result(), error):
+                raise _ReadAgain from error
+            raise failed_in_graph(ticket, error.reason) from error
         self._tally.add(graph_wait_s=time.perf_counter() - began)
         if self._part == "whole":
             ticket.images = images
             return
-        computed = self._checked(views(images))
-        ticket.computed.images = computed
+        ticket.computed.images = self._checked(views(images))
         if self._watch is not None:
-            self._watch(ticket.plan, ticket.rows, computed)
+            self._watch(ticket)
 
     def _checked(self, images: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
         """Refuse what a stage made of another size or type than it declares."""

@@ -59,6 +59,20 @@ def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):
     assert said.err == ""
 
 
+def test_train_replaces_bad_images_and_lists_them(photographs, tmp_path, capsys):
+    folder = tmp_path / "photographs"
+    shutil.copytree(photographs, folder)
+    bad = sorted(folder.glob("*/*.jpg"))[::16]
+    for path in bad:
+        path.write_bytes(b"<html>404</html>")
+    assert main(["train", str(folder), *SMALL, "--on-bad-sample", "replace"]) == 0
+    said = capsys.readouterr().out
+    assert "\n\n3 bad images, replaced by others:\n" in said
+    assert [line.split(": ")[0].strip() for line in said.splitlines()[-3:]] == [str(path) for path in bad]
+    assert main(["train", str(photographs), *SMALL, "--epochs", "1", "--on-bad-sample", "replace"]) == 0
+    assert capsys.readouterr().out.endswith("\n\nno bad images\n")
+
+
 def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
     assert main(["train", str(photographs), *SMALL, "--reuse-factor", "1"]) == 0
     said = capsys.readouterr().out

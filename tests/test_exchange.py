@@ -54,6 +54,7 @@ class Line:
         plan = ticket.plan
         pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
         self.computed += pairs
+        ticket.computed.indices = plan.indices[ticket.rows]
         ticket.computed.images = [image_of(*pair) for pair in pairs]
         return ticket
 

@@ -41,6 +41,10 @@ MAY_IMPORT = {
     # where samples come from and where partial images wait
     "coverage": {"errors", "partial_sizes", "reader", "recipe", "refurbish", "source", "store"},
     "partial_sizes": {"reader", "recipe", "rng", "source"},
+    "quarantine": {"errors"},
+    "replacements": {"errors", "plan", "quarantine", "rng", "numpy"},
+    "screening": {"errors", "pillow_decoder", "plan", "quarantine", "replacements"},
+    "pillow_decoder": {"errors", "numpy", "PIL"},
     "source": FILES | {"source"},
     "source.arrays": FILES | {"source.contract"},
     "source.contract": FILES,
@@ -112,25 +116,41 @@ MAY_IMPORT = {
     "kernels.steps": {"augment", "numpy"},
     "kernels.warp": KERNEL,
     # where they meet
-    "reader": {"errors", "graph", "source", "numpy"},
+    "reader": {"errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
     "runs": {"plan", "numpy"},
     "exchange": {"next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
     "handover": set(),
     "pace": {"autoassist", "errors", "launcher", "plan"},
     "ranks": {"errors", "launcher", "plan", "torch"},
-    "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
+    "on_demand": {"errors", "feeds", "graph", "reader", "numpy"},
     "runners": {"augment", "errors", "graph", "kernels", "pace", "recipe", "torch"},
-    "upstream": RUNS | {"augment.stage", "reader", "source"},
+    "upstream": RUNS | {"augment.stage", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
     "state": {"errors", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
-    | {*("downstream", "engine", "kernels", "runners", "store", "upstream", "torch")},
+    | {*("downstream", "engine", "kernels", "replacements", "runners", "screening", "store", "upstream", "torch")},
     "assembler": {"assembly", "errors", "pace", "part", "plan", "ranks"},
     "loader": {*("assembler", "assembly", "assistant", "augment", "autoassist", "dali_iterator", "engine", "errors")}
-    | {*("pace", "plan", "ranks", "recipe", "runners", "runs", "source", "state", "stats", "store", "numpy", "torch")},
+    | {
+        *(
+            "pace",
+            "plan",
+            "quarantine",
+            "ranks",
+            "recipe",
+            "runners",
+            "runs",
+            "screening",
+            "source",
+            "state",
+            "stats",
+            "store",
+        )
+    }
+    | {"numpy", "torch"},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
     # programs
     "": ANYTHING,

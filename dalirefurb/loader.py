@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -103,16 +104,18 @@ class Loader:
             pin_memory=pin_memory and final_device == "cpu",
             max_pixels=None if max_pixels is None else integer("max_pixels", max_pixels, 1, None, "None for any size"),
         )
-        self._fingerprint = assembly.fingerprint
+        self._fingerprint = json.dumps(assembly.fingerprint)
         self._assistant = assembly.assistant
         self._engine = assembly.engine
         self._batches_ahead = pace.batches_made
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
-        self._pass: _Pass | None = None
+        # Which pass is the present one, and whether it has served a batch.
+        self._pass = 0
+        self._begun = False
         self._owner_pid = os.getpid()
-        self._finalizer = weakref.finalize(self, self._engine.close)
+        self._finalizer = weakref.finalize(self, self._engine.let_go)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
@@ -147,10 +150,8 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
-        if self._pass is not None and self._pass.begun:
-            self._next = Position(self._next.epoch + 1, 0)
-        self._pass = _Pass(self, self._next.epoch)
-        return self._pass
+        self._go_to(Position(self._next.epoch + 1, 0) if self._begun else self._next)
+        return _Pass(self, self._next.epoch, self._pass)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass serves; needed only to jump or to repeat.
@@ -160,7 +161,7 @@ class Loader:
         """
         if epoch < 0:
             raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
-        upcoming = self._next.epoch + (self._pass is not None and self._pass.begun)
+        upcoming = self._next.epoch + self._begun
         if self._assistant is not None:
             if epoch != upcoming:
                 raise ConfigurationError(
@@ -168,32 +169,42 @@ class Loader:
                     f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
                 )
             return
-        self._pass = None
-        self._next = Position(int(epoch), 0)
+        self._go_to(Position(int(epoch), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
 
-        With AutoAssist it holds the Assistant, too: 11 bytes for each row of the last `lag` batches.
+        In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
+        epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`. With AutoAssist it holds the
+        Assistant, too: 11 bytes for each row of the last `lag` batches.
 
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
         self._check_observed("the state is taken")
         assistant = None if self._assistant is None else self._assistant.state()
-        return saved(self._next, self._fingerprint, assistant)
+        return saved(self._next, json.loads(self._fingerprint), assistant)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
 
         Raises:
-            StateMismatchError: If source, recipe, planner, device or versions differ; `.keys` says which.
+            StateMismatchError: If source, recipe, planner, device or versions differ, or the state is damaged; `.keys`
+                says what. The loader stays where it is.
         """
-        self._next = restored(state, self._fingerprint)
-        self._pass = None
+        position = restored(
+            state, json.loads(self._fingerprint), num_batches=len(self), assisted=self._assistant is not None
+        )
         if self._assistant is not None:
             self._engine.stop()
             self._assistant.restore(state["assistant"])
+        self._go_to(position)
+
+    def _go_to(self, position: Position) -> None:
+        """Make `position` the next to be served; a pass that goes on ends."""
+        self._next = position
+        self._pass += 1
+        self._begun = False
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
         """Tell the Assistant how the model did on the batch that was served last: needed once after each batch.
@@ -243,7 +254,14 @@ class Loader:
 
     def close(self) -> None:
         """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing."""
-        self._finalizer()
+        self._finalizer.detach()
+        self._engine.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise LoaderError(
+            "a loader cannot be pickled, since its threads and pipelines belong to one process: make it in the process "
+            "that iterates, and pass on loader.state_dict() if it is to go on there"
+        )
 
     def __enter__(self) -> Loader:
         return self
@@ -265,37 +283,32 @@ class Loader:
         self._check_observed("the next one is served")
         self._engine.seek(self._next)
         served = self._engine.take()
-        if self._assistant is not None:
-            self._assistant.serve()
-        self._next = self._engine.after(served.position)
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
             labels = labels.pin_memory()
         labels = labels.to(served.images.device, non_blocking=True)
-        if self._with_indices:
-            return served.images, labels, torch.from_numpy(served.indices.copy())
-        return served.images, labels
+        indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
+        # Last, so that a batch whose way here was interrupted is served again.
+        if self._assistant is not None:
+            self._assistant.serve()
+        self._next = self._engine.after(served.position)
+        self._begun = self._next.batch > 0
+        return served.images, labels, *indices
 
 
 class _Pass(Iterator[Batch]):
     """One epoch, or what is left of it."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
+    def __init__(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader = loader
         self._epoch = epoch
-        self.begun = False
+        self._number = number
 
     def __next__(self) -> Batch:
         loader = self._loader
-        if loader._pass is not self or loader._next.epoch != self._epoch:
-            if loader._pass is self:
-                loader._pass = None
+        if loader._pass != self._number or loader._next.epoch != self._epoch:
             raise StopIteration
-        self.begun = True
-        batch = loader._serve()
-        if loader._next.epoch != self._epoch:
-            loader._pass = None
-        return batch
+        return loader._serve()
 
 
 def _labels(source: Source) -> NDArray[Any]:

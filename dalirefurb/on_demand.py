@@ -49,7 +49,7 @@ class OnDemand:
         images: list[NDArray[np.uint8]] = []
         for start in range(0, len(indices), self._max_rows):
             some = indices[start : start + self._max_rows]
-            samples = self._reader.read(some).result()
+            samples = self._reader.read_now(some)
             self._replicas.submit(self._feeder.partial(some, np.zeros_like(some), samples))
             try:
                 images += views(self._replicas.collect())

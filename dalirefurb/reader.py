@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import SampleError
+from dalirefurb.background import Background
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.graph import GraphError, HeaderReader, first_undecodable
 from dalirefurb.source import Source
 
+_POLL_S = 0.1
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
@@ -46,12 +49,12 @@ class Reader:
         # Heights and widths that headers told, 8 bytes a sample; 0 before the first read.
         self._known = np.zeros((len(source) if source.encoded else 0, 2), dtype=np.int32)
         self._max_batch_size = max_batch_size
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dalirefurb-read")
+        self._pool = Background(num_threads, name="dalirefurb-read")
 
     def read(self, indices: NDArray[np.int64]) -> Future[Samples]:
         """Start to read; the future raises `SampleError` if one of the samples cannot be read."""
         if len(indices):
-            return self._pool.submit(self._read, indices)
+            return self._pool.submit(partial(self._read, indices))
         nothing: Future[Samples] = Future()
         nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64)))
         return nothing
@@ -63,12 +66,28 @@ class Reader:
         ]
         return np.concatenate([chunk.heights for chunk in chunks]), np.concatenate([chunk.widths for chunk in chunks])
 
+    def read_now(self, indices: NDArray[np.int64]) -> Samples:
+        """Read, and wait for it until the reader is closed; for the errors see `read`.
+
+        Raises:
+            LoaderError: It was closed.
+        """
+        reading = self.read(indices)
+        while not wait([reading], timeout=_POLL_S).done:
+            if self._pool.closed:
+                raise LoaderError("the loader was closed while samples were read")
+        return reading.result()
+
     def close(self) -> None:
-        """Stop the threads once their present jobs are done."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Have the threads end after their present jobs. Never waits."""
+        self._pool.close()
+
+    def join(self) -> None:
+        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
+        self._pool.join()
 
     def _read(self, indices: NDArray[np.int64]) -> Samples:
-        data = self._source.read(indices)
+        data = self._from_source(indices)
         ndim = 1 if self._source.encoded else 3
         for index, sample in zip(indices.tolist(), data, strict=True):
             if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
@@ -82,6 +101,19 @@ class Reader:
             shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
             return Samples(data, shapes[:, 0], shapes[:, 1])
         return Samples(data, *self._encoded_sizes(indices, data))
+
+    def _from_source(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
+        try:
+            return self._source.read(indices)
+        except DalirefurbError:
+            raise
+        except Exception as error:
+            if len(indices) > 1:
+                return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
+            index = int(indices[0])
+            reason = f"the source failed to read it ({type(error).__name__}: {error})"
+            raise SampleError(index, self._source.name(index), reason) from error
 
     def _check(self, index: int, encoded: NDArray[np.uint8], height: int, width: int) -> None:
         """Refuse an image that is too large, or cut off."""

@@ -79,27 +79,21 @@ class Upstream:
         self._watch = watch
         self._tally = tally
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Forget a run that nobody took."""
-        self._exchange.abandon(ticket)
-
     def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
         Of a run of several batches that cannot be made, those before the culprit can: they are made one by one.
         """
         try:
-            failed = self._carry_out(runs, tickets)
-            if failed:
-                again = chain.from_iterable(run.one_by_one() for run in failed)
-                self._carry_out(chain(again, runs), tickets)
+            while True:
+                runs = self._carry_out(runs, tickets)
         except Stopped:
             pass
         except BaseException as error:  # Whatever happened belongs to the training loop.
             tickets.fail(error)
 
-    def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> list[Run]:
-        """Make tickets without end; return the runs that were begun in vain if one of several batches fails."""
+    def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> Iterator[Run]:
+        """Make tickets without end; if a run of several batches fails, return what to do in place of the runs."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
         try:
@@ -108,15 +102,15 @@ class Upstream:
                 self._pass_on(running, tickets)
         except Stopped:
             raise
-        except Exception:
+        except Exception as error:
             failed = [ticket.run for ticket in (*running, *admitted)]
             if not failed or len(failed[0].plans) == 1:
                 raise
-            return failed
+            again = chain.from_iterable(run.one_by_one() for run in failed)
+            return chain(again, runs, _failing(error))  # If planning has failed, there are no more runs.
         finally:
+            self._exchange.abandon((*running, *admitted))
             self._replicas.restart()
-            for ticket in (*running, *admitted):
-                self._exchange.abandon(ticket)
 
     def _fill(
         self, runs: Iterator[Run], admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
@@ -205,6 +199,12 @@ class Upstream:
                     f"another size or type than it declares"
                 )
         return images
+
+
+def _failing(error: Exception) -> Iterator[Run]:
+    """Yield nothing, and fail."""
+    raise error
+    yield
 
 
 def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:

@@ -94,7 +94,8 @@ MAY_IMPORT = {
     "graph.replica": GRAPH | {"graph.description"},
     "graph.headers": GRAPH | {"graph.description", "graph.replica"},
     # where they meet
-    "reader": {"errors", "graph", "source", "numpy"},
+    "background": set(),
+    "reader": {"background", "errors", "graph", "source", "numpy"},
     "runs": {"plan", "numpy"},
     "exchange": {"next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
@@ -104,7 +105,7 @@ MAY_IMPORT = {
     "upstream": RUNS | {"augment.stage", "reader", "source"},
     "downstream": RUNS | {"upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
-    "state": {"errors", "runs"},
+    "state": {"errors", "plan", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
     | {*("downstream", "engine", "store", "upstream", "torch")},

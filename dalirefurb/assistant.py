@@ -250,11 +250,11 @@ class Assistant:
             served, observed = int(state["served"]), int(state["observed"])
             needed = min(served, self._planner.lag)
             sound = (
-                all(
-                    isinstance(number, (int, float)) and number >= 0 for number in (*numbers.values(), observed, served)
-                )
+                all(isinstance(number, (int, float)) and number >= 0 for number in (*numbers.values(), observed))
+                and observed <= served
                 and len(moment.weights) == len(self._moment.weights)
-                and min(len(indices), len(losses)) >= needed
+                and len(indices) >= needed
+                and len(losses) >= needed - (served - observed)
                 and ((indices >= 0) & (indices < self._planner.num_samples)).all()
             )
         except (KeyError, TypeError, ValueError):

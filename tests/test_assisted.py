@@ -135,7 +135,7 @@ def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolde
 def test_what_is_rejected_is_not_read(root: Path) -> None:
     source = CountingFolder(root)
     with Loader(source, simple(SIZE), assist(STANDARD), num_threads=1) as loader:
-        for _ in islice(batches_of(loader, STANDARD), BATCHES):
+        for _ in islice(batches_of(loader, assist(STANDARD)), BATCHES):
             pass
         report = loader.assistant_report()
         ahead = (loader.batches_ahead + 2) * 4

@@ -32,9 +32,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.assistant import Assistant
 from dalirefurb.errors import LoaderError, StateMismatchError
-from dalirefurb.features import FeatureTable
 from dalirefurb.plan import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
@@ -180,14 +178,6 @@ def test_a_state_is_small_however_many_samples_there_are() -> None:
     refurbish = Refurbish(len(source), batch_size=256, reuse_factor=3)
     with Loader(source, rand_augment(224), refurbish, num_threads=1) as loader:
         assert len(json.dumps(loader.state_dict())) < 10_000
-    assist = AutoAssist(refurbish, lag=16)
-    assistant = Assistant(assist, FeatureTable(len(source), resolution=assist.resolution), lambda indices: [])
-    for _ in range(2 * assist.lag):
-        assistant.plan()
-        assistant.serve()
-        assistant.observe(np.linspace(0, 1, 256, dtype=np.float32))
-    with Loader(source, rand_augment(224), assist, num_threads=1) as loader:
-        assert len(json.dumps({**loader.state_dict(), "assistant": assistant.state()})) < 64_000
 
 
 BAD_STATES = [

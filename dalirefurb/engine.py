@@ -10,7 +10,6 @@ either ends it, and is raised by `take` after the batches before it.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import sys
 import threading
@@ -118,6 +117,7 @@ class Engine:
             DalirefurbError: Whatever stopped the threads.
         """
         began = time.perf_counter()
+        self._expected = None  # until the batch is on its way: one that is interrupted here is made again
         try:
             served = self._batches.take()
         except Stopped:
@@ -206,12 +206,3 @@ def _close_all() -> None:
     for engine in list(_ALIVE):
         with suppress(LoaderError):
             engine.close()
-
-
-def _keep_all() -> None:
-    """Never let engines go in a forked child: DALI would wait for threads that exist in the parent only."""
-    for engine in _ALIVE:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
-
-
-os.register_at_fork(after_in_child=_keep_all)

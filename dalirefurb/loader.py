@@ -288,12 +288,13 @@ class Loader:
             labels = labels.pin_memory()
         labels = labels.to(served.images.device, non_blocking=True)
         indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
-        # Last, so that a batch whose way here was interrupted is served again.
+        batch = (served.images, labels, *indices)
+        following = self._engine.after(served.position)
+        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
         if self._assistant is not None:
             self._assistant.serve()
-        self._next = self._engine.after(served.position)
-        self._begun = self._next.batch > 0
-        return served.images, labels, *indices
+        self._begun, self._next = following.batch > 0, following
+        return batch
 
 
 class _Pass(Iterator[Batch]):

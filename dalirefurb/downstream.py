@@ -87,20 +87,24 @@ class Downstream:
 
     def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
         """Make batches until stopped, or until a ticket is an error: it follows the batches before it."""
+        try:
+            self._carry_out(tickets, batches)
+        except Stopped:
+            pass
+        except BaseException as error:  # Whatever happened belongs to the training loop.
+            batches.fail(error)
+
+    def _carry_out(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
+        """Make batches without end; leave no ticket behind."""
         running: deque[Ticket] = deque()
         try:
             while True:
                 self._fill(tickets, running, batches)
                 self._finish(running, batches)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            batches.fail(error)
         finally:
+            self._exchange.abandon((*running, *tickets.close()))
             if self._replicas is not None:
                 self._replicas.restart()
-            for ticket in running:
-                self._exchange.abandon(ticket)
 
     def _fill(self, tickets: Handover[Ticket], running: deque[Ticket], batches: Handover[Served]) -> None:
         """Submit what is there, and at least one run."""
@@ -110,7 +114,7 @@ class Downstream:
                 try:
                     self._submit(ticket)
                 except BaseException:
-                    self._exchange.abandon(ticket)
+                    self._exchange.abandon([ticket])
                     raise
                 running.append(ticket)
         except Stopped:

@@ -14,8 +14,9 @@ How it is intended to behave (if the code differs, that is a bug):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,19 +167,26 @@ class Exchange:
         lease = self._store.get(plan.indices[leased], plan.version[leased])
         missing += [row for row, found in zip(leased, lease.found.tolist(), strict=True) if not found]
         rows: list[int] = []
+        coming: dict[Pair, tuple[Computed, int]] = {}
         for row in sorted(missing):
-            source = self._coming.get(pairs[row])
+            source = coming.get(pairs[row])
             if source is None:
-                self._coming[pairs[row]] = computed, len(rows)
+                coming[pairs[row]] = computed, len(rows)
                 rows.append(row)
             else:
                 borrowed.append((row, *source))
         to_compute = np.array(rows, np.int64)
+        try:
+            reading = self._reader.read(plan.indices[to_compute], plan.version[to_compute])
+        except BaseException:
+            lease.release()
+            raise
+        self._coming |= coming
         return Ticket(
             run,
             plan,
             to_compute,
-            self._reader.read(plan.indices[to_compute], plan.version[to_compute]),
+            reading,
             computed,
             _stored(run, plan, to_compute),
             lease,
@@ -215,11 +223,13 @@ class Exchange:
         uses = self._next_uses[1][first : first + len(ticket.run.plans)]
         store.advise(ticket.plan.indices, ticket.plan.version, np.concatenate(uses))
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Forget a run that will not be served."""
-        ticket.reading.cancel()
-        ticket.release()
-        self._forget(ticket)
+    def abandon(self, tickets: Iterable[Ticket]) -> None:
+        """Forget runs that will not be served. Never fails: the store's error would hide why it came to this."""
+        for ticket in tickets:
+            ticket.reading.cancel()
+            with suppress(Exception):
+                ticket.release()
+            self._forget(ticket)
 
     def _forget(self, ticket: Ticket) -> None:
         plan = ticket.plan

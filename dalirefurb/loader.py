@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -155,15 +156,17 @@ class Loader:
                 replacements=replacements,
             )
 
-        self._fingerprint = fingerprint
+        self._fingerprint = json.dumps(fingerprint)
         self._replacements = replacements
         self._assembler = Assembler(planner, chosen=chosen(rank, world_size), set_pace=pace, assemble=assembled)
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
-        self._pass: _Pass | None = None
+        # Which pass is the present one, and whether it has served a batch.
+        self._pass = 0
+        self._begun = False
         self._owner_pid = os.getpid()
-        self._finalizer = weakref.finalize(self, self._assembler.close)
+        self._finalizer = weakref.finalize(self, self._assembler.let_go)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
@@ -199,10 +202,8 @@ class Loader:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
-        if self._pass is not None and self._pass.begun:
-            self._next = Position(self._next.epoch + 1, 0)
-        self._pass = _Pass(self, self._next.epoch)
-        return self._pass
+        self._go_to(Position(self._next.epoch + 1, 0) if self._begun else self._next)
+        return _Pass(self, self._next.epoch, self._pass)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass serves; needed only to jump or to repeat.
@@ -212,7 +213,7 @@ class Loader:
         """
         if epoch < 0:
             raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
-        upcoming = self._next.epoch + (self._pass is not None and self._pass.begun)
+        upcoming = self._next.epoch + self._begun
         if isinstance(self._planner, AutoAssist):
             if epoch != upcoming:
                 raise ConfigurationError(
@@ -220,11 +221,13 @@ class Loader:
                     f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
                 )
             return
-        self._pass = None
-        self._next = Position(int(epoch), 0)
+        self._go_to(Position(int(epoch), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
+
+        In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
+        epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
 
         It is the same on all ranks, and can be loaded by any number of them. Only with AutoAssist each rank has its
         own, for the same rank of as many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
@@ -241,13 +244,19 @@ class Loader:
 
         Raises:
             StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
-                the rank; `.keys` says which.
+                the rank, or the state is damaged; `.keys` says what. The loader stays where it is.
         """
-        self._next = restored(state, self._own_fingerprint())
-        self._pass = None
+        position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=self._assistant is not None)
         if self._assistant is not None:
             self._engine.stop()
             self._assistant.restore(state["assistant"])
+        self._go_to(position)
+
+    def _go_to(self, position: Position) -> None:
+        """Make `position` the next to be served; a pass that goes on ends."""
+        self._next = position
+        self._pass += 1
+        self._begun = False
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
         """Tell the Assistant how the model did on the batch that was served last: needed once after each batch.
@@ -305,7 +314,14 @@ class Loader:
 
     def close(self) -> None:
         """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing."""
-        self._finalizer()
+        self._finalizer.detach()
+        self._assembler.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise LoaderError(
+            "a loader cannot be pickled, since its threads and pipelines belong to one process: make it in the process "
+            "that iterates, and pass on loader.state_dict() if it is to go on there"
+        )
 
     def __enter__(self) -> Loader:
         return self
@@ -316,7 +332,7 @@ class Loader:
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
         rank = self._assembler.rank._asdict() if isinstance(self._planner, AutoAssist) else {}
-        return {**self._fingerprint, **rank}
+        return {**json.loads(self._fingerprint), **rank}
 
     @property
     def _engine(self) -> Engine:
@@ -340,37 +356,33 @@ class Loader:
         self._check_observed("the next one is served")
         self._engine.seek(self._next)
         served = self._engine.take()
-        if self._assistant is not None:
-            self._assistant.serve()
-        self._next = self._engine.after(served.position)
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
             labels = labels.pin_memory()
         labels = labels.to(served.images.device, non_blocking=True)
-        if self._with_indices:
-            return served.images, labels, torch.from_numpy(served.indices.copy())
-        return served.images, labels
+        indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
+        batch = (served.images, labels, *indices)
+        following = self._engine.after(served.position)
+        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
+        if self._assistant is not None:
+            self._assistant.serve()
+        self._begun, self._next = following.batch > 0, following
+        return batch
 
 
 class _Pass(Iterator[Batch]):
     """One epoch, or what is left of it."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
+    def __init__(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader = loader
         self._epoch = epoch
-        self.begun = False
+        self._number = number
 
     def __next__(self) -> Batch:
         loader = self._loader
-        if loader._pass is not self or loader._next.epoch != self._epoch:
-            if loader._pass is self:
-                loader._pass = None
+        if loader._pass != self._number or loader._next.epoch != self._epoch:
             raise StopIteration
-        self.begun = True
-        batch = loader._serve()
-        if loader._next.epoch != self._epoch:
-            loader._pass = None
-        return batch
+        return loader._serve()
 
 
 def _labels(source: Source) -> NDArray[Any]:

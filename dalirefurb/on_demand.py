@@ -55,7 +55,7 @@ class OnDemand:
         """Return the samples shown, and their images; None if there are bad ones among them, which are known now."""
         self._replicas = self._replicas or self._build()
         versions = np.zeros_like(indices)
-        samples = self._reader.read(indices, versions).result()
+        samples = self._reader.read_now(indices, versions)
         self._replicas.submit(self._feeder.partial(indices, versions, samples))
         try:
             return samples.indices, views(self._replicas.collect())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import SampleError
+from dalirefurb.background import Background
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.graph import GraphError, HeaderReader, undecodable
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.replacements import Replacements
 from dalirefurb.source import Source
 
+_POLL_S = 0.1
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
@@ -78,7 +81,7 @@ class Reader:
         # Which samples the fallback decodes.
         self._falls_back = np.zeros(len(self._known), np.bool_)
         self._max_batch_size = max_batch_size
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dalirefurb-read")
+        self._pool = Background(num_threads, name="dalirefurb-read")
 
     def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Future[Samples]:
         """Start to read what these versions, shape (n,), are made of.
@@ -87,7 +90,7 @@ class Reader:
         nothing good is found to replace it.
         """
         if len(indices):
-            return self._pool.submit(self._read, indices, versions)
+            return self._pool.submit(partial(self._read, indices, versions))
         nothing: Future[Samples] = Future()
         nothing.set_result(Samples([], indices, indices, indices))
         return nothing
@@ -132,9 +135,25 @@ class Reader:
                 self.replacements.add(refused, lasting=True)
         return bool(failures)
 
+    def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+        """Read, and wait for it until the reader is closed; for the errors see `read`.
+
+        Raises:
+            LoaderError: It was closed.
+        """
+        reading = self.read(indices, versions)
+        while not wait([reading], timeout=_POLL_S).done:
+            if self._pool.closed:
+                raise LoaderError("the loader was closed while samples were read")
+        return reading.result()
+
     def close(self) -> None:
-        """Stop the threads once their present jobs are done."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Have the threads end after their present jobs. Never waits."""
+        self._pool.close()
+
+    def join(self) -> None:
+        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
+        self._pool.join()
 
     def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
         if self.replacements is None:
@@ -159,7 +178,7 @@ class Reader:
 
     def _together(self, indices: NDArray[np.int64]) -> Samples:
         """Read samples, all of which have to be good."""
-        data = list(self._source.read(indices))
+        data = list(self._from_source(indices))
         ndim = 1 if self._source.encoded else 3
         for index, sample in zip(indices.tolist(), data, strict=True):
             if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
@@ -173,6 +192,19 @@ class Reader:
             shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
             return Samples(data, shapes[:, 0], shapes[:, 1], indices)
         return self._looked_at(indices, data)
+
+    def _from_source(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
+        try:
+            return self._source.read(indices)
+        except DalirefurbError:
+            raise
+        except Exception as error:
+            if len(indices) > 1:
+                return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
+            index = int(indices[0])
+            reason = f"the source failed to read it ({type(error).__name__}: {error})"
+            raise SampleError(index, self._source.name(index), reason) from error
 
     def _looked_at(self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]) -> Samples:
         """Find out the sizes of encoded images; a header is read once in a run."""

@@ -80,28 +80,23 @@ class Upstream:
         self._watch = watch
         self._tally = tally
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Forget a run that nobody took."""
-        self._exchange.abandon(ticket)
-
     def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
         Of a run of several batches that cannot be made, those before the culprit can: they are made one by one. Where
         bad samples are replaced, runs are made again without those that were found.
         """
-        again: deque[Run] = deque()
-        upcoming = iter(lambda: again.popleft() if again else next(runs), None)
+        upcoming = _Upcoming(runs)
         try:
             while True:
-                again.extendleft(reversed(self._carry_out(upcoming, tickets)))
+                self._carry_out(upcoming, tickets)
         except Stopped:
             pass
         except BaseException as error:  # Whatever happened belongs to the training loop.
             tickets.fail(error)
 
-    def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> list[Run]:
-        """Make tickets until a run fails that can be tried again; return what to begin with then."""
+    def _carry_out(self, runs: _Upcoming, tickets: Handover[Ticket]) -> None:
+        """Make tickets until a run fails that can be tried again."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
         try:
@@ -111,16 +106,15 @@ class Upstream:
         except Stopped:
             raise
         except _ReadAgain:
-            return [ticket.run for ticket in (*running, *admitted)]
+            runs.again([ticket.run for ticket in (*running, *admitted)])
         except Exception:
             failed = [ticket.run for ticket in (*running, *admitted)]
             if not failed or len(failed[0].plans) == 1:
                 raise
-            return [single for run in failed for single in run.one_by_one()]
+            runs.again([single for run in failed for single in run.one_by_one()])
         finally:
+            self._exchange.abandon((*running, *admitted))
             self._replicas.restart()
-            for ticket in (*running, *admitted):
-                self._exchange.abandon(ticket)
 
     def _fill(
         self, runs: Iterator[Run], admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
@@ -209,6 +203,36 @@ class Upstream:
                     f"another size or type than it declares"
                 )
         return images
+
+
+def _failing(error: Exception) -> Iterator[Run]:
+    """Yield nothing, and fail."""
+    raise error
+    yield
+
+
+class _Upcoming(Iterator[Run]):
+    """Runs in order; those to be made again come first, and what planning raised comes after them, again."""
+
+    def __init__(self, runs: Iterator[Run]) -> None:
+        self._runs = runs
+        self._again: deque[Run] = deque()
+        self._error: Exception | None = None
+
+    def again(self, runs: list[Run]) -> None:
+        """Put back what was taken."""
+        self._again.extendleft(reversed(runs))
+
+    def __next__(self) -> Run:
+        if self._again:
+            return self._again.popleft()
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._runs)
+        except Exception as error:
+            self._error = error
+            raise
 
 
 def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:

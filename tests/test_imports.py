@@ -116,7 +116,8 @@ MAY_IMPORT = {
     "kernels.steps": {"augment", "numpy"},
     "kernels.warp": KERNEL,
     # where they meet
-    "reader": {"errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
+    "background": set(),
+    "reader": {"background", "errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
     "runs": {"plan", "numpy"},
     "exchange": {"next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
@@ -128,7 +129,7 @@ MAY_IMPORT = {
     "upstream": RUNS | {"augment.stage", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
-    "state": {"errors", "runs"},
+    "state": {"errors", "plan", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
     | {*("downstream", "engine", "kernels", "replacements", "runners", "screening", "store", "upstream", "torch")},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -146,6 +148,19 @@ def views(images: Any) -> list[NDArray[np.uint8]]:
     if len(images) and images.is_dense_tensor():
         return list(np.asarray(images.as_tensor()))
     return [np.asarray(image) for image in images]
+
+
+def _leave_alone() -> None:
+    """Keep DALI from shutting down a parent's pipelines in a forked child: it would wait for the parent's threads."""
+    pipelines: set[Any] = getattr(Pipeline, "_pipes", set())
+    for reference in pipelines:
+        pipeline = reference()
+        if pipeline is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))
+    pipelines.clear()
+
+
+os.register_at_fork(after_in_child=_leave_alone)
 
 
 def _tensors(feed: Feed, declared: Input) -> Any:

@@ -1,4 +1,4 @@
-"""Who works for the loader without keeping the process alive? A few daemon threads, for what can wait for ever: files.
+"""Who works for the loader without keeping the process alive? A few daemon threads, for files and for kernels.
 
 The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
 an interrupted process from ending.
@@ -33,6 +33,7 @@ class Background:
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}_{number}", daemon=True)
             for number in range(num_threads)
         ]
+        self._starting = threading.Lock()
         self._closed = False
 
     @property
@@ -41,10 +42,11 @@ class Background:
         return self._closed
 
     def submit(self, job: Callable[[], Result]) -> Future[Result]:
-        """Have a job done; the future has its result, or what it raised. One thread submits at a time."""
-        for thread in self._threads:
-            if thread.ident is None:
-                thread.start()
+        """Have a job done; the future has its result, or what it raised."""
+        with self._starting:
+            for thread in self._threads:
+                if thread.ident is None:
+                    thread.start()
         future: Future[Result] = Future()
         self._jobs.put((future, job))
         if self._closed:

@@ -197,6 +197,7 @@ class Engine:
             self.stop()
         finally:
             self._reader.join()
+            self._runners.join()
             self._upstream = self._downstream = None
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, get_args
 
 import torch
 
 from dalirefurb.augment.geometry import Device
+from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
 from dalirefurb.pace import Pace
@@ -72,7 +72,7 @@ class Runners:
         self._max_rows = max_rows
         self._pace = pace
         self._num_threads = pace.replicas * pace.threads_each
-        self._workers = ThreadPoolExecutor(self._num_threads, thread_name_prefix="dalirefurb-kernels")
+        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part, in `count` copies of its pipelines, by default as many as the pace says."""
@@ -84,8 +84,12 @@ class Runners:
         return self._replicas(part, count)
 
     def close(self) -> None:
-        """End the kernels' threads."""
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        """Have the kernels' threads end. Never waits."""
+        self._workers.close()
+
+    def join(self) -> None:
+        """Wait until they have ended."""
+        self._workers.join()
 
     def _replicas(self, part: Part, count: int) -> Replicas:
         graph = Graph(self._recipe, part, *self._devices)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.geometry import Window
+from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed, Replicas, views
 from dalirefurb.kernels.buffers import Buffers
@@ -95,7 +97,7 @@ class KernelPart:
         entering: str,
         decoding: Replicas | None,
         cut: bool,
-        workers: ThreadPoolExecutor,
+        workers: Background,
         num_workers: int,
     ) -> None:
         self._steps = steps
@@ -160,21 +162,23 @@ class KernelPart:
         output = self._output
         batch.jobs = [
             self._workers.submit(
-                self._run,
-                self._codes,
-                self._bilinear,
-                self._fills,
-                numbers,
-                sizes,
-                origins,
-                targets,
-                first,
-                min(first + rows, count),
-                _KINDS[output.dtype] if output else LEVELS,
-                output.channels_last if output else True,
-                self._means,
-                self._scales,
-                self._halves,
+                partial(
+                    self._run,
+                    self._codes,
+                    self._bilinear,
+                    self._fills,
+                    numbers,
+                    sizes,
+                    origins,
+                    targets,
+                    first,
+                    min(first + rows, count),
+                    _KINDS[output.dtype] if output else LEVELS,
+                    output.channels_last if output else True,
+                    self._means,
+                    self._scales,
+                    self._halves,
+                )
             )
             for first in range(0, count, rows)
         ]

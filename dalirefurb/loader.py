@@ -56,8 +56,9 @@ class Loader:
         store: Where partial images wait for reuse; None: nothing is cached, every batch is computed whole.
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
-        kernels: Who computes on the CPU: "numba", kernels of our own wherever a part's stages have them, or "dali". By
-            default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`) and both parts are on the CPU.
+        kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
+            default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`), both parts are on the CPU and the
+            recipe has no stage of the user's.
         num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not.
@@ -127,7 +128,7 @@ class Loader:
         pace(planner)  # Refuses what no rank could work with.
         self._planner = planner
         self._labels = _labels(source)
-        kernels = choose_kernels(kernels, partial_device, final_device)
+        kernels = choose_kernels(kernels, recipe, partial_device, final_device)
         screening = Screening(on_bad_sample, quarantine, fallback_decoder, max_pixels)
         fingerprint = configuration(
             source,

@@ -9,8 +9,10 @@ import torch
 
 from dalirefurb.augment.geometry import Device
 from dalirefurb.background import Background
+from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
+from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
 
@@ -18,28 +20,43 @@ Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
 
 
-def choose_kernels(kernels: Kernels | None, partial_device: Device, final_device: Device) -> Kernels:
-    """Fill in what is None: Numba, if it is installed and both parts run on the CPU.
+def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Device, final_device: Device) -> Kernels:
+    """Fill in what is None: Numba, if it is installed, both parts run on the CPU and every stage has a kernel.
+
+    All stages or none: else it would depend on the split, or on whether there is a store, which stages run by which.
 
     Raises:
         ConfigurationError: If they cannot be had.
     """
     on_cpu = partial_device == final_device == "cpu"
     installed = importlib.util.find_spec("numba") is not None
+    without = [stage.name for stage in _stages(recipe) if steps_of((stage,)) is None]
     if kernels is None:
-        return "numba" if on_cpu and installed else "dali"
+        return "numba" if on_cpu and installed and not without else "dali"
     if kernels not in get_args(Kernels):
         raise ConfigurationError(f"kernels must be one of {get_args(Kernels)} or None, got {kernels!r}")
-    if kernels == "numba" and not on_cpu:
+    if kernels == "dali":
+        return kernels
+    if not on_cpu:
         raise ConfigurationError(
             f"kernels='numba' is for the CPU, got partial_device={partial_device!r} and "
             f"final_device={final_device!r}: leave kernels out"
         )
-    if kernels == "numba" and not installed:
+    if not installed:
         raise ConfigurationError(
             "kernels='numba' needs Numba, which is not installed: pip install 'dalirefurb[fast]', or leave kernels out"
         )
+    if without:
+        raise ConfigurationError(
+            f"kernels='numba' needs stages that have kernels, but {', '.join(map(repr, without))} has none: "
+            f"leave kernels out"
+        )
     return kernels
+
+
+def _stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """Return the stages that kernels can do: all but decoding."""
+    return recipe.stages[1:] if recipe.encoded else recipe.stages
 
 
 class Runners:
@@ -77,11 +94,7 @@ class Runners:
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part, in `count` copies of its pipelines, by default as many as the pace says."""
         count = self._pace.replicas if count is None else count
-        if self._kernels == "numba":
-            runner = self._kernel_part(part, count)
-            if runner is not None:
-                return runner
-        return self._replicas(part, count)
+        return self._replicas(part, count) if self._kernels == "dali" else self._kernel_part(part, count)
 
     def close(self) -> None:
         """Have the kernels' threads end. Never waits."""
@@ -101,17 +114,14 @@ class Runners:
             device_id=torch.cuda.current_device() if graph.needs_gpu else None,
         )
 
-    def _kernel_part(self, part: Part, count: int) -> Runner | None:
-        """Return kernels for a part, or None if one of its stages has none."""
+    def _kernel_part(self, part: Part, count: int) -> Runner:
         from dalirefurb.kernels.part import KernelPart
-        from dalirefurb.kernels.steps import steps_of
 
         recipe = self._recipe
         stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
         decodes = recipe.encoded and part != "final"
         steps = steps_of(stages[1:] if decodes else stages)
-        if steps is None or (part == "partial" and not steps):
-            return None
+        assert steps is not None
         return KernelPart(
             steps,
             None if part == "partial" else recipe.output,

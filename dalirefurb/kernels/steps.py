@@ -8,7 +8,7 @@
     RandAugment's, AutoAugment's, TrivialAugment's   OPERATE    see `operate`
     the output                                       -          exact
 
-Decoding stays DALI's, and so does all of a part that has a user's own stage.
+Decoding stays DALI's, and so does a recipe that has a user's own stage.
 """
 
 from __future__ import annotations

@@ -51,6 +51,7 @@ def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
         planner,
         MemoryStore(),
         num_threads=2,
+        kernels="dali",
         on_bad_sample="replace",
         max_pixels=MAX_PIXELS,
         with_indices=True,

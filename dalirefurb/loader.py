@@ -303,7 +303,7 @@ class Loader:
     def bad_samples(self) -> list[BadSample]:
         """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
 
-        Batches made ahead find some, too. With `on_bad_sample="raise"` there are none.
+        Batches made ahead find some, too. Each rank lists what it found. With `on_bad_sample="raise"` there are none.
         """
         return [] if self._replacements is None else self._replacements.report()
 

@@ -109,7 +109,7 @@ def replacing(
         on_bad_sample="replace",
         max_pixels=MAX_PIXELS,
         with_indices=True,
-        **{"num_threads": 1, "batches_per_run": 1, **options},
+        **{"num_threads": 1, "batches_per_run": 1, "kernels": "dali", **options},
     )
 
 
@@ -231,6 +231,20 @@ def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None
     found = replacements.of(indices, versions)
     assert set(found.tolist()) == set(planner.owned(1)[1::2].tolist())
     assert np.array_equal(replacements.of(planner.owned(0), planner.owned(0)), planner.owned(0))
+
+
+def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:
+    """Their pixels are DALI's but for a level."""
+    pytest.importorskip("numba")
+    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, RECIPE, REFURBISH, kernels="numba") as loader:
+        found = served(loader, len(wanted))
+    with replacing(source, RECIPE, REFURBISH, MemoryStore(), kernels="numba") as loader:
+        assert_same(found, served(loader, len(wanted)))
+    for (images, labels, indices), (others, *rest) in zip(wanted, found, strict=True):
+        assert torch.equal(labels, rest[0])
+        assert torch.equal(indices, rest[1])
+        assert (images - others).abs().max() < 1.01 / 255 / 0.224
 
 
 # AutoAssist
@@ -493,7 +507,7 @@ def test_sizes_of_bad_samples_are_those_of_what_replaces_them(source: ImageFolde
 
 
 def test_a_state_belongs_to_what_is_done_about_bad_samples(source: ImageFolder) -> None:
-    with Loader(source, RECIPE, STANDARD) as loader:
+    with Loader(source, RECIPE, STANDARD, kernels="dali") as loader:
         state = loader.state_dict()
     assert not {"on_bad_sample", "max_pixels"} & state["fingerprint"].keys()
     with replacing(source, RECIPE, STANDARD) as loader, pytest.raises(StateMismatchError) as caught:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,6 @@ from tests.bad_files import Batches, assert_same, expected
 GOOD = 75
 RECIPE = simple(32)
 MAX_PIXELS = 30_000_000
-
-
-@dataclass(frozen=True)
-class OfRank(Refurbish):
-    """The part of the plans that one of two ranks carries out."""
-
-    rank: int = 0
-
-    def epoch(self, epoch: int) -> Any:
-        return (self.part(plan, rank=self.rank, world_size=2) for plan in super().epoch(epoch))
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +51,7 @@ def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
         planner,
         MemoryStore(),
         num_threads=2,
+        kernels="dali",
         on_bad_sample="replace",
         max_pixels=MAX_PIXELS,
         with_indices=True,
@@ -109,13 +99,11 @@ def test_what_cannot_be_decoded_is_replaced_and_listed(files: FileList, undecoda
 
 
 def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int]) -> None:
-    wanted = expected(
-        files, RECIPE, Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2), epochs=1, bad=undecodable
-    )
+    planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
+    wanted = expected(files, RECIPE, planner, epochs=1, bad=undecodable)
     parts = []
     for rank in range(2):
-        planner = OfRank(200, batch_size=20, reuse_factor=2, seed=1, shards=2, rank=rank)
-        with loader_of(files, planner) as loader:
+        with loader_of(files, planner, rank=rank, world_size=2) as loader:
             parts.append(served(loader, 10))
     both = [tuple(torch.cat(halves) for halves in zip(*batches, strict=True)) for batches in zip(*parts, strict=True)]
     assert_same(wanted, both)

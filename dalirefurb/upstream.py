@@ -117,7 +117,7 @@ class Upstream:
             self._replicas.restart()
 
     def _fill(
-        self, runs: Iterator[Run], admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
+        self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
     ) -> None:
         """Admit and submit as much as may be ahead. An error waits until the runs before it are through."""
         try:
@@ -133,11 +133,16 @@ class Upstream:
                 self._pass_on(running, tickets)
             raise
 
-    def _admit(self, runs: Iterator[Run]) -> Ticket:
+    def _admit(self, runs: _Upcoming) -> Ticket:
+        """Plan a run, and lease or read what it needs; one that cannot be admitted is not lost."""
         began = time.perf_counter()
         run = next(runs)
         planned = time.perf_counter()
-        ticket = self._exchange.admit(run)
+        try:
+            ticket = self._exchange.admit(run)
+        except Exception:
+            runs.again([run])
+            raise
         self._tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
         return ticket
 
@@ -203,12 +208,6 @@ class Upstream:
                     f"another size or type than it declares"
                 )
         return images
-
-
-def _failing(error: Exception) -> Iterator[Run]:
-    """Yield nothing, and fail."""
-    raise error
-    yield
 
 
 class _Upcoming(Iterator[Run]):

@@ -22,7 +22,7 @@ NUM_SAMPLES = 23
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
 PLANNERS = {"refurbished, on disk": REFURBISH, "assisted": AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)}
 MOST_BATCHES = 12
-LIMIT_S = 100
+LIMIT_S = 600
 
 
 def train(name: str, source: ImageFolder, folder: Path, batches: int) -> None:

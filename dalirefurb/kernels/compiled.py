@@ -18,8 +18,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile one kernel, when it is first called; only what calls them all is kept on disk."""
-    return cast(Function, njit(nogil=True, error_model="numpy")(function))
+    """Compile one kernel to be called by others; only what calls them all is called from Python, and kept on disk."""
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(Function, njit(**options)(function))
 
 
 def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.features import FeatureTable
 from dalirefurb.graph import Replicas
+from dalirefurb.kernels.part import KernelPart
 from dalirefurb.plan import Planner
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
@@ -65,11 +66,13 @@ class Case:
         planner: Of 3 batches an epoch.
         stored: Whether there is a store.
         batches_per_run: Of the loader.
+        kernels: Of the loader.
     """
 
     planner: Planner
     stored: bool = True
     batches_per_run: int = 1
+    kernels: Literal["dali", "numba"] = "dali"
 
     def train(self, store: AdvisedStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
         """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
@@ -95,7 +98,7 @@ class Case:
     def _loader(self, store: AdvisedStore | None) -> Loader:
         recipe = Recipe([UsersFlip(name="early"), UsersFlip(name="late")], Output(SIZE), split=1)
         pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
-        return Loader(SOURCE, recipe, self.planner, store, **pace)
+        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
 
 
 SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
@@ -104,15 +107,17 @@ CASES = {
     "refurbished, runs of two": Case(REFURBISH, batches_per_run=2),
     "not stored": Case(Standard(12, batch_size=4), stored=False),
     "assisted": Case(AutoAssist(REFURBISH, lag=8)),
+    "by kernels": Case(REFURBISH, kernels="numba"),
 }
 GRAPH_CALLS: list[tuple[type, str]] = [(Arrays, "read"), (Replicas, "submit"), (Replicas, "collect")]
 STORE = ("open", "get", "put", "evict", "prefetch", "advise", "retain", "close")
 CALLS: list[tuple[str, type, str]] = [
-    *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS),
+    *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS if name != "by kernels"),
     *(("refurbished", AdvisedStore, method) for method in STORE),
     *(("refurbished, runs of two", AdvisedStore, method) for method in ("get", "put", "prefetch")),
     ("assisted", AdvisedStore, "get"),
     ("assisted", FeatureTable, "fill"),
+    *(("by kernels", KernelPart, method) for method in ("submit", "collect")),
     ("refurbished", Lease, "release"),
     ("refurbished", UsersFlip, "draw"),
     ("refurbished", Refurbish, "epoch"),
@@ -172,7 +177,8 @@ class StoppingSource(Arrays):
 
 
 def loader_of(source: Arrays, store: MemoryStore | None = None) -> Loader:
-    return Loader(source, Recipe([HorizontalFlip()], Output(SIZE), split=1), REFURBISH, store, num_threads=1)
+    recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
+    return Loader(source, recipe, REFURBISH, store, num_threads=1, kernels="dali")
 
 
 def test_what_a_source_raises_names_the_sample_and_has_its_cause() -> None:

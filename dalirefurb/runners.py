@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 
 from dalirefurb.augment.geometry import Device
-from dalirefurb.background import Background
 from dalirefurb.augment.stage import Stage
+from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
 from dalirefurb.kernels.steps import steps_of

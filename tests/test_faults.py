@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
 from typing import Any, Literal
 
@@ -18,7 +19,6 @@ from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.features import FeatureTable
 from dalirefurb.graph import Replicas
-from dalirefurb.kernels.part import KernelPart
 from dalirefurb.plan import Planner
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
@@ -107,22 +107,25 @@ CASES = {
     "refurbished, runs of two": Case(REFURBISH, batches_per_run=2),
     "not stored": Case(Standard(12, batch_size=4), stored=False),
     "assisted": Case(AutoAssist(REFURBISH, lag=8)),
-    "by kernels": Case(REFURBISH, kernels="numba"),
 }
 GRAPH_CALLS: list[tuple[type, str]] = [(Arrays, "read"), (Replicas, "submit"), (Replicas, "collect")]
 STORE = ("open", "get", "put", "evict", "prefetch", "advise", "retain", "close")
 CALLS: list[tuple[str, type, str]] = [
-    *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS if name != "by kernels"),
+    *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS),
     *(("refurbished", AdvisedStore, method) for method in STORE),
     *(("refurbished, runs of two", AdvisedStore, method) for method in ("get", "put", "prefetch")),
     ("assisted", AdvisedStore, "get"),
     ("assisted", FeatureTable, "fill"),
-    *(("by kernels", KernelPart, method) for method in ("submit", "collect")),
     ("refurbished", Lease, "release"),
     ("refurbished", UsersFlip, "draw"),
     ("refurbished", Refurbish, "epoch"),
     ("refurbished, runs of two", Refurbish, "epoch"),
 ]
+if find_spec("numba"):
+    from dalirefurb.kernels.part import KernelPart
+
+    CASES["by kernels"] = Case(REFURBISH, kernels="numba")
+    CALLS += [("by kernels", KernelPart, "submit"), ("by kernels", KernelPart, "collect")]
 SELDOM = {"open", "close", "retain", "fill", "epoch"}
 """Called once or twice in a run."""
 

@@ -45,8 +45,7 @@ NOTHING: tuple[list[str], Counter[str], set[str]] = ([], Counter(), set())
 
 
 def _left(had: Counter[str], had_shared: set[str]) -> tuple[list[str], Counter[str], set[str]]:
-    """Say what there is now that was not there before; a thread lets go of what it had when it has ended."""
-    wait_for_threads()
+    """Say what there is now that was not there before; a thread that ends has let go of what it had soon after."""
     gc.collect()
     return threads(), descriptors() - had, shared_memory() - had_shared
 

@@ -10,7 +10,7 @@ import threading
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -42,7 +42,13 @@ def source(root: Path) -> ImageFolder:
 
 
 def make(source: ImageFolder, **changes: Any) -> Loader:
-    return Loader(source, simple(SIZE), REFURBISH, MemoryStore(), **{"num_threads": 1, "look_ahead": 1, **changes})
+    return Loader(
+        source,
+        simple(SIZE),
+        REFURBISH,
+        MemoryStore(),
+        **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes},
+    )
 
 
 # ---- the garbage collector
@@ -58,16 +64,19 @@ def test_a_loader_that_is_collected_in_the_middle_of_an_epoch_leaves_nothing(sou
         wait_for_threads()
 
 
-def test_a_loader_in_a_cycle_is_collected_too_and_gives_back_what_was_lent(source: ImageFolder) -> None:
+@pytest.mark.parametrize("kernels", ["dali", None])
+def test_a_loader_in_a_cycle_is_collected_too_and_gives_back_what_was_lent(
+    kernels: Literal["dali"] | None, source: ImageFolder
+) -> None:
     store = MemoryStore()
     with nothing_left():
-        trainer: dict[str, Any] = {"loader": Loader(source, simple(SIZE), REFURBISH, store)}
+        trainer: dict[str, Any] = {"loader": Loader(source, simple(SIZE), REFURBISH, store, kernels=kernels)}
         trainer["trainer"] = trainer
         for _ in range(2):
             next(iter(trainer["loader"]))
         trainer["batches"] = iter(trainer["loader"])
         del trainer
-    with Loader(source, simple(SIZE), REFURBISH, store) as loader:
+    with Loader(source, simple(SIZE), REFURBISH, store, kernels=kernels) as loader:
         for _ in range(5):
             for _ in loader:
                 pass
@@ -98,7 +107,7 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
             if not hanging.wait(0):
                 hanging.wait(LIMIT_S)
 
-    loader = Loader(source, simple(SIZE), REFURBISH, HangingStore())
+    loader = Loader(source, simple(SIZE), REFURBISH, HangingStore(), kernels="dali")
     loader._engine.seek(loader._next)
     with pytest.raises(LoaderError, match=r"dalirefurb-partial is still in wait \(.*threading\.py:\d+\)"):
         loader.close()
@@ -120,7 +129,7 @@ class Slow(ImageFolder):
         return super().read(indices)
 
 source = Slow(sys.argv[1])
-loader = Loader(source, simple(32), Refurbish(len(source), batch_size=4, reuse_factor=2), MemoryStore())
+loader = Loader(source, simple(32), Refurbish(len(source), batch_size=4, reuse_factor=2), MemoryStore(), kernels="dali")
 while True:
     for images, labels in loader:
         if loader.epoch == 3:
@@ -216,7 +225,8 @@ def collect():
 
 source = ImageFolder(sys.argv[1])
 planner = Refurbish(len(source), batch_size=4, reuse_factor=2)
-with DiskStore(sys.argv[2]) as store, Loader(source, rand_augment(32), planner, store, num_threads=2) as loader:
+parts = source, rand_augment(32), planner
+with DiskStore(sys.argv[2]) as store, Loader(*parts, store, num_threads=2, kernels="dali") as loader:
     batches = iter(loader)
     next(batches)
     children = {}
@@ -253,6 +263,7 @@ def test_a_forked_child_ends_and_the_parent_goes_on(root: Path, tmp_path: Path) 
 # ---- what the training loop does to its tensors
 
 
+@pytest.mark.parametrize("kernels", ["dali", None])
 @pytest.mark.parametrize(
     ("split", "planner"),
     [
@@ -263,12 +274,14 @@ def test_a_forked_child_ends_and_the_parent_goes_on(root: Path, tmp_path: Path) 
     ],
 )
 def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(
-    split: int, planner: Planner, source: ImageFolder
+    split: int, planner: Planner, kernels: Literal["dali"] | None, source: ImageFolder
 ) -> None:
     served: list[Batches] = []
     for change in (False, True):
         batches: Batches = []
-        with Loader(source, simple(SIZE, split=split), planner, MemoryStore(), batches_per_run=2) as loader:
+        with Loader(
+            source, simple(SIZE, split=split), planner, MemoryStore(), batches_per_run=2, kernels=kernels
+        ) as loader:
             for _ in range(4):
                 for images, labels in loader:
                     batches.append((images.clone(), labels.clone()))

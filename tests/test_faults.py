@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -65,11 +66,13 @@ class Case:
         planner: Of 3 batches an epoch.
         stored: Whether there is a store.
         batches_per_run: Of the loader.
+        kernels: Of the loader.
     """
 
     planner: Planner
     stored: bool = True
     batches_per_run: int = 1
+    kernels: Literal["dali", "numba"] = "dali"
 
     def train(self, store: AdvisedStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
         """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
@@ -95,7 +98,7 @@ class Case:
     def _loader(self, store: AdvisedStore | None) -> Loader:
         recipe = Recipe([UsersFlip(name="early"), UsersFlip(name="late")], Output(SIZE), split=1)
         pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
-        return Loader(SOURCE, recipe, self.planner, store, **pace)
+        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
 
 
 SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
@@ -118,6 +121,11 @@ CALLS: list[tuple[str, type, str]] = [
     ("refurbished", Refurbish, "epoch"),
     ("refurbished, runs of two", Refurbish, "epoch"),
 ]
+if find_spec("numba"):
+    from dalirefurb.kernels.part import KernelPart
+
+    CASES["by kernels"] = Case(REFURBISH, kernels="numba")
+    CALLS += [("by kernels", KernelPart, "submit"), ("by kernels", KernelPart, "collect")]
 SELDOM = {"open", "close", "retain", "fill", "epoch"}
 """Called once or twice in a run."""
 
@@ -172,7 +180,8 @@ class StoppingSource(Arrays):
 
 
 def loader_of(source: Arrays, store: MemoryStore | None = None) -> Loader:
-    return Loader(source, Recipe([HorizontalFlip()], Output(SIZE), split=1), REFURBISH, store, num_threads=1)
+    recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
+    return Loader(source, recipe, REFURBISH, store, num_threads=1, kernels="dali")
 
 
 def test_what_a_source_raises_names_the_sample_and_has_its_cause() -> None:

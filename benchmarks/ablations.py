@@ -31,10 +31,12 @@ import command
 import harness
 import numpy as np
 from harness import Claim, Slice, Spread
-from loaders import LoaderTurns, default_placement, repeated
+from loaders import LoaderTurns, default_placement, layered, repeated
 
-from dalirefurb import PlainShuffler, ReferenceCount, Refurbish, Standard, rand_augment
+from dalirefurb import Refurbish, Standard
 from dalirefurb.plan import Planner
+from dalirefurb.refurbish import ReferenceCount
+from dalirefurb.shuffle import PlainShuffler
 
 STANDARD = "standard"
 REFURBISH = "refurbish"
@@ -51,6 +53,7 @@ class Config:
     Attributes:
         data: Name of the data set; its images are repeated to fill an epoch.
         reuse_factor: Of all but standard; a slice holds as many epochs.
+        layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
@@ -59,6 +62,7 @@ class Config:
 
     data: str
     reuse_factor: int = 3
+    layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 24
@@ -129,7 +133,7 @@ def compare(config: Config, data: Path) -> Results:
     source = repeated(data, config.epoch_batches * config.batch_size)
     planners = config.planners()
     with ExitStack() as stack:
-        recipe = rand_augment(config.size)
+        recipe = layered(config.size, config.layers)
         turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
         for each in turns:
             each.settle()
@@ -191,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, size=32, batch_size=12, epoch_batches=4, rounds=1)
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
     return replace(config, rounds=options.rounds or config.rounds)
 
 

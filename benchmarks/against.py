@@ -25,7 +25,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import command
@@ -35,9 +34,9 @@ import stock_dali
 import workers
 from competitors.rows import Job
 from harness import Claim, Contender, Entrant, Placement, Slice, Spread
-from loaders import LoaderTurns, default_placement, repeated
+from loaders import LoaderTurns, default_placement, layered, repeated
 
-from dalirefurb import FileList, Refurbish, Standard, rand_augment
+from dalirefurb import FileList, Refurbish, Standard
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
 
@@ -53,6 +52,7 @@ class Config:
         data: Name of the data set; its images are repeated to fill an epoch.
         reuse_factors: Of our loaders, beside standard.
         orders: Of the recipe's stages.
+        layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
@@ -64,6 +64,7 @@ class Config:
     data: str
     reuse_factors: tuple[int, ...] = (2, 3, 4, 5)
     orders: tuple[Order, ...] = ("paper", "crop_last")
+    layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 20
@@ -159,11 +160,11 @@ def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tupl
     count, batch_size = len(source), config.batch_size
     standard: Planner = Standard(count, batch_size=batch_size, drop_last=True)
     first = config.orders[0]
-    made = [(LoaderTurns(stack, STANDARD, source, rand_augment(config.size, order=first), standard), first, 1)]
+    made = [(LoaderTurns(stack, STANDARD, source, layered(config.size, config.layers, first), standard), first, 1)]
     for order in config.orders:
         for factor in config.reuse_factors:
             planner = Refurbish(count, batch_size=batch_size, reuse_factor=factor, drop_last=True)
-            recipe = rand_augment(config.size, order=order)
+            recipe = layered(config.size, config.layers, order)
             made.append((LoaderTurns(stack, ours_name(order, factor), source, recipe, planner), order, factor))
     return made
 
@@ -200,12 +201,19 @@ def claims(slices: Sequence[Slice]) -> list[Claim]:
 
 
 def _stock_dali(config: Config, source: FileList, nearest: bool, calibration: list[Slice]) -> Contender:
-    make = partial(stock_dali.stock, source, size=config.size, batch_size=config.batch_size, nearest=nearest)
-
     def at(placement: Placement) -> Contender:
-        return make(placement=placement)
+        return stock_dali.stock(
+            source,
+            size=config.size,
+            batch_size=config.batch_size,
+            layers=config.layers,
+            nearest=nearest,
+            placement=placement,
+        )
 
-    best, slices = harness.calibrate(at, rounds=1, timed_batches=config.calibration_batches)
+    best, slices = harness.calibrate(
+        at, rounds=1, timed_batches=config.calibration_batches, among=stock_dali.placements()
+    )
     calibration += slices
     return at(best)
 
@@ -257,6 +265,7 @@ def _config(options: argparse.Namespace) -> Config:
             config,
             reuse_factors=(3,),
             orders=("paper",),
+            layers=0,
             size=48,
             batch_size=8,
             epoch_batches=4,

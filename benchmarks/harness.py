@@ -210,10 +210,15 @@ def per_round(slices: Sequence[Slice], name: str) -> list[float]:
 
 
 def calibrate(
-    make: Callable[[Placement], Contender], *, rounds: int, timed_batches: int
+    make: Callable[[Placement], Contender],
+    *,
+    rounds: int,
+    timed_batches: int,
+    among: Sequence[Placement] | None = None,
 ) -> tuple[Placement, list[Slice]]:
-    """Run a contender at every placement in turn; return the fastest by medians, and the slices."""
-    contenders = [make(placement) for placement in placements()]
+    """Run a contender at every placement in turn, or at some; return the fastest by medians, and the slices."""
+    tried = placements() if among is None else among
+    contenders = [make(placement) for placement in tried]
     slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches)
     for contender in contenders:
         contender.batches.close()
@@ -221,7 +226,7 @@ def calibrate(
     def speed(placement: Placement) -> float:
         return float(np.median([each.images_per_s for each in slices if each.placement == str(placement)]))
 
-    return max(placements(), key=speed), slices
+    return max(tried, key=speed), slices
 
 
 def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:

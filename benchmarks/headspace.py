@@ -31,9 +31,9 @@ import harness
 import stock_dali
 import torch
 from harness import Claim, Contender, Entrant, Slice, Spread
-from loaders import LoaderTurns, Step, default_placement, repeated
+from loaders import LoaderTurns, Step, default_placement, layered, repeated
 
-from dalirefurb import FileList, Refurbish, Standard, rand_augment
+from dalirefurb import FileList, Refurbish, Standard
 from dalirefurb.network import SmallResNet
 from dalirefurb.plan import Planner
 
@@ -53,6 +53,7 @@ class Config:
         cores: Numbers of cores to load on.
         reuse_factors: Loaded on each number of cores; the last one is trained with.
         steps: Lengths of steps, in standard's time for a batch.
+        layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
@@ -64,6 +65,7 @@ class Config:
     cores: tuple[int, ...]
     reuse_factors: tuple[int, ...] = (2, 3)
     steps: tuple[float, ...] = (0.25, 0.5, 1.0, NOT_BOUND)
+    layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 12
@@ -177,7 +179,11 @@ def compare(config: Config, data: Path) -> Results:
     with ExitStack() as stack:
         loading = _loading(stack, config, source)
         (taken,) = harness.interleave(
-            [LoaderTurns(stack, STANDARD, source, rand_augment(config.size), _planners(config, source)[STANDARD])],
+            [
+                LoaderTurns(
+                    stack, STANDARD, source, layered(config.size, config.layers), _planners(config, source)[STANDARD]
+                )
+            ],
             rounds=1,
             timed_batches=config.timed_batches,
         )
@@ -209,7 +215,7 @@ def _loading(stack: ExitStack, config: Config, source: FileList) -> dict[tuple[s
     entrants: dict[tuple[str, int, float | str | None], Entrant] = {}
     for cores in config.cores:
         for name, planner in _planners(config, source).items():
-            turns = LoaderTurns(stack, name, source, rand_augment(config.size), planner)
+            turns = LoaderTurns(stack, name, source, layered(config.size, config.layers), planner)
             turns.settle()
             entrants[name, cores, None] = OnCores(_name(name, cores, None), turns, cores)
 
@@ -218,6 +224,7 @@ def _loading(stack: ExitStack, config: Config, source: FileList) -> dict[tuple[s
                 source,
                 size=config.size,
                 batch_size=config.batch_size,
+                layers=config.layers,
                 nearest=True,
                 placement=default_placement(),
             )
@@ -233,7 +240,9 @@ def _trained(
     """Make what feeds one kind of step."""
     planners, cores = _planners(config, source), harness.cores()
     entrants: dict[str, Entrant] = {
-        name: LoaderTurns(stack, _name(name, cores, step), source, rand_augment(config.size), planners[name], act)
+        name: LoaderTurns(
+            stack, _name(name, cores, step), source, layered(config.size, config.layers), planners[name], act
+        )
         for name in (STANDARD, refurbished)
     }
     images = torch.randn(config.batch_size, 3, config.size, config.size)
@@ -305,6 +314,7 @@ def _config(options: argparse.Namespace) -> Config:
             cores=(1,),
             reuse_factors=(3,),
             steps=(NOT_BOUND,),
+            layers=0,
             size=32,
             batch_size=8,
             epoch_batches=3,

@@ -23,9 +23,9 @@ from pathlib import Path
 import command
 import harness
 from harness import Claim, Slice, Spread
-from loaders import LoaderTurns, repeated
+from loaders import LoaderTurns, layered, repeated
 
-from dalirefurb import Refurbish, Standard, rand_augment
+from dalirefurb import Refurbish, Standard
 from dalirefurb.presets import Order
 
 STANDARD = "standard"
@@ -39,6 +39,7 @@ class Config:
         data: Name of the data set; its images are repeated to fill an epoch.
         orders: Of the recipe's stages.
         reuse_factor: At every split.
+        layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
@@ -49,6 +50,7 @@ class Config:
     data: str
     orders: tuple[Order, ...] = ("paper", "crop_last")
     reuse_factor: int = 3
+    layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 12
@@ -112,12 +114,12 @@ def sweep(config: Config, data: Path) -> Results:
     recipes = [
         (order, preset, preset.at(split))
         for order in config.orders
-        for preset in [rand_augment(config.size, order=order)]
+        for preset in [layered(config.size, config.layers, order)]
         for split in range(1, len(preset.stages) + 1)
     ]
     with ExitStack() as stack:
         standard = Standard(count, batch_size=config.batch_size)
-        turns = [LoaderTurns(stack, STANDARD, source, rand_augment(config.size), standard)]
+        turns = [LoaderTurns(stack, STANDARD, source, layered(config.size, config.layers), standard)]
         for order, _, recipe in recipes:
             turns.append(LoaderTurns(stack, _name(order, len(recipe.partial)), source, recipe, planner))
         for each in turns:
@@ -160,7 +162,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, orders=("paper",), size=32, batch_size=8, epoch_batches=3, timed_batches=2, rounds=1)
+        config = replace(
+            config, orders=("paper",), layers=0, size=32, batch_size=8, epoch_batches=3, timed_batches=2, rounds=1
+        )
     return replace(config, rounds=options.rounds or config.rounds)
 
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Generator
 from typing import Any
 
+import harness
 from harness import Contender, Placement
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import rand_augment
@@ -25,11 +26,18 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _QUEUE = 2
 
 
-def stock(source: FileList, *, size: int, batch_size: int, nearest: bool, placement: Placement) -> Contender:
-    """Make pipelines that share out the files and are asked in turn."""
+def placements() -> list[Placement]:
+    """List what its users choose from: one pipeline with all threads, and a pipeline a core."""
+    return list(dict.fromkeys([Placement(1, harness.cores()), Placement(harness.cores(), 1)]))
+
+
+def stock(
+    source: FileList, *, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement
+) -> Contender:
+    """Make pipelines that share out the files and are asked in turn; with no layers there is no RandAugment."""
     iterators = [
         DALIClassificationIterator(
-            _pipeline(source, size, batch_size, nearest, placement, shard),
+            _pipeline(source, size, batch_size, layers, nearest, placement, shard),
             size=-1,
             last_batch_padded=True,
             auto_reset=True,
@@ -48,7 +56,7 @@ def _batches(iterators: list[Any]) -> Generator[int, None, None]:
 
 
 def _pipeline(
-    source: FileList, size: int, batch_size: int, nearest: bool, placement: Placement, shard: int
+    source: FileList, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement, shard: int
 ) -> Pipeline:
     files = [source.name(index) for index in range(len(source))]
     labels = [int(label) for label in source.labels]
@@ -64,7 +72,8 @@ def _pipeline(
         images = fn.resize(images, resize_x=size, resize_y=size, antialias=True)
         images = fn.flip(images, horizontal=fn.random.coin_flip())
         interpolation = {"interp_type": types.DALIInterpType.INTERP_NN} if nearest else {}
-        images = rand_augment.rand_augment(images, n=2, m=9, **interpolation)
+        if layers:
+            images = rand_augment.rand_augment(images, n=layers, m=9, **interpolation)
         images = fn.crop_mirror_normalize(
             images,
             dtype=types.DALIDataType.FLOAT,
@@ -74,8 +83,8 @@ def _pipeline(
         )
         return images, label
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning: .*experimental", DeprecationWarning)
+    # `auto_aug` warns of its own deprecated operators, whatever the filters say.
+    with warnings.catch_warnings(record=True):
         return graph(
             batch_size=batch_size,
             num_threads=placement.threads,

@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from dalirefurb import ImageFolder, Refurbish, rand_augment
+from dalirefurb import ImageFolder, Refurbish, simple
 from tests.pictures import write_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -100,9 +100,9 @@ def test_without_their_environment_the_competitors_are_named_as_missing_and_stoc
     assert "left out: competitors' environment" in suite[1]
 
 
-def test_stock_dali_is_tried_at_every_placement_before_the_rounds(suite):
+def test_stock_dali_is_tried_as_one_pipeline_and_as_one_a_core_before_the_rounds(suite):
     tried = {(each["contender"], each["placement"]) for each in results(suite, "against")["calibration"]}
-    placements = [str(placement) for placement in harness.placements()]
+    placements = [str(placement) for placement in stock_dali.placements()]
     assert tried == {(name, each) for name in (stock_dali.NEAREST, stock_dali.DEFAULT) for each in placements}
 
 
@@ -142,24 +142,25 @@ def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():
         assert found[name].least == least
 
 
-@pytest.mark.parametrize("nearest", [True, False])
-def test_stock_dali_serves_whole_batches_from_every_replica(folder, nearest):
-    source = ImageFolder(folder)
-    taken = stock_dali.stock(source, size=32, batch_size=4, nearest=nearest, placement=harness.Placement(2, 1))
+@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), (1, 1)])
+def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, replicas):
+    placement = harness.Placement(replicas, 1)
+    taken = stock_dali.stock(
+        ImageFolder(folder), size=32, batch_size=4, layers=layers, nearest=True, placement=placement
+    )
     assert [next(taken.batches) for _ in range(7)] == [4] * 7
-    assert taken.name == (stock_dali.NEAREST if nearest else stock_dali.DEFAULT)
-    assert taken.made_ahead == 6
+    assert taken.made_ahead == 3 * replicas
     taken.batches.close()
 
 
 def test_the_splits_are_all_places_between_stages_with_the_diversity_they_keep(suite):
-    recipe = rand_augment(32)
+    recipe = simple(32)
     found = results(suite, "splits")["splits"]
-    assert [len(each["partial"]) for each in found] == list(range(1, 6))
+    assert [len(each["partial"]) for each in found] == [1, 2, 3]
     for number, each in enumerate(found, 1):
         assert each["partial"] + each["final"] == [stage.name for stage in recipe.stages]
         assert each["diversity"] == pytest.approx(recipe.at(number).diversity(3))
-    assert [each["preset"] for each in found] == [False, False, False, True, False]
+    assert [each["preset"] for each in found] == [False, True, False]
 
 
 def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite):

@@ -53,6 +53,7 @@ class Config:
         cores: Numbers of cores to load on.
         reuse_factors: Loaded on each number of cores; the last one is trained with.
         steps: Lengths of steps, in standard's time for a batch.
+        network: Whether to train the small network, too.
         layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
@@ -64,7 +65,8 @@ class Config:
     data: str
     cores: tuple[int, ...]
     reuse_factors: tuple[int, ...] = (2, 3)
-    steps: tuple[float, ...] = (0.25, 0.5, 1.0, NOT_BOUND)
+    steps: tuple[float, ...] = (0.5, 1.0, NOT_BOUND)
+    network: bool = True
     layers: int = 2
     size: int = 224
     batch_size: int = 256
@@ -189,7 +191,8 @@ def compare(config: Config, data: Path) -> Results:
         )
         standard_s = taken.seconds / len(taken.batch_s)
         steps: dict[float | str, Step] = {each: _wait(each * standard_s) for each in config.steps}
-        steps[NETWORK] = Network(config.size)
+        if config.network:
+            steps[NETWORK] = Network(config.size)
         training = {
             (name, everything, step): entrant
             for step, act in steps.items()
@@ -314,6 +317,7 @@ def _config(options: argparse.Namespace) -> Config:
             cores=(1,),
             reuse_factors=(3,),
             steps=(NOT_BOUND,),
+            network=False,
             layers=0,
             size=32,
             batch_size=8,

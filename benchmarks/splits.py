@@ -2,7 +2,7 @@
 
 Claim, on any machine: none; the preset's own split is marked, and each is compared with standard of the same round.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 3 rounds (`--rounds`), each a slice of every split in turn, 20 batches of 256 timed in each.
+n: 3 rounds (`--rounds`), each a slice of every split in turn, 12 batches of 256 timed in each.
 
 The later the split, the more is cached and the less is drawn anew: with everything in the partial part an image is
 served again as it was. The consumer does nothing.
@@ -54,7 +54,7 @@ class Config:
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 12
-    timed_batches: int = 20
+    timed_batches: int = 12
     rounds: int = 3
 
 

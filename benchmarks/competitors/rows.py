@@ -129,10 +129,10 @@ class SpdlRow(Row):
     packages = ("torch", "PIL", "torchvision_v2", "spdl.pipeline")
 
     def settings(self, cores: int) -> list[Setting]:
-        """List both decoders, as many threads as cores and half as many more."""
-        decoders = ["pillow"] if _no_ffmpeg() else ["pillow", "spdl"]
+        """List as many threads as cores with either decoder, and half as many more with Pillow's."""
         threads = dict.fromkeys((cores, cores + (cores + 1) // 2))
-        return [{"threads": n, "decoder": decoder} for decoder in decoders for n in threads]
+        own = [] if _no_ffmpeg() else [{"threads": cores, "decoder": "spdl"}]
+        return [*({"threads": n, "decoder": "pillow"} for n in threads), *own]
 
     def made_ahead(self, setting: Setting) -> int:
         """Two batches in the sink, two before it, one in each stage's hands and one being gathered."""
@@ -217,13 +217,13 @@ def _forever(count: int) -> Iterator[int]:
         yield from order
 
 
-def _no_ffmpeg() -> str | None:
-    """Say why SPDL's decoder does not work here, None if it does."""
+def _no_ffmpeg() -> bool:
+    """Whether SPDL's decoder does not work here."""
     try:
         _ffmpeg_decoder()
-    except Exception as error:  # SPDL raises RuntimeError where FFmpeg's libraries are missing
-        return str(error)
-    return None
+    except Exception:  # SPDL raises RuntimeError where FFmpeg's libraries are missing
+        return True
+    return False
 
 
 def _ffmpeg_decoder() -> Callable[[str], Any]:

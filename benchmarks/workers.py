@@ -96,6 +96,8 @@ class WorkerTurns:
         """Go on; at the end wait until nothing is made ahead any more."""
         if self._process is None:
             self._process = self._start()
+            self._tell(self._process, json.dumps(asdict(self._job)))
+            self._answer(self._process)
         yield Contender(self.name, self.setting, self._made_ahead, self._batches(self._process))
         rest(self._process.pid)
 
@@ -109,12 +111,9 @@ class WorkerTurns:
             self._process = None
 
     def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
         )
-        self._tell(process, json.dumps(asdict(self._job)))
-        self._answer(process)
-        return process
 
     def _batches(self, process: subprocess.Popen[str]) -> Generator[int, None, None]:
         while True:

@@ -178,6 +178,15 @@ def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite)
     assert {each["contender"] for each in case["slices"]} == {f"{name}, step 1.5" for name in fed} | loading
 
 
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_step_of_the_network_learns_from_the_batch():
     step = headspace.Network(32)
     before = [weights.detach().clone() for weights in step._model.parameters()]
@@ -209,6 +218,8 @@ def test_without_a_shuffler_misses_burst_or_scatter_and_with_both_they_do_not(su
     assert [set(epoch) for epoch in found["reference counts"]["misses"]] == [{0}, {0}, {12}]
     assert len({batch for epoch in found["plain shuffle"]["misses"] for batch in epoch}) > 2
     assert {batch for epoch in found["standard"]["misses"] for batch in epoch} == {12}
+    peaks = {name: each["misses_peak"] for name, each in found.items()}
+    assert peaks["refurbish"] == peaks["standard"] == 1 < peaks["plain shuffle"] < peaks["reference counts"] == 3
 
 
 def test_a_slice_of_an_ablation_holds_each_epoch_of_the_cycle_once(suite):

@@ -57,7 +57,7 @@ def suite(folder, tmp_path_factory):
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)},
-        timeout=280,
+        timeout=590,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -294,7 +294,7 @@ def test_a_competitor_that_dies_is_named():
 
 def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():
     done = subprocess.run(
-        [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=280, check=True
+        [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=590, check=True
     )
     told = json.loads(done.stdout)
     assert set(told["rows"]) == {

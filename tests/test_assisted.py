@@ -126,7 +126,7 @@ def test_losses_change_what_is_served_after_the_lag_and_not_before(source: Image
 def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> None:
     everything = np.arange(NUM_SAMPLES)
     with Loader(source, rand_augment(SIZE), assist(REFURBISH), MemoryStore(), num_threads=1) as loader:
-        for _ in islice(batches_of(loader), 2 * len(REFURBISH)):
+        for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
         assert loader._assistant is not None
         seen = loader._assistant._features
@@ -195,7 +195,7 @@ def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(s
 
 def test_the_least_lag_serves_without_waiting_for_losses_that_cannot_come(source: ImageFolder) -> None:
     with Loader(source, simple(SIZE), assist(STANDARD, lag=8), replicas=1) as loader:
-        assert len(list(islice(batches_of(loader), BATCHES))) == BATCHES
+        assert len(list(islice(batches_of(loader, assist(STANDARD, lag=8)), BATCHES))) == BATCHES
 
 
 def test_only_the_next_epoch_can_be_set(source: ImageFolder) -> None:

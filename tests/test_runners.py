@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.geometry import Device
-from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.runners import choose_kernels
 from tests.pictures import picture, write_folder
 
@@ -138,18 +137,6 @@ def test_a_batch_stays_as_it_is_while_later_ones_are_made(arrays: Arrays) -> Non
     with Loader(arrays, recipe, planner, kernels="numba") as loader:
         kept = [images for _ in range(4) for images, _ in loader]
     assert torch.equal(torch.cat(kept), epochs(Loader(arrays, recipe, planner, kernels="numba"), 4))
-
-
-def test_a_file_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
-    source = ImageFolder(write_folder(tmp_path, num_samples=6))
-    path = sorted(tmp_path.glob("*/*.jpg"))[2]
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2] + whole[-2:])
-    with (
-        Loader(source, simple(SIZE), Standard(6, batch_size=3), kernels="numba") as loader,
-        pytest.raises(SampleError, match=path.name),
-    ):
-        list(loader)
 
 
 def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:

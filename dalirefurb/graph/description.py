@@ -95,6 +95,12 @@ class Graph:
                 f"partial_device and final_device must be one of {placements}, "
                 f"got ({self.partial_device!r}, {self.final_device!r})"
             )
+        if self.part == "decoded" and not (self.recipe.encoded and self.final_device == "cpu"):
+            raise ConfigurationError(
+                f"part='decoded' is for encoded images on the CPU, got a recipe for "
+                f"{'encoded images' if self.recipe.encoded else 'arrays'} and final_device={self.final_device!r}: "
+                f"use 'partial'"
+            )
         if self.entering_device == "gpu" and (self.part, self.final_device) != ("final", "gpu"):
             raise ConfigurationError(
                 f"entering_device='gpu' is for the final part on the GPU, but the part is {self.part!r} and its "

@@ -58,6 +58,15 @@ def check_photographs(data: Path) -> None:
         refuse(f"--data must hold one folder of images per class: {error}")
 
 
+def check_mosaics(data: Path) -> None:
+    """Refuse a folder that holds no CIFAR-10 as mosaics."""
+    if not list(data.glob("train_[0-9]_*.webp")):
+        refuse(
+            f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
+            f"but {data} holds none: pass another"
+        )
+
+
 def write(options: argparse.Namespace, *, environment: dict[str, Any], config: Any, results: Any) -> None:
     """Write results where the arguments say; quick ones only where they are asked for."""
     out = options.out or (None if options.quick else harness.RESULTS / options.result)

@@ -29,7 +29,8 @@ import numpy as np
 from dalirefurb.idle import wait_until_idle
 
 RESULTS = Path(__file__).parent / "results"
-PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
 _RAMP_BATCHES = 2
 _IDLE_LIMIT_S = 60.0

@@ -213,7 +213,7 @@ def reduced(data: str) -> Config:
         data,
         train_per_class=500,
         batch_size=100,
-        epochs=36,
+        epochs=24,
         buffer_batches=10,
         timed_batches=40,
         cases=reduced_cases(),

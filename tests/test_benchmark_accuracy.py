@@ -1,9 +1,9 @@
 import json
-import os
 import re
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ sys.path.append(str(BENCHMARKS))
 
 import accuracy as script  # noqa: E402
 import accuracy_training as training  # noqa: E402
+import plot  # noqa: E402
 from accuracy_cases import Case, Config, full_cases, reduced, reduced_cases  # noqa: E402
 from accuracy_claims import MET, MISSED, NOT_SHOWN, Claim, claims, difference, wanted  # noqa: E402
 from accuracy_training import Run, Task, train  # noqa: E402
@@ -25,13 +26,6 @@ from networks import NETWORKS  # noqa: E402
 CASES = ["standard", "reuse factor 3", "echo after augmentation 3", "frozen"]
 STANDARD, REUSE, ECHO, FROZEN = reduced_cases()
 NEVER = float("inf")
-
-
-def run(name, *arguments):
-    """Run a script as its user does."""
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
-    command = [sys.executable, "-W", "error", str(BENCHMARKS / name), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +45,11 @@ def mosaics(tmp_path_factory):
 def quick(mosaics, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "accuracy.json"
-    done = run("accuracy.py", "--quick", "--workers", 1, "--data", mosaics, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text()), out, done.stdout
+    arguments = ["accuracy.py", "--quick", "--workers", "1", "--data", str(mosaics), "--out", str(out)]
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()) as said:
+        patched.setattr(sys, "argv", arguments)
+        assert script.main() == 0
+    return json.loads(out.read_text()), out, said.getvalue()
 
 
 def tiny(*cases):
@@ -117,10 +113,9 @@ def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
 
 def test_a_plot_is_drawn_from_the_results_alone(quick, tmp_path):
     _, out, _ = quick
-    done = run("plot.py", "--results", out, "--out", tmp_path / "plot.png")
-    assert done.returncode == 0, done.stderr
-    with Image.open(tmp_path / "plot.png") as plot:
-        assert min(plot.size) > 400
+    plot.draw_accuracy(json.loads(out.read_text()), tmp_path / "plot.png")
+    with Image.open(tmp_path / "plot.png") as picture:
+        assert min(picture.size) > 400
 
 
 def test_a_run_that_is_cut_off_after_any_epoch_ends_as_one_that_is_not(mosaics, tmp_path, monkeypatch):

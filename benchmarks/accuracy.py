@@ -31,16 +31,14 @@ are done, loading alone is timed, cases taking turns.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import command
@@ -52,6 +50,7 @@ from accuracy_training import Run, Task, train
 from choosers import read
 from harness import Slice
 from loaders import LoaderTurns
+from record import Record
 
 
 def time_loading(config: Config, folder: Path, slices: list[Slice], ends: float) -> Iterator[list[Slice]]:
@@ -78,71 +77,36 @@ def time_loading(config: Config, folder: Path, slices: list[Slice], ends: float)
             yield [replace(each, round=number) for each in timed]
 
 
-class Record:
-    """The JSON: what was done so far, written anew whenever something is added.
-
-    Args:
-        path: Where it is, and where an earlier call may have left it.
-        config: What is run; an earlier call must have run the same.
-    """
-
-    def __init__(self, path: Path, config: Config) -> None:
-        self._path, self._config = path, config
-        self._calls: list[dict[str, Any]] = []
-        self.runs: list[Run] = []
-        self.slices: list[Slice] = []
-        if path.exists():
-            found = json.loads(path.read_text())
-            if found["config"] != json.loads(json.dumps(asdict(config))):
-                command.refuse(f"{path} must hold runs of this configuration, but holds others': pass another --out")
-            self._calls = found["results"]["calls"]
-            self.runs = [Run(**run) for run in found["results"]["runs"]]
-            self.slices = [Slice(**each) for each in found["results"]["slices"]]
-        self._calls.append({**harness.environment(), "gpu": _gpu()})
-
-    def results(self) -> dict[str, Any]:
-        """Return everything that was measured, and what follows from it."""
-        return {
-            "claims": claims(self._config, self.runs),
-            "comparisons": compared(self._config, self.runs, self.slices),
-            "runs": sorted(self.runs, key=lambda run: (run.group, run.case, run.seed)),
-            "slices": self.slices,
-            "calls": self._calls,
-        }
-
-    def write(self) -> None:
-        """Replace the JSON, whole or not at all."""
-        new = self._path.with_suffix(".new")
-        harness.write(new, environment=self._calls[0], config=self._config, results=self.results())
-        new.replace(self._path)
-
-
 def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *, workers: int, ends: float) -> bool:
     """Do what is missing as long as there is time; return whether nothing is."""
+    runs, slices = record.rows["runs"], record.rows["slices"]
     threads = max(1, harness.cores() // workers)
     checkpoints.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
-        while time.time() < ends and (todo := wanted(config, record.runs)):
+        while time.time() < ends and (todo := wanted(config, runs)):
             tasks = [
                 Task(config, case, seed, folder, checkpoints / _file_name(case, seed), ends, threads)
                 for case, seed in todo
             ]
             for run in pool.imap_unordered(train, tasks) if pool else map(train, tasks):
                 if run is not None:
-                    record.runs.append(run)
-                    record.write()
-                    print(
-                        f"{run.group}, {run.case}, seed {run.seed}: {run.test_accuracy:.2f} %, {run.cpu_s:.0f} CPU s",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-    if wanted(config, record.runs):
+                    runs.append(run)
+                    record.write(**follows(config, record))
+                    said = f"{run.group}, {run.case}, seed {run.seed}: {run.test_accuracy:.2f} %, {run.cpu_s:.0f} CPU s"
+                    print(said, file=sys.stderr, flush=True)
+    if wanted(config, runs):
         return False
     checkpoints.rmdir()
-    for slices in time_loading(config, folder, record.slices, ends):
-        record.slices += slices
-        record.write()
-    return len({each.round for each in record.slices}) == config.rounds
+    for timed in time_loading(config, folder, slices, ends):
+        slices.extend(timed)
+        record.write(**follows(config, record))
+    return len({each.round for each in slices}) == config.rounds
+
+
+def follows(config: Config, record: Record) -> dict[str, Any]:
+    """Return what follows from the runs."""
+    runs, slices = record.rows["runs"], record.rows["slices"]
+    return {"claims": claims(config, runs), "comparisons": compared(config, runs, slices)}
 
 
 def main() -> int:
@@ -150,21 +114,18 @@ def main() -> int:
     options = _parser().parse_args()
     ends = time.time() + 60 * options.minutes
     command.check_mosaics(options.data)
+    if options.reduced:
+        options.result = "accuracy_reduced.json"
     config = _config(options)
-    with ExitStack() as stack:
-        if options.out:
-            out = options.out
-        elif options.quick:
-            out = Path(stack.enter_context(TemporaryDirectory())) / options.result
-        else:
-            out = harness.RESULTS / ("accuracy_reduced.json" if options.reduced else options.result)
-        record = Record(out, config)
+    with command.result_path(options) as out:
+        record = Record(out, config, {"runs": Run, "slices": Slice})
         checkpoints = out.with_suffix(".checkpoints")
         done = carry_out(config, record, options.data, checkpoints, workers=options.workers, ends=ends)
-        record.write()
-        print(show(config, compared(config, record.runs, record.slices), claims(config, record.runs)))
-        left = len(wanted(config, record.runs))
+        judged = follows(config, record)
+        record.write(**judged)
+    print(show(config, judged["comparisons"], judged["claims"]))
     if not done:
+        left = len(wanted(config, record.rows["runs"]))
         print(f"time is over: {left} runs and the timing of loading are left; call this again", file=sys.stderr)
     return 0
 
@@ -190,10 +151,6 @@ def _config(options: argparse.Namespace) -> Config:
 
 def _file_name(case: Case, seed: int) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
-
-
-def _gpu() -> str | None:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import harness
@@ -65,6 +68,16 @@ def check_mosaics(data: Path) -> None:
             f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
             f"but {data} holds none: pass another"
         )
+
+
+@contextmanager
+def result_path(options: argparse.Namespace) -> Iterator[Path]:
+    """Say where results go that are written bit by bit; quick ones vanish unless they are asked for."""
+    if options.quick and not options.out:
+        with TemporaryDirectory() as folder:
+            yield Path(folder) / options.result
+    else:
+        yield options.out or harness.RESULTS / options.result
 
 
 def write(options: argparse.Namespace, *, environment: dict[str, Any], config: Any, results: Any) -> None:

@@ -22,10 +22,12 @@ from accuracy_claims import MET, MISSED, NOT_SHOWN, Claim, claims, difference, w
 from accuracy_training import Run, Task, train  # noqa: E402
 from intervals import Interval  # noqa: E402
 from networks import NETWORKS  # noqa: E402
+from record import Record  # noqa: E402
 
 CASES = ["standard", "reuse factor 3", "echo after augmentation 3", "frozen"]
 STANDARD, REUSE, ECHO, FROZEN = reduced_cases()
 NEVER = float("inf")
+KINDS = {"runs": Run, "slices": script.Slice}
 
 
 @pytest.fixture(scope="module")
@@ -97,17 +99,21 @@ def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaic
     results, out, _ = quick
     assert not out.with_suffix(".checkpoints").exists()
     config = script._config(script._parser().parse_args(["--quick", "--data", str(mosaics)]))
-    record = script.Record(out, config)
-    assert wanted(config, record.runs) == []
-    assert len(record.results()["calls"]) == len(results["results"]["calls"]) + 1
+    record = Record(out, config, KINDS)
+    assert wanted(config, record.rows["runs"]) == []
+    record.write(**script.follows(config, record))
+    again = json.loads(out.read_text())
+    assert len(again["results"]["calls"]) == len(results["results"]["calls"]) + 1
+    for measured in ("runs", "slices", "comparisons", "claims"):
+        assert again["results"][measured] == results["results"][measured]
 
 
 def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
     _, out, _ = quick
     with pytest.raises(SystemExit):
-        script.Record(out, tiny(STANDARD, REUSE))
+        Record(out, tiny(STANDARD, REUSE), KINDS)
     assert re.search(
-        r"must hold runs of this configuration, but holds others': pass another --out", capsys.readouterr().err
+        r"must be a result of this configuration, but is another's: pass another --out", capsys.readouterr().err
     )
 
 
@@ -235,7 +241,7 @@ def test_a_group_begins_with_its_standard():
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_turns_images_into_logits_and_has_the_weights_that_its_module_lists(name):
     network = NETWORKS[name](10)
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
     listed = re.search(rf"{name} .* ([\d,]+)\n", sys.modules["networks"].__doc__).group(1)
     assert sum(each.numel() for each in network.parameters()) == int(listed.replace(",", ""))
 

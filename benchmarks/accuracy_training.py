@@ -131,7 +131,7 @@ class Training:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(task.seed)
             model = NETWORKS[task.case.network](CLASSES)
-        self._model = model.to(self.device, memory_format=torch.channels_last)
+        self._model = model.to(self.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = torch.optim.SGD(
             self._model.parameters(),
             task.case.learning_rate,
@@ -168,7 +168,7 @@ class Training:
             images, labels = (each.to(self.device, non_blocking=True) for each in (images, labels))
             loss = nn.functional.cross_entropy(self._logits(images), labels)
             self._optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self._optimizer.step()
             self._schedule.step()
             total += loss.detach() * len(labels)
@@ -181,12 +181,10 @@ class Training:
         """Return the share of the test images that is classified correctly."""
         images, labels = _test_images(self._folder, self._config.test_per_class)
         self._model.eval()
-        correct = [
-            (self._logits(some.to(self.device)).argmax(dim=1).cpu() == classes).sum().item()
-            for some, classes in zip(images.split(AT_ONCE), labels.split(AT_ONCE), strict=True)
-        ]
+        batches = torch.split(images, AT_ONCE)
+        logits = torch.cat([self._logits(some.to(self.device)).cpu() for some in batches])
         self._model.train()
-        return sum(correct) / len(labels)
+        return float((logits.argmax(dim=1) == labels).double().mean())
 
     def spent(self) -> tuple[float, float]:
         """Return seconds of all threads and on the clock, those before a checkpoint included."""

@@ -29,6 +29,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb import Arrays, DeviceStore, FileList, Loader, MemoryStore, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.geometry import Device
+from dalirefurb.store import Store
 
 Take = Callable[[torch.Tensor, torch.Tensor], None]
 """What is done with images and labels."""
@@ -67,13 +68,11 @@ class Feed:
         return self.final_device == "gpu"
 
 
+_PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
 FEEDS = (
-    *(
-        Feed(partial, final, reuse)
-        for partial, final in (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
-        for reuse in (1, 3)
-    ),
-    *(Feed(device, device, stock=True) for device in ("cpu", "gpu")),
+    *(Feed(partial, final, reuse) for partial, final in _PLACEMENTS for reuse in (1, 3)),
+    Feed("cpu", "cpu", stock=True),
+    Feed("gpu", "gpu", stock=True),
 )
 
 
@@ -95,7 +94,7 @@ class LoaderFeed:
         self.name = feed.name
         self._feed, self._source, self._recipe, self._take = feed, source, recipe, take
         self._planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=feed.reuse_factor, drop_last=True)
-        self._store: MemoryStore | DeviceStore | None = None
+        self._store: Store | None = None
         if self._planner.peak_slots:
             self._store = stack.enter_context(DeviceStore() if feed.partial_device == "gpu" else MemoryStore())
         self._state: dict[str, Any] | None = None
@@ -146,7 +145,7 @@ class StockFeed:
         """Make the pipeline, run it, and let it go."""
         graph = _photographs if isinstance(self._source, FileList) else _arrays
         with warnings.catch_warnings(record=True):  # DALI's auto_aug uses names that DALI deprecates.
-            pipeline = graph(
+            pipeline = pipeline_def(enable_conditionals=True)(graph)(
                 self._source,
                 self._size,
                 device=self._feed.final_device,
@@ -158,9 +157,6 @@ class StockFeed:
             batches = self._batches(DALIGenericIterator([pipeline], ["data", "label"], auto_reset=True))
         yield Contender(self.name, Placement(1, harness.cores()), _PREFETCHED, batches)
         batches.close()
-
-    def settle(self) -> None:
-        """Nothing is cached."""
 
     def _batches(self, iterator: Any) -> Generator[int, None, None]:
         while True:
@@ -184,7 +180,6 @@ def _augmented(images: Any, size: int) -> Any:
     return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std)
 
 
-@pipeline_def(enable_conditionals=True)
 def _photographs(source: FileList, size: int, *, device: Device) -> tuple[Any, Any]:
     files = [source.name(index) for index in range(len(source))]
     encoded, labels = fn.readers.file(files=files, labels=source.labels.tolist(), random_shuffle=True, name="reader")
@@ -195,7 +190,6 @@ def _photographs(source: FileList, size: int, *, device: Device) -> tuple[Any, A
     return _augmented(fn.resize(images, size=[size, size]), size), labels
 
 
-@pipeline_def(enable_conditionals=True)
 def _arrays(source: Arrays, size: int, *, device: Device) -> tuple[Any, Any]:
     batches = _shuffled(source, Pipeline.current().max_batch_size)
     images, labels = fn.external_source(batches, num_outputs=2, layout=["HWC", ""], no_copy=True)

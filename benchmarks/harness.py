@@ -259,7 +259,7 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "dali": _version("nvidia-dali-cuda120"),
+        "dali": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130"),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "dalirefurb": _version("dalirefurb"),

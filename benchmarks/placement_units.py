@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import harness
 import torch
@@ -109,45 +111,74 @@ class Turn:
         )
 
 
-class Model:
-    """Takes batches: a training step in bf16, or nothing but their way to the device.
+class CpuTimer:
+    """Times steps on the clock."""
 
-    At most one step waits on the device for the one before it, as in a loop that looks at its loss now and then.
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def time(self, step: Callable[[], None]) -> None:
+        """Take a step."""
+        began = time.perf_counter()
+        step()
+        self._times.append(1e3 * (time.perf_counter() - began))
+
+    def times_ms(self) -> list[float]:
+        """Return the time of each step, and forget all."""
+        times, self._times = self._times, []
+        return times
+
+
+class GpuTimer:
+    """Times steps by what the GPU notes between them.
+
+    At most one step waits for the one before it, as in a loop that looks at its loss now and then.
     """
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Any, Any]] = []
+
+    def time(self, step: Callable[[], None]) -> None:
+        """Take a step."""
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        began.record()
+        step()
+        ended.record()
+        if self._events:
+            self._events[-1][1].synchronize()
+        self._events.append((began, ended))
+
+    def times_ms(self) -> list[float]:
+        """Return the time of each step, and forget all."""
+        torch.cuda.synchronize()
+        times = [began.elapsed_time(ended) for began, ended in self._events]
+        self._events.clear()
+        return times
+
+
+class Model:
+    """Takes batches: a training step in bf16, or nothing but their way to the device."""
 
     def __init__(self, name: str, num_classes: int) -> None:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._times: list[tuple[torch.cuda.Event, torch.cuda.Event] | float] = []
+        self._timer: CpuTimer | GpuTimer = GpuTimer() if self._device == "cuda" else CpuTimer()
         self._model: nn.Module | None = None
         if name != ALONE:
-            model = NETWORKS[name](num_classes).to(self._device, memory_format=torch.channels_last)
-            self._model, self._optimizer = model, torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+            model = NETWORKS[name](num_classes).to(self._device)
+            self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self._optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
 
     def take(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Bring a batch to the device and learn from it."""
         images, labels = (each.to(self._device, non_blocking=True) for each in (images, labels))
-        if self._model is None:
-            if self._device == "cuda":
-                torch.cuda.current_stream().synchronize()
-        elif self._device == "cpu":
-            began = time.perf_counter()
-            self._step(self._model, images, labels)
-            self._times.append(1e3 * (time.perf_counter() - began))
-        else:
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
-            self._step(self._model, images, labels)
-            ended.record()
-            if self._times:
-                self._times[-1][1].synchronize()
-            self._times.append((began, ended))
+        if self._model is not None:
+            self._timer.time(partial(self._step, self._model, images, labels))
+        elif self._device == "cuda":
+            torch.cuda.current_stream().synchronize()
 
     def step_ms(self, last: int) -> float | None:
         """Return the median time of the last steps, and forget all."""
-        if self._device == "cuda":
-            torch.cuda.synchronize()
-        times = [each if isinstance(each, float) else each[0].elapsed_time(each[1]) for each in self._times[-last:]]
-        self._times.clear()
+        times = self._timer.times_ms()[-last:]
         return median(times) if times else None
 
     def _step(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -189,8 +220,9 @@ def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list
             if feed.stock:
                 entrants.append(StockFeed(feed, source, workload.size, batch_size, model.take))
             else:
-                entrants.append(LoaderFeed(stack, feed, source, recipe, batch_size, model.take))
-                entrants[-1].settle()
+                fed = LoaderFeed(stack, feed, source, recipe, batch_size, model.take)
+                fed.settle()
+                entrants.append(fed)
         if unit.model != ALONE:
             entrants.append(headspace(workload.size, batch_size, model))
         turns = []

@@ -106,7 +106,7 @@ def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *
 def follows(config: Config, record: Record) -> dict[str, Any]:
     """Return what follows from the runs."""
     runs, slices = record.rows["runs"], record.rows["slices"]
-    return {"claims": claims(config, runs), "comparisons": compared(config, runs, slices)}
+    return {"claims": claims(config, runs), "accuracy": compared(config, runs, slices)}
 
 
 def main() -> int:
@@ -123,7 +123,7 @@ def main() -> int:
         done = carry_out(config, record, options.data, checkpoints, workers=options.workers, ends=ends)
         judged = follows(config, record)
         record.write(**judged)
-    print(show(config, judged["comparisons"], judged["claims"]))
+    print(show(config, judged["accuracy"], judged["claims"]))
     if not done:
         left = len(wanted(config, record.rows["runs"]))
         print(f"time is over: {left} runs and the timing of loading are left; call this again", file=sys.stderr)

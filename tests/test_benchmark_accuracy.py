@@ -73,7 +73,7 @@ def test_every_case_is_trained_with_every_seed_and_compared_with_standard(quick)
     runs = results["results"]["runs"]
     assert sorted((each["case"], each["seed"]) for each in runs) == sorted((name, s) for name in CASES for s in (0, 1))
     accuracy = {(each["case"], each["seed"]): each["test_accuracy"] for each in runs}
-    for each in results["results"]["comparisons"]:
+    for each in results["results"]["accuracy"]:
         expected = np.mean([accuracy[each["case"], seed] - accuracy["standard", seed] for seed in (0, 1)])
         assert (each["difference"] or {"mean": 0})["mean"] == pytest.approx(expected)
         assert each["case"] in said
@@ -81,7 +81,7 @@ def test_every_case_is_trained_with_every_seed_and_compared_with_standard(quick)
 
 def test_all_cases_serve_equally_many_images_but_not_equally_many_fresh_ones(quick):
     results, _, _ = quick
-    comparisons = {each["case"]: each for each in results["results"]["comparisons"]}
+    comparisons = {each["case"]: each for each in results["results"]["accuracy"]}
     assert [comparisons[name]["served"] for name in CASES] == [120] * 4
     # Four batches in each of three epochs: a third of 40 images is new in the second and third one.
     assert [comparisons[name]["fresh"] for name in CASES] == [120, 40 + 13 + 14, 40, 40]
@@ -104,7 +104,7 @@ def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaic
     record.write(**script.follows(config, record))
     again = json.loads(out.read_text())
     assert len(again["results"]["calls"]) == len(results["results"]["calls"]) + 1
-    for measured in ("runs", "slices", "comparisons", "claims"):
+    for measured in ("runs", "slices", "accuracy", "claims"):
         assert again["results"][measured] == results["results"][measured]
 
 
@@ -119,7 +119,9 @@ def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
 
 def test_a_plot_is_drawn_from_the_results_alone(quick, tmp_path):
     _, out, _ = quick
-    plot.draw_accuracy(json.loads(out.read_text()), tmp_path / "plot.png")
+    run = json.loads(out.read_text())
+    plot.drawing(run)(run, tmp_path / "plot.png")
+    assert plot.drawing(run) is plot.draw_accuracy
     with Image.open(tmp_path / "plot.png") as picture:
         assert min(picture.size) > 400
 

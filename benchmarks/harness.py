@@ -29,7 +29,8 @@ import numpy as np
 from dalirefurb.idle import wait_until_idle
 
 RESULTS = Path(__file__).parent / "results"
-PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
 _RAMP_BATCHES = 2
 _IDLE_LIMIT_S = 60.0
@@ -258,7 +259,7 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "dali": _version("nvidia-dali-cuda120"),
+        "dali": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130"),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
         "dalirefurb": _version("dalirefurb"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from accuracy_figure import draw_accuracy
 from figures import FIGURES, caption, save, whiskers
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
@@ -107,7 +108,7 @@ def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-DRAWINGS = {"techniques": draw_techniques, **FIGURES}
+DRAWINGS = {"techniques": draw_techniques, "accuracy": draw_accuracy, **FIGURES}
 """Which drawing, by what only its results have; throughput.py's are a list of cases."""
 
 

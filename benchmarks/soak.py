@@ -125,7 +125,7 @@ class Results:
         return harness.table(heading, rows)
 
 
-QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=("AutoAssist", ON_DISK))
+QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,))
 
 
 def soak(config: Config, name: str, root: Path) -> Soaked:

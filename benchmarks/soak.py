@@ -22,8 +22,8 @@ import gc
 import multiprocessing
 import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -125,7 +125,7 @@ class Results:
         return harness.table(heading, rows)
 
 
-QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=("AutoAssist", ON_DISK))
+QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,))
 
 
 def soak(config: Config, name: str, root: Path) -> Soaked:
@@ -190,9 +190,29 @@ def soak_all(config: Config) -> Results:
         root = Path(folder) / "pictures"
         write_images(config, root)
         for technique in techniques(config):
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-                soaked.append(process.submit(soak, config, technique.name, root).result())
+            soaked.append(_apart(config, technique.name, root))
+            print(f"{technique.name}: {config.epochs} epochs", file=sys.stderr)
     return Results(soaked)
+
+
+def _apart(config: Config, name: str, root: Path) -> Soaked:
+    """Run one technique in a new process."""
+    spawn = multiprocessing.get_context("spawn")
+    receiving, sending = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_send, args=(sending, config, name, root))
+    process.start()
+    sending.close()
+    try:
+        received: Soaked = receiving.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{name} must end by itself, but its process ended with {process.exitcode}") from None
+    process.join()
+    return received
+
+
+def _send(sending: Connection, config: Config, name: str, root: Path) -> None:
+    sending.send(soak(config, name, root))
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-LIMIT_S = 120
+LIMIT_S = 600
 
 
 class FaultError(Exception):

@@ -119,12 +119,38 @@ def draw_growth(run: Run, path: Path) -> None:
     save(figure, path)
 
 
+def draw_soak(run: Run, path: Path) -> None:
+    """Draw memory, threads and descriptors over the epochs, a line for each technique; 100 is the second epoch's."""
+    results, config = run["results"], run["config"]
+    kinds = {"resident_mb": "resident memory", "threads": "threads", "descriptors": "descriptors"}
+    figure, all_axes = plt.subplots(1, 3, figsize=(11, 4.2), sharey=True, layout="constrained")
+    for axes, (kind, title) in zip(all_axes, kinds.items(), strict=True):
+        for each in results["soaked"]:
+            shares = [100 * value / each[kind][1] for value in each[kind]]
+            axes.plot(range(1, len(shares) + 1), shares, linewidth=1.2, label=each["technique"])
+        axes.axhline(100 * (1 + results["most_growth"]), color=RED, linestyle="--", linewidth=1)
+        axes.set_ylim(97, 102)
+        axes.set_xlabel("epoch")
+        axes.set_title(title, fontsize=10)
+        _open(axes)
+    all_axes[0].set_ylabel("% of the second epoch's")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center", frameon=False)
+    samples = config["epoch_batches"] * config["batch_size"]
+    figure.suptitle(
+        f"{config['epochs']} epochs of {samples:,} samples, each technique in a process of its own; "
+        f"the dashed line is the most that is promised",
+        fontsize=9,
+    )
+    save(figure, path)
+
+
 FIGURES: dict[str, Callable[[Run, Path], None]] = {
     "competitors": draw_against,
     "splits": draw_splits,
     "headspace": draw_headspace,
     "ablations": draw_ablations,
     "sizes": draw_growth,
+    "soaked": draw_soak,
 }
 """Which drawing, by what only its results have."""
 

@@ -271,7 +271,7 @@ def test_a_competitor_makes_a_batch_for_each_that_is_asked_for_and_rests_after_i
         with entrant.turn() as contender:
             assert [next(contender.batches) for _ in range(3)] == [3, 3, 3]
             pid = entrant._process.pid
-        assert workers._worked_s(pid) > 0.6
+        assert workers._worked_s(pid) > 0.5  # the kernel counts in ticks
         (child,) = workers.descendants(pid)
         with entrant.turn() as contender:
             assert next(contender.batches) == 3

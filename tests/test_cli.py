@@ -18,6 +18,7 @@ from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.demo import Photographs
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store import DiskStore
+from tests.interruptible import interruptible
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -392,12 +393,12 @@ print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
 
 def test_an_interrupt_ends_training_at_once_in_one_line(photographs):
     command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible(command) as process:
         for line in process.stdout:
             if line.startswith("    1 "):
                 break
         began = time.perf_counter()
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert said == "dalirefurb: interrupted\n"
     assert process.returncode == 130

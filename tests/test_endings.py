@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from itertools import islice
+from linecache import getline
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from dalirefurb import BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refu
 from dalirefurb.errors import LoaderError
 from dalirefurb.plan import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
+from tests.interruptible import interruptible
 from tests.pictures import write_folder
 from tests.test_bit_identity import Batches, assert_same
 
@@ -118,7 +120,7 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
 # ---- an interrupt from the keyboard
 
 INTERRUPTED = """
-import os, sys, threading, time
+import sys, time
 from dalirefurb import ImageFolder, Loader, MemoryStore, Refurbish, simple
 
 class Slow(ImageFolder):
@@ -141,7 +143,7 @@ while True:
 def test_an_interrupt_ends_the_process_with_one_traceback(when: str, root: Path) -> None:
     """While it waits, also for a file that takes 1,000 s to read."""
     command = [sys.executable, "-c", INTERRUPTED, str(root), when]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible(command) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
@@ -157,14 +159,17 @@ class Interrupt:
 
     def __init__(self, line: int) -> None:
         self.lines_left = line
+        self.last_line = 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         file = frame.f_code.co_filename
         if not file.startswith(PACKAGE):
             return None
-        # Signals are handled at calls; in the line that only returns there is none.
+        # Signals are handled at calls: not in the line that only returns, nor between a block's end and its `__exit__`.
         returning = frame.f_code.co_name == "_serve" and frame.f_lineno >= RETURN_LINE
-        if event == "line" and not returning:
+        leaving = frame.f_lineno < self.last_line and getline(file, frame.f_lineno).lstrip().startswith("with ")
+        self.last_line = frame.f_lineno
+        if event == "line" and not returning and not leaving:
             self.lines_left -= 1
             if self.lines_left == 0:
                 raise KeyboardInterrupt

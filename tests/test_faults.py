@@ -96,7 +96,8 @@ class Case:
         return served, errors
 
     def _loader(self, store: AdvisedStore | None) -> Loader:
-        recipe = Recipe([UsersFlip(name="early"), UsersFlip(name="late")], Output(SIZE), split=1)
+        flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
+        recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
         pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
         return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
 

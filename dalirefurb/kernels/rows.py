@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _finish(image: Any, kind: Any, channels_last: Any, means: Any, scales: Any, 
             half_planes(image, halves, bits)
 
 
-def _run(cache: bool) -> Any:
+def _run(keep: bool) -> Any:
     # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
     # at, too.
     sources = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
@@ -120,11 +121,12 @@ def _run(cache: bool) -> Any:
                     one, other = other, one
             _finish(image, kind, channels_last, means, scales, halves, targets[row])
 
-    return njit(signature, nogil=True, error_model="numpy", cache=cache)(run)
+    return njit(signature, nogil=True, error_model="numpy", cache=keep)(run)
 
 
+@cache
 def compile_run() -> Any:
-    """Compile, or load what was compiled before; where no folder can be written, nothing is kept.
+    """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
 
     Returns:
         A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
@@ -135,6 +137,6 @@ def compile_run() -> Any:
         results for each level, as uint16 (3, 256).
     """
     try:
-        return _run(cache=True)
+        return _run(keep=True)
     except RuntimeError:  # Numba found no folder for its cache.
-        return _run(cache=False)
+        return _run(keep=False)

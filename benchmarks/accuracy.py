@@ -18,7 +18,8 @@ The full comparison, for a GPU: all of CIFAR-10, 30 epochs, ResNet-18 and a smal
 and AutoAugment; reuse and echoing factors 2 and 3, simplified by 1 and 2 layers, the frozen cache, both orders; then
 with RandAugment and ResNet-18 every other split, and the learning rate from a quarter to four times as high.
 The reduced one, for a CPU: 5,000 images, 24 epochs, all 10,000 test images, the small network, RandAugment; reuse
-factor 3, echo after augmentation 3, frozen; 5 seeds. Images are so few that a frozen cache can be learned by heart.
+factor 3 with up to 12 seeds, echo after augmentation 3 and frozen with 5. Images are so few that a frozen cache can be
+learned by heart.
 
 A run that ends is written into the JSON; one that time cuts off goes on from its checkpoint in the next call. When all
 are done, loading alone is timed, cases taking turns.

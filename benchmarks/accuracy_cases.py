@@ -198,12 +198,12 @@ def full_cases() -> tuple[Case, ...]:
 
 def reduced_cases() -> tuple[Case, ...]:
     """List the comparison for a CPU."""
-    standard = Case("resnet8", "rand_augment", 0.2)
+    standard = Case("resnet8", "rand_augment", 0.2, most_seeds=12)
     return (
         standard,
         replace(standard, technique=REUSE, factor=3),
-        replace(standard, technique=ECHO, factor=3),
-        replace(standard, technique=FROZEN),
+        replace(standard, technique=ECHO, factor=3, most_seeds=5),
+        replace(standard, technique=FROZEN, most_seeds=5),
     )
 
 

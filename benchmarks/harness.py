@@ -262,6 +262,7 @@ def environment() -> dict[str, Any]:
         "dali": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130"),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
+        "numba": _version("numba"),
         "dalirefurb": _version("dalirefurb"),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain")),

@@ -355,15 +355,16 @@ class Loader:
     def _serve(self) -> Batch:
         self._check_usable()
         self._check_observed("the next one is served")
-        self._engine.seek(self._next)
-        served = self._engine.take()
+        engine = self._engine
+        engine.seek(self._next)
+        served = engine.take()
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
             labels = labels.pin_memory()
         labels = labels.to(served.images.device, non_blocking=True)
         indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
         batch = (served.images, labels, *indices)
-        following = self._engine.after(served.position)
+        following = engine.after(served.position)
         # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
         if self._assistant is not None:
             self._assistant.serve()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Output,
     Recipe,
     Refurbish,
     Standard,
@@ -24,11 +26,13 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.geometry import Device
+from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.runners import choose_kernels
 from tests.pictures import picture, write_folder
 
 pytest.importorskip("numba")
+from dalirefurb.kernels.part import KernelPart
 
 SIZE = 32
 RECIPE = rand_augment(SIZE)
@@ -148,6 +152,29 @@ def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
     while running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running()
+
+
+def test_a_part_that_is_dropped_at_work_leaves_its_threads_their_memory() -> None:
+    """They know addresses only: what lies there must not be given to somebody else."""
+    workers = Background(1, name="workers")
+    part = KernelPart((), Output(SIZE), entering="partial", decoding=None, cut=False, workers=workers, num_workers=1)
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def run(*_: Any) -> None:
+        at_work.set()
+        assert go_on.wait(60)
+
+    part._run = run
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    part.submit({"partial": [image]})
+    kept = [weakref.ref(image), weakref.ref(part._batches[0].images)]
+    assert at_work.wait(60)
+    del part, image
+    workers.close()
+    assert all(each() is not None for each in kept)
+    go_on.set()
+    workers.join()
+    assert all(each() is None for each in kept)
 
 
 def test_nothing_is_kept_on_disk_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import WIDTH, Step
 from dalirefurb.recipe import Output
 
-_SHARES_PER_THREAD = 4
+_SHARES_PER_THREAD = 2
 _LEAST_ROWS = 4
 _KINDS = {"float32": FLOATS, "float16": HALVES}
 
@@ -67,13 +67,11 @@ class _Batch:
         feeds: What it was given.
         jobs: Shares of its rows.
         images: The results, once all jobs are done.
-        sources: What the jobs read.
     """
 
     feeds: Mapping[str, Feed]
     jobs: Sequence[Future[None]] = ()
     images: Images | None = None
-    sources: Sequence[NDArray[np.uint8]] = ()
 
 
 class KernelPart:
@@ -155,7 +153,6 @@ class KernelPart:
         """Let the workers carry out all steps for some images."""
         count = len(images)
         sizes, numbers = self._lay_out(batch.feeds, images)
-        batch.sources = images
         batch.images = self._results(sizes[-1])
         origins, targets = _addresses(images), _addresses(batch.images)
         rows = max(_LEAST_ROWS, -(-count // (_SHARES_PER_THREAD * self._num_workers)))
@@ -163,6 +160,8 @@ class KernelPart:
         batch.jobs = [
             self._workers.submit(
                 partial(
+                    _carry_out,
+                    (images, batch.images),
                     self._run,
                     self._codes,
                     self._bilinear,
@@ -227,6 +226,11 @@ class KernelPart:
             )
         shape = (size, size, 3) if output.channels_last else (3, size, size)
         return Images(self._buffers.take((count, *shape), output.dtype))
+
+
+def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
+    """Run one share of a batch's rows; what its addresses point to is kept meanwhile, whatever becomes of the part."""
+    run(*arguments)
 
 
 def _addresses(images: Sequence[NDArray[Any]]) -> NDArray[np.int64]:

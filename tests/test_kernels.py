@@ -244,6 +244,21 @@ def test_memory_is_lent_again_once_no_part_of_it_is_referred_to():
     assert address in [each.ctypes.data for each in again]
 
 
+def test_batches_of_many_sizes_take_the_memory_of_the_largest():
+    """Three at a time, as runs follow each other; how many rows a run computes varies."""
+    buffers, rng = Buffers(), np.random.default_rng(0)
+    kept = [buffers.take((64, 3), "uint8") for _ in range(3)]
+    largest = {each.ctypes.data for each in kept}
+    kept = []
+    seen = set()
+    for rows in rng.integers(1, 65, 200).tolist():
+        kept = [*kept[-1:], buffers.take((rows, 3), "uint8")]
+        kept[-1][:] = rows
+        seen.add(kept[-1].ctypes.data)
+        assert all((each == len(each)).all() for each in kept)
+    assert seen == largest
+
+
 def test_a_part_that_is_restarted_goes_on_with_what_comes_after(workers):
     recipe = Recipe([HorizontalFlip()], levels(16), 0)
     kernels = part(recipe.stages, recipe.output, workers)

@@ -29,40 +29,17 @@ trained on, over their share among all; blind choice has 1.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
 
 import command
 import harness
-import numpy as np
-from scipy.stats import t as student
+from intervals import Interval
 from training import AUTO_ASSIST, CONTENDERS, UNIFORM, Config, Run, train
 
-CIFAR10 = Path(__file__).resolve().parents[2] / "shared" / "data" / "cifar10"
 MOST_OF_UNIFORM = 0.7
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Mean of a figure taken once a seed, and half of its 95 % interval."""
-
-    mean: float
-    half_width: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        """Summarise at least two seeds."""
-        count = len(values)
-        half = student.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count)
-        return cls(float(np.mean(values)), float(half))
-
-    def show(self) -> str:
-        """Write mean and interval."""
-        return f"{self.mean:.2f} [{self.mean - self.half_width:.2f}, {self.mean + self.half_width:.2f}]"
 
 
 @dataclass(frozen=True)
@@ -192,11 +169,7 @@ def main() -> int:
     options = _parser().parse_args()
     if options.seeds and len(set(options.seeds)) < 2:
         command.refuse(f"--seeds must be at least two, got {options.seeds}: an interval needs a spread")
-    if not list(options.data.glob("train_[0-9]_*.webp")):
-        command.refuse(
-            f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
-            f"but {options.data} holds none: pass another"
-        )
+    command.check_mosaics(options.data)
     config, environment = _config(options), harness.environment()
     tasks = [(config, options.data, name, seed) for seed in config.seeds for name in CONTENDERS]
     with get_context("spawn").Pool(min(harness.cores(), len(tasks))) as pool:
@@ -223,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.arguments(
         "Compare AutoAssist with uniform sampling.",
         result="autoassist.json",
-        data=CIFAR10,
+        data=harness.CIFAR10,
         kind="of CIFAR-10 as mosaics",
     )
     parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2 3 4 by default")

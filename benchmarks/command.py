@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NoReturn
 
 import harness
@@ -56,6 +59,25 @@ def check_photographs(data: Path) -> None:
         ImageFolder(data)
     except ConfigurationError as error:
         refuse(f"--data must hold one folder of images per class: {error}")
+
+
+def check_mosaics(data: Path) -> None:
+    """Refuse a folder that holds no CIFAR-10 as mosaics."""
+    if not list(data.glob("train_[0-9]_*.webp")):
+        refuse(
+            f"--data must be a folder of mosaics of images, train_<label>_<name>.webp and test_<label>_<name>.webp, "
+            f"but {data} holds none: pass another"
+        )
+
+
+@contextmanager
+def result_path(options: argparse.Namespace) -> Iterator[Path]:
+    """Say where results go that are written bit by bit; quick ones vanish unless they are asked for."""
+    if options.quick and not options.out:
+        with TemporaryDirectory() as folder:
+            yield Path(folder) / options.result
+    else:
+        yield options.out or harness.RESULTS / options.result
 
 
 def write(options: argparse.Namespace, *, environment: dict[str, Any], config: Any, results: Any) -> None:

@@ -16,7 +16,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -29,7 +29,8 @@ import numpy as np
 from dalirefurb.idle import wait_until_idle
 
 RESULTS = Path(__file__).parent / "results"
-PHOTOS = Path(__file__).resolve().parents[2] / "shared" / "data" / "photos"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
 _RAMP_BATCHES = 2
 _IDLE_LIMIT_S = 60.0
@@ -68,13 +69,13 @@ class Contender:
 
     Attributes:
         name: For tables and results.
-        placement: Where it runs.
+        placement: Where it runs, or how it is set.
         made_ahead: Batches that can be ready when its turn begins.
         batches: Serves a batch at each step and yields its number of images, without end.
     """
 
     name: str
-    placement: Placement
+    placement: Placement | str
     made_ahead: int
     batches: Generator[int, None, None]
 
@@ -89,7 +90,7 @@ class Slice:
 
     Attributes:
         contender: Its name.
-        placement: Replicas x threads.
+        placement: Replicas x threads, or its setting.
         round: From 0.
         images: Served while the clock ran.
         seconds: From the arrival of the last batch that is not timed to that of the last one.
@@ -135,24 +136,46 @@ class Claim:
     Attributes:
         name: What is compared with what.
         figure: Over the rounds.
-        least: What the median is promised to reach, None if it is only reported.
+        least: What the median is promised to reach, None if nothing is.
+        most: What the median is promised not to exceed, None if nothing is.
     """
 
     name: str
     figure: Spread
     least: float | None = None
+    most: float | None = None
 
     @classmethod
-    def ratio(cls, name: str, upper: Sequence[float], lower: Sequence[float], least: float | None = None) -> Claim:
+    def ratio(
+        cls,
+        name: str,
+        upper: Sequence[float],
+        lower: Sequence[float],
+        least: float | None = None,
+        most: float | None = None,
+    ) -> Claim:
         """Divide figures of one round by each other."""
-        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least)
+        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least, most)
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Claim:
+        """Make it of its JSON."""
+        return cls(written["name"], Spread(**written["figure"]), written["least"], written["most"])
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median is where it is promised to be; without a promise it is."""
+        above = self.least is None or self.figure.median >= self.least
+        return above and (self.most is None or self.figure.median <= self.most)
 
     @property
     def verdict(self) -> str:
         """Say what is promised and whether it holds."""
-        if self.least is None:
-            return "reported"
-        return f"{'reaches' if self.figure.median >= self.least else 'MISSES'} {self.least}"
+        if self.least is not None:
+            return f"{'reaches' if self.holds else 'MISSES'} {self.least}"
+        if self.most is not None:
+            return f"{'within' if self.holds else 'EXCEEDS'} {self.most}"
+        return "reported"
 
     def show(self) -> list[str]:
         """Write a row of a table: name, figure, verdict."""
@@ -188,10 +211,15 @@ def per_round(slices: Sequence[Slice], name: str) -> list[float]:
 
 
 def calibrate(
-    make: Callable[[Placement], Contender], *, rounds: int, timed_batches: int
+    make: Callable[[Placement], Contender],
+    *,
+    rounds: int,
+    timed_batches: int,
+    among: Sequence[Placement] | None = None,
 ) -> tuple[Placement, list[Slice]]:
-    """Run a contender at every placement in turn; return the fastest by medians, and the slices."""
-    contenders = [make(placement) for placement in placements()]
+    """Run a contender at every placement in turn, or at some; return the fastest by medians, and the slices."""
+    tried = placements() if among is None else among
+    contenders = [make(placement) for placement in tried]
     slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches)
     for contender in contenders:
         contender.batches.close()
@@ -199,7 +227,7 @@ def calibrate(
     def speed(placement: Placement) -> float:
         return float(np.median([each.images_per_s for each in slices if each.placement == str(placement)]))
 
-    return max(placements(), key=speed), slices
+    return max(tried, key=speed), slices
 
 
 def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:
@@ -231,9 +259,10 @@ def environment() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "dali": _version("nvidia-dali-cuda120"),
+        "dali": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130"),
         "torch": _version("torch"),
         "numpy": _version("numpy"),
+        "numba": _version("numba"),
         "dalirefurb": _version("dalirefurb"),
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain")),

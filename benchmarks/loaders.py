@@ -8,7 +8,7 @@ So many loaders can be compared in the memory of one and their stores, and none 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -16,13 +16,19 @@ from typing import Any
 
 import harness
 import numpy as np
+import torch
 from harness import Contender, Placement
 
-from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats
+from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats, rand_augment, simplified
 from dalirefurb.plan import Planner
+from dalirefurb.presets import Order
 from dalirefurb.source import Source
 
+Step = Callable[[torch.Tensor], object]
+"""What a training loop does with a batch of images, (B, 3, H, W) float32."""
+
 _STEADY_EPOCHS = range(1, 7)
+_LAYERS = 2
 
 
 class LoaderTurns:
@@ -34,16 +40,26 @@ class LoaderTurns:
         source: Of samples.
         recipe: Where it splits.
         planner: What is served.
+        step: What the consumer does with each batch's images; None: nothing.
 
     Attributes:
         stats: What was done in each turn, all untimed batches included.
     """
 
-    def __init__(self, stack: ExitStack, name: str, source: Source, recipe: Recipe, planner: Planner) -> None:
+    def __init__(
+        self,
+        stack: ExitStack,
+        name: str,
+        source: Source,
+        recipe: Recipe,
+        planner: Planner,
+        step: Step | None = None,
+    ) -> None:
         self._name = name
         self._source = source
         self._recipe = recipe
         self._planner = planner
+        self._step = step
         self._store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
         self.stats: list[Stats] = []
@@ -59,7 +75,7 @@ class LoaderTurns:
         with Loader(self._source, self._recipe, self._planner, self._store) as loader:
             if self._state is not None:
                 loader.load_state_dict(self._state)
-            batches = endless(loader)
+            batches = endless(loader, self._step)
             yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
             batches.close()
             self._state = loader.state_dict()
@@ -75,10 +91,12 @@ class LoaderTurns:
         self.stats.clear()
 
 
-def endless(loader: Loader) -> Generator[int, None, None]:
+def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, None]:
     """Consume epoch after epoch, and yield the size of each batch; between epochs the loader works on."""
     while True:
         for images, _ in loader:
+            if step is not None:
+                step(images)
             yield len(images)
 
 
@@ -93,6 +111,12 @@ def repeated(data: Path, num_samples: int) -> FileList:
     folder = ImageFolder(data)
     rows = [index % len(folder) for index in range(num_samples)]
     return FileList([folder.name(row) for row in rows], folder.labels[rows])
+
+
+def layered(size: int, layers: int, order: Order = "paper") -> Recipe:
+    """Return `rand_augment` with 2 layers or fewer; with none it takes a tenth of the time to build."""
+    recipe = rand_augment(size, order=order)
+    return recipe if layers == _LAYERS else simplified(recipe, _LAYERS - layers)
 
 
 def computed_share(planner: Planner, epochs: range = _STEADY_EPOCHS) -> float:

@@ -1,16 +1,16 @@
-"""What is the least that each part of a recipe costs? Minimal pipelines, one part each, on inputs made beforehand.
+"""What is the least that each part of a recipe costs? One part at a time, on inputs made beforehand.
 
     partial-only   files, read ahead on threads ─▶ partial part ─▶ uint8 partial images
     final-only     partial images in memory ─▶ final part ─▶ float images
 
-They are made of the library's own parts, but there is no planner, no store, no hit to tell from a miss and nothing
-to draw. Partial images enter the final part as one DALI list per batch, which no cache of single images could do.
+Each is run by what runs it in a loader, but there is no planner, no store, no hit to tell from a miss and nothing to
+draw. Partial images enter the final part as one array per batch, which no cache of single images could do.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from typing import Any
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from harness import Contender, Placement
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb import rng
-from dalirefurb.graph import Graph, Part, final_part, partial_part
+from dalirefurb.augment.geometry import Device
+from dalirefurb.graph import Part
+from dalirefurb.pace import Pace
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe, draw
+from dalirefurb.runners import Kernels, Runners, choose_kernels
 from dalirefurb.source import Source
 
 _READING_THREADS = 4
@@ -41,32 +43,35 @@ class Parts:
         source: What the partial part reads.
         batch_size: Of both parts; a divisor of the number of samples.
         label: Added to the contenders' names, for those of several recipes to differ.
+        kernels: As a loader's.
     """
 
-    def __init__(self, recipe: Recipe, source: Source, *, batch_size: int, label: str = "") -> None:
+    def __init__(
+        self, recipe: Recipe, source: Source, *, batch_size: int, label: str = "", kernels: Kernels | None = None
+    ) -> None:
         self._recipe = recipe
+        self._kernels = choose_kernels(kernels, recipe, "cpu", "cpu")
         self._label = label
         self._source = source
         self._batch_size = batch_size
         self._indices = rng.permutation(len(source), 0, "parts").reshape(-1, batch_size)
         self._partial_feeds, self._final_feeds = self._draw()
-        self._blobs: dict[str, bytes] = {}
 
     def partial_only(self, placement: Placement) -> Contender:
         """Read, decode and do the partial part for every sample."""
-        batches = self._run(self._trace_partial, placement, self._read(cycle(range(len(self._indices)))))
+        batches = self._run("partial", placement, self._read(cycle(range(len(self._indices)))))
         return _contender(f"partial-only{self._label}", placement, batches)
 
     def final_only(self, placement: Placement) -> Contender:
         """Do the final part for every sample; `make_partial_images` comes first."""
-        batches = self._run(self._trace_final, placement, cycle(self._final_feeds))
+        batches = self._run("final", placement, cycle(self._final_feeds))
         return _contender(f"final-only{self._label}", placement, batches)
 
     def make_partial_images(self, placement: Placement) -> None:
         """Do the partial part of the epoch once, and keep the images in memory for the final part."""
-        outputs = self._run(self._trace_partial, placement, self._read(range(len(self._indices))))
+        outputs = self._run("partial", placement, self._read(range(len(self._indices))))
         for feeds, output in zip(self._final_feeds, outputs, strict=True):
-            feeds["partial"] = output
+            feeds["partial"] = _copied(output)
 
     def _draw(self) -> tuple[list[Feeds], list[Feeds]]:
         """Draw all parameters of both parts, one entry per batch."""
@@ -105,57 +110,32 @@ class Parts:
     def _with_samples(self, batch: int, reading: Future[list[NDArray[np.uint8]]]) -> Feeds:
         return {"sample": reading.result(), **self._partial_feeds[batch]}
 
-    def _trace_partial(self) -> Any:
-        names = {"sample", *self._partial_feeds[0]}
-        return partial_part(self._recipe, self._nodes(names), "cpu")
+    def _run(self, part: Part, placement: Placement, feeds: Iterable[Feeds]) -> Generator[Any, None, None]:
+        """Yield outputs in order; the next batch is started before the oldest is waited for."""
+        runners = self._runners(placement)
+        try:
+            runner = runners.build(part)
+            submitted = 0
+            for submitted, feed in enumerate(feeds, 1):
+                runner.submit(feed)
+                if submitted > _in_flight(placement):
+                    yield runner.collect()
+            for _ in range(min(submitted, _in_flight(placement))):
+                yield runner.collect()
+        finally:
+            runners.close()
 
-    def _trace_final(self) -> Any:
-        nodes = self._nodes({"partial", *self._final_feeds[0]})
-        return final_part(self._recipe, nodes["partial"], nodes)
-
-    def _nodes(self, names: set[str]) -> dict[str, Any]:
-        parts: tuple[Part, ...] = ("partial", "final")
-        inputs = [each for part in parts for each in Graph(self._recipe, part).inputs]
-        return {declared.name: declared.node() for declared in inputs if declared.name in names}
-
-    def _run(
-        self, trace: Callable[[], Any], placement: Placement, feeds: Iterable[Feeds]
-    ) -> Generator[Any, None, None]:
-        """Yield outputs in order; the next batch is scheduled before the oldest is waited for."""
-        pipelines = self._pipelines(trace, placement)
-        in_flight: deque[Pipeline] = deque()
-        for turn, feed in enumerate(feeds):
-            pipeline = pipelines[turn % len(pipelines)]
-            for name, values in feed.items():
-                pipeline.feed_input(name, values)
-            pipeline.schedule_run()
-            in_flight.append(pipeline)
-            if len(in_flight) > _in_flight(placement):
-                yield _collect(in_flight.popleft())
-        while in_flight:
-            yield _collect(in_flight.popleft())
-
-    def _pipelines(self, trace: Callable[[], Any], placement: Placement) -> Sequence[Pipeline]:
-        return [
-            Pipeline.deserialize(
-                self._serialized(trace),
-                num_threads=placement.threads,
-                device_id=None,
-                prefetch_queue_depth=1,
-                exec_pipelined=True,
-                exec_async=True,
-                exec_dynamic=True,
-            )
-            for _ in range(placement.replicas)
-        ]
-
-    def _serialized(self, trace: Callable[[], Any]) -> bytes:
-        """Trace a part once; tracing takes a second."""
-        if trace.__name__ not in self._blobs:
-            self._blobs[trace.__name__] = pipeline_def(enable_conditionals=True)(trace)(
-                batch_size=self._batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1
-            ).serialize()
-        return self._blobs[trace.__name__]
+    def _runners(self, placement: Placement) -> Runners:
+        devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
+        pace = Pace(
+            replicas=placement.replicas,
+            threads_each=placement.threads,
+            batches_per_run=1,
+            look_ahead=_in_flight(placement),
+            admitted=0,
+            announced=0,
+        )
+        return Runners(self._recipe, self._kernels, **devices, max_rows=self._batch_size, pace=pace)
 
 
 def _in_flight(placement: Placement) -> int:
@@ -163,10 +143,9 @@ def _in_flight(placement: Placement) -> int:
     return placement.replicas
 
 
-def _collect(pipeline: Pipeline) -> Any:
-    (output,) = pipeline.share_outputs()
-    pipeline.release_outputs()
-    return output
+def _copied(output: Any) -> Any:
+    """Return images in memory of their own: one array where all have one shape."""
+    return np.array(output.as_tensor()) if output.is_dense_tensor() else [np.array(image) for image in output]
 
 
 def _contender(name: str, placement: Placement, outputs: Generator[Any, None, None]) -> Contender:

@@ -99,11 +99,11 @@ def epoch_mb(config: Config) -> float:
         return pool.apply(_rise_mb, (config,))
 
 
-def draw_us(recipe: Recipe, *, rows: int, chunks: int) -> list[float]:
-    """Draw every parameter for chunks of `rows` samples; return microseconds a sample of each chunk."""
+def draw_us(recipe: Recipe, *, rows: int, chunks: int, first: int = 0) -> list[float]:
+    """Draw every parameter for chunks of `rows` samples from `first` on; return microseconds a sample of each chunk."""
     figures = []
     for chunk in range(chunks + 1):
-        indices = np.arange(chunk * rows, (chunk + 1) * rows)
+        indices = first + np.arange(chunk * rows, (chunk + 1) * rows)
         numbers = np.full(rows, chunk)
         heights, widths = np.full(rows, _HEIGHT), np.full(rows, _WIDTH)
         began = time.perf_counter()

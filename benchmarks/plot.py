@@ -1,4 +1,4 @@
-"""Draw the figure of `throughput.py` or `techniques.py` from its JSON; measures nothing.
+"""Draw the figure of a script from its JSON; measures nothing.
 
 python benchmarks/plot.py                           results/throughput.json -> results/throughput.png
 python benchmarks/plot.py --results results/techniques.json
@@ -10,16 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-
 import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
+from accuracy_figure import draw_accuracy
+from figures import FIGURES, caption, save, whiskers
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
 _BARS = {"standard": "#9aa5b1", "reuse factor 2": "#3f7fbf", "reuse factor 3": "#1f4e8c"}
@@ -65,8 +62,8 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
     axes.set_ylim(0, 1.05 * highest)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(ncols=4, loc="outside lower center", frameon=False)
-    axes.set_title(_caption(run), fontsize=10)
-    _save(figure, path)
+    axes.set_title(caption(run), fontsize=10)
+    save(figure, path)
 
 
 def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
@@ -77,11 +74,16 @@ def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
         1, 2, figsize=(11, 1.8 + 0.36 * len(techniques)), width_ratios=(3, 1), sharey=True, layout="constrained"
     )
     medians = [each["images_per_s"]["median"] for each in techniques]
-    whiskers = [
-        [each["images_per_s"]["median"] - each["images_per_s"]["lower"] for each in techniques],
-        [each["images_per_s"]["upper"] - each["images_per_s"]["median"] for each in techniques],
-    ]
-    speed_axes.barh(rows, medians, 0.7, xerr=whiskers, capsize=3, color=_BAR, ecolor="black", label="images/s")
+    speed_axes.barh(
+        rows,
+        medians,
+        0.7,
+        xerr=whiskers([each["images_per_s"] for each in techniques]),
+        capsize=3,
+        color=_BAR,
+        ecolor="black",
+        label="images/s",
+    )
     bounds = [each["bound"]["median"] for each in techniques]
     speed_axes.vlines(
         bounds, [row - 0.42 for row in rows], [row + 0.42 for row in rows], color=_BOUND, linewidth=2, label="its bound"
@@ -102,41 +104,33 @@ def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
     for axes in (speed_axes, diversity_axes):
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*speed_axes.get_legend_handles_labels(), ncols=2, loc="outside lower center", frameon=False)
-    figure.suptitle(_caption(run), fontsize=10)
-    _save(figure, path)
+    figure.suptitle(caption(run), fontsize=10)
+    save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+DRAWINGS = {"techniques": draw_techniques, "accuracy": draw_accuracy, **FIGURES}
+"""Which drawing, by what only its results have; throughput.py's are a list of cases."""
 
 
-def _caption(run: Mapping[str, Any]) -> str:
-    """Say on what the figures were taken."""
-    machine, config = run["environment"], run["config"]
-    return (
-        f"rand_augment({config['size']}) on {config['data']}: medians of {config['rounds']} interleaved rounds, "
-        f"whiskers are quartiles\n{machine['cpu']}, {machine['cores']} cores, no GPU; DALI {machine['dali']}"
-    )
+def drawing(run: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Path], None]:
+    """Choose the drawing of a script's results."""
+    return next((own for key, own in DRAWINGS.items() if key in run["results"]), draw)
 
 
 def main() -> int:
     """Read what the command line names, and draw it."""
-    parser = argparse.ArgumentParser(description="Draw the figure of throughput.py or techniques.py.")
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="their JSON, throughput.py's by default")
+    parser = argparse.ArgumentParser(description="Draw the figure of a script.")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="its JSON, throughput.py's by default")
     parser.add_argument("--out", type=Path, help="a PNG; by default beside the JSON, with its name")
     options = parser.parse_args()
     if not options.results.exists():
         print(
-            f"--results must be a JSON of throughput.py or techniques.py, but {options.results} is none: "
-            f"run that first",
+            f"--results must be the JSON of a script that has a figure, but {options.results} is none: run that first",
             file=sys.stderr,
         )
         return 2
     run = json.loads(options.results.read_text())
-    chosen = draw if isinstance(run["results"], list) else draw_techniques
-    chosen(run, options.out or options.results.with_suffix(".png"))
+    drawing(run)(run, options.out or options.results.with_suffix(".png"))
     return 0
 
 

@@ -8,7 +8,7 @@ Machine: the one it runs on, CPU only; its model, cores and versions are in the 
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images timed in each.
 
 The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
-partial part, c_F that of the final part. Each is taken in the same round on a minimal pipeline of its own, at the
+partial part, c_F that of the final part. Each is taken in the same round by itself, with nothing around it, at the
 replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
 consumer does nothing (headspace). Figures are medians of per-round ratios, with quartiles.
 
@@ -23,6 +23,7 @@ import gc
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -36,6 +37,7 @@ from parts import Parts
 from dalirefurb import FileList, Frozen, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
+from dalirefurb.runners import Kernels
 
 STANDARD = "standard"
 ALL_HITS = "every sample a hit"
@@ -59,6 +61,7 @@ class Config:
         rounds: Slices of each contender.
         calibration_rounds: Slices of partial-only and final-only at each placement.
         sweep: Whether reuse factor 3 also runs at every placement.
+        kernels: Of loaders and parts; None: Numba's if it is installed.
     """
 
     data: str
@@ -71,6 +74,7 @@ class Config:
     rounds: int = 5
     calibration_rounds: int = 2
     sweep: bool = False
+    kernels: Kernels | None = None
 
     def timed(self, batch_size: int) -> int:
         """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
@@ -127,19 +131,17 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
     source = repeated(data, config.epoch_batches * batch_size)
     recipe = rand_augment(config.size, order=order)
     timed = config.timed(batch_size)
-    parts = Parts(recipe, source, batch_size=batch_size)
+    parts = Parts(recipe, source, batch_size=batch_size, kernels=config.kernels)
     rounds, few = config.calibration_rounds, config.timed(batch_size) // 2
     partial_placement, partial_slices = harness.calibrate(parts.partial_only, rounds=rounds, timed_batches=few)
     parts.make_partial_images(partial_placement)
     final_placement, final_slices = harness.calibrate(parts.final_only, rounds=rounds, timed_batches=few)
     with ExitStack() as stack:
-        loaders = [_loader(stack, source, recipe, planner, name) for name, planner in _planners(source, batch_size)]
+        make = partial(_loader, stack, source, recipe, kernels=config.kernels)
+        loaders = [make(planner, name) for name, planner in _planners(source, batch_size)]
         if config.sweep:
             planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=3, drop_last=True)
-            loaders += [
-                _loader(stack, source, recipe, planner, f"reuse factor 3, {placement}", placement)
-                for placement in harness.placements()
-            ]
+            loaders += [make(planner, f"reuse factor 3, {placement}", placement) for placement in harness.placements()]
         contenders = [*loaders, parts.partial_only(partial_placement), parts.final_only(final_placement)]
         for contender in contenders[len(loaders) :]:
             stack.callback(contender.batches.close)
@@ -179,6 +181,7 @@ def _loader(
     planner: Planner,
     name: str,
     placement: Placement | None = None,
+    kernels: Kernels | None = None,
 ) -> Contender:
     """Make a loader, by default at its own placement, with a store of its own where the plan keeps anything."""
     chosen = placement or default_placement()
@@ -188,6 +191,7 @@ def _loader(
         recipe,
         planner,
         store,
+        kernels=kernels,
         replicas=None if placement is None else placement.replicas,
         num_threads=None if placement is None else placement.replicas * placement.threads,
     )
@@ -258,6 +262,7 @@ def _config(options: argparse.Namespace) -> Config:
         rounds=options.rounds or config.rounds,
         epoch_batches=options.epoch_batches or config.epoch_batches,
         sweep=options.sweep,
+        kernels=options.kernels,
     )
 
 
@@ -266,6 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
     parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
     parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 60 by default")
+    parser.add_argument("--kernels", choices=get_args(Kernels), help="Numba's by default, if it is installed")
     parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
     return parser
 

@@ -89,6 +89,12 @@ class Assembler:
             )
         return self._assembly
 
+    def let_go(self) -> None:
+        """Have the parts end by themselves, if there are any. Never waits."""
+        self._closed = True
+        if self._assembly is not None:
+            self._assembly.engine.let_go()
+
     def close(self) -> None:
         """Close the parts, if there are any; twice is as once."""
         self._closed = True

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dalirefurb.assistant import Assistant
 from dalirefurb.augment.custom import Custom
@@ -17,17 +16,21 @@ from dalirefurb.autoassist import AutoAssist
 from dalirefurb.downstream import Downstream
 from dalirefurb.engine import Engine, Plans
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.exchange import Exchange
+from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Part, Replicas, versions
-from dalirefurb.on_demand import OnDemand
+from dalirefurb.graph import Graph, versions
+from dalirefurb.kernels import VERSION
+from dalirefurb.on_demand import OnDemand, unless_replaced
 from dalirefurb.pace import Pace
 from dalirefurb.partial_sizes import partial_sizes
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
+from dalirefurb.replacements import Replacements
+from dalirefurb.runners import Kernels, Runners
 from dalirefurb.runs import Position, numbered, planned
+from dalirefurb.screening import Screening
 from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 from dalirefurb.store import DeviceStore, Store
@@ -51,7 +54,14 @@ class Assembly:
 
 
 def configuration(
-    source: Source, recipe: Recipe, planner: Planner, *, partial_device: Device, final_device: Device
+    source: Source,
+    recipe: Recipe,
+    planner: Planner,
+    *,
+    partial_device: Device,
+    final_device: Device,
+    kernels: Kernels,
+    screening: Screening,
 ) -> dict[str, Any]:
     """Check what can be checked before anything is built; for the arguments see `Loader`.
 
@@ -69,7 +79,9 @@ def configuration(
         "recipe": recipe.fingerprint(),
         "planner": planner.fingerprint(),
         "partial_device": partial_device,
-        "versions": versions(),
+        "kernels": f"numba {VERSION}" if kernels == "numba" else kernels,
+        "versions": versions() | screening.versions(),
+        **screening.fingerprint(),
     }
 
 
@@ -82,9 +94,11 @@ def assemble(
     fingerprint: dict[str, Any],
     partial_device: Device,
     final_device: Device,
+    kernels: Kernels,
     pace: Pace,
     pin_memory: bool,
-    max_pixels: int | None,
+    screening: Screening,
+    replacements: Replacements | None,
 ) -> Assembly:
     """Put together what carries out a planner's batches, or a rank's part of them; see `Loader` and `configuration`.
 
@@ -99,7 +113,14 @@ def assemble(
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     apart = store is not None or custom or isinstance(planner, AutoAssist)
     max_rows = pace.batches_per_run * planner.batch_size
-    reader = Reader(source, max_batch_size=max_rows, num_threads=_READING_THREADS, max_pixels=max_pixels)
+    reader = Reader(
+        source,
+        max_batch_size=max_rows,
+        num_threads=_READING_THREADS,
+        max_pixels=screening.max_pixels,
+        fallback=screening.fallback(),
+        replacements=replacements,
+    )
     feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
     if store is not None:
         _open(store, source, recipe, planner, reader, fingerprint)
@@ -108,31 +129,28 @@ def assemble(
     buffer: BatchBuffer | None = None
     if isinstance(store, DeviceStore) and store.device == final_device:
         buffer = BatchBuffer(store, max_rows=max_rows, max_runs=pace.look_ahead)
-    entering: Device = "cpu" if buffer is None else final_device
-
-    def replicas_of(part: Part, count: int = pace.replicas) -> Replicas:
-        graph = Graph(recipe, part, partial_device, final_device, entering)
-        return Replicas(
-            graph,
-            count,
-            max_batch_size=max_rows,
-            num_threads=pace.threads_each,
-            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
-        )
-
+    runners = Runners(
+        recipe,
+        kernels,
+        partial_device=partial_device,
+        final_device=final_device,
+        entering_device="cpu" if buffer is None else final_device,
+        max_rows=max_rows,
+        pace=pace,
+    )
     assistant: Assistant | None = None
     watch: Watch | None = None
     if isinstance(planner, AutoAssist):
         features = FeatureTable(len(source), resolution=planner.resolution)
-        compute = OnDemand(source, reader, feeder, lambda: replicas_of("partial", 1), max_rows=max_rows)
+        compute = OnDemand(reader, feeder, lambda: runners.build("partial", 1), max_rows=max_rows)
         assistant = Assistant(planner, features, compute)
         watch = _watch(features)
     upstream = Upstream(
-        source=source,
+        reader=reader,
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=replicas_of("partial" if apart else "whole"),
+        replicas=runners.build("partial" if apart else "whole"),
         part="partial" if apart else "whole",
         in_flight=pace.partial_ahead if apart else pace.look_ahead,
         admitted=pace.admitted,
@@ -143,7 +161,7 @@ def assemble(
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=replicas_of("final") if apart else None,
+        replicas=runners.build("final") if apart else None,
         buffer=buffer,
         in_flight=pace.look_ahead,
         pin_memory=pin_memory,
@@ -155,6 +173,7 @@ def assemble(
         upstream=upstream,
         downstream=downstream,
         reader=reader,
+        runners=runners,
         num_batches=len(planner),
         pace=pace,
         tally=tally,
@@ -187,7 +206,7 @@ def _open(
     store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
 ) -> None:
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter."""
-    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "versions")}
+    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
@@ -209,12 +228,14 @@ def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) ->
 
 
 def _watch(features: FeatureTable) -> Watch:
-    """Return what puts the features of each sample's version 0 into their table."""
+    """Return what puts the features of each sample's version 0 into their table; replaced ones are black."""
 
-    def watch(plan: BatchPlan, rows: NDArray[np.int64], images: list[NDArray[np.uint8]]) -> None:
+    def watch(ticket: Ticket) -> None:
+        plan, rows, computed = ticket.plan, ticket.rows, ticket.computed
         places = np.flatnonzero(plan.version[rows] == 0)
         if len(places):
-            features.fill(plan.indices[rows[places]], [images[place] for place in places.tolist()])
+            indices, images = plan.indices[rows[places]], [computed.images[place] for place in places.tolist()]
+            features.fill(indices, unless_replaced(indices, computed.indices[places], images))
 
     return watch
 

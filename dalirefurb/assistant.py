@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.autoassist import AutoAssist, Candidates, batch_of
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.features import FeatureTable
 from dalirefurb.plan import BatchPlan, Indices, Mask
 from dalirefurb.rng import uniforms
@@ -238,12 +238,33 @@ class Assistant:
         """Go to where `state` was taken, of an Assistant with the same planner.
 
         Plans are the same from there, but that versions served before are planned as misses once more.
+
+        Raises:
+            StateMismatchError: If it is damaged; nothing is changed then.
         """
-        numbers = {name: state[name] for name in ("threshold", "accuracy", "candidates", "epoch", "row")}
-        moment = _Moment(_unpacked(state["weights"], "<f8").astype(np.float64), **numbers)
-        indices = _unpacked(state["indices"], "<i4").astype(np.int64).reshape(-1, self._planner.batch_size)
-        losses = _unpacked(state["losses"], "<f4").astype(np.float32).reshape(-1, self._planner.batch_size)
-        served, observed = state["served"], state["observed"]
+        try:
+            numbers = {name: state[name] for name in ("threshold", "accuracy", "candidates", "epoch", "row")}
+            moment = _Moment(_unpacked(state["weights"], "<f8").astype(np.float64), **numbers)
+            indices = _unpacked(state["indices"], "<i4").astype(np.int64).reshape(-1, self._planner.batch_size)
+            losses = _unpacked(state["losses"], "<f4").astype(np.float32).reshape(-1, self._planner.batch_size)
+            served, observed = int(state["served"]), int(state["observed"])
+            needed = min(served, self._planner.lag)
+            sound = (
+                all(isinstance(number, (int, float)) and number >= 0 for number in (*numbers.values(), observed))
+                and observed <= served
+                and len(moment.weights) == len(self._moment.weights)
+                and len(indices) >= needed
+                and len(losses) >= needed - (served - observed)
+                and ((indices >= 0) & (indices < self._planner.num_samples)).all()
+            )
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise StateMismatchError(
+                ("assistant",),
+                "the Assistant's part of the state must be what state_dict returned, but it is damaged; load an "
+                "earlier state, or start anew",
+            )
         with self._planning, self._lock:
             self._start(moment, served=served, observed=observed)
             self._indices = dict(enumerate(indices, served - len(indices)))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Replicas
+from dalirefurb.graph import GraphError, Runner
 from dalirefurb.handover import Handover, Stopped
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
@@ -37,9 +36,10 @@ class Served:
     Attributes:
         position: Which batch it is.
         images: (B, 3, H, W) float32 or float16, on the final part's device.
-        indices: Sample indices in serving order, (B,).
+        indices: Sample indices in serving order, (B,): what is shown, also where it replaces a bad sample.
         misses: Rows whose partial image was computed for them.
-        recomputed: Those that the plan expected to hit.
+        recomputed: Those that the plan expected to hit, and that are not replaced.
+        replaced: Rows that show another sample than the plan's.
     """
 
     position: Position
@@ -47,6 +47,7 @@ class Served:
     indices: NDArray[np.int64]
     misses: int
     recomputed: int
+    replaced: int
 
 
 class Downstream:
@@ -69,7 +70,7 @@ class Downstream:
         recipe: Recipe,
         exchange: Exchange,
         feeder: Feeder,
-        replicas: Replicas | None,
+        replicas: Runner | None,
         buffer: BatchBuffer | None,
         in_flight: int,
         pin_memory: bool,
@@ -86,20 +87,24 @@ class Downstream:
 
     def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
         """Make batches until stopped, or until a ticket is an error: it follows the batches before it."""
+        try:
+            self._carry_out(tickets, batches)
+        except Stopped:
+            pass
+        except BaseException as error:  # Whatever happened belongs to the training loop.
+            batches.fail(error)
+
+    def _carry_out(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
+        """Make batches without end; leave no ticket behind."""
         running: deque[Ticket] = deque()
         try:
             while True:
                 self._fill(tickets, running, batches)
                 self._finish(running, batches)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            batches.fail(error)
         finally:
+            self._exchange.abandon((*running, *tickets.close()))
             if self._replicas is not None:
                 self._replicas.restart()
-            for ticket in running:
-                self._exchange.abandon(ticket)
 
     def _fill(self, tickets: Handover[Ticket], running: deque[Ticket], batches: Handover[Served]) -> None:
         """Submit what is there, and at least one run."""
@@ -109,7 +114,7 @@ class Downstream:
                 try:
                     self._submit(ticket)
                 except BaseException:
-                    self._exchange.abandon(ticket)
+                    self._exchange.abandon([ticket])
                     raise
                 running.append(ticket)
         except Stopped:
@@ -120,18 +125,19 @@ class Downstream:
             raise
 
     def _submit(self, ticket: Ticket) -> None:
+        shown = ticket.shown = ticket.samples_shown()
         if self._replicas is None:
             return
         began = time.perf_counter()
         plan = ticket.plan
         if self._buffer is None:
-            self._replicas.submit(self._feeder.final(plan, ticket.partial_images()))
+            self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), shown))
         else:
             assert isinstance(ticket.lease, DeviceLease)
             leased = np.array(ticket.leased, np.int64)
             with self._buffer.on_stream():
                 images = self._buffer.fill(len(plan.indices), ticket.lease, leased, ticket.computed_images())
-                self._replicas.submit(self._feeder.final(plan, images))
+                self._replicas.submit(self._feeder.final(plan, images, shown))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:
@@ -140,7 +146,7 @@ class Downstream:
         began = time.perf_counter()
         try:
             images = ticket.images if self._replicas is None else self._replicas.collect()
-            tensor = images.as_tensor()
+            tensor = torch.utils.dlpack.from_dlpack(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(ticket, reason) from error
@@ -153,23 +159,22 @@ class Downstream:
         running.popleft()
         self._tally.add(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
 
-    def _check(self, images: Any) -> None:
+    def _check(self, images: torch.Tensor) -> None:
         """Refuse what a stage made of another size than it declares."""
         size = self._recipe.output.size
-        sides = images.shape()[1:3] if self._recipe.output.channels_last else images.shape()[2:]
-        if sides != [size, size]:
+        sides = images.shape[1:3] if self._recipe.output.channels_last else images.shape[2:]
+        if sides != (size, size):
             raise LoaderError(
                 f"the last stage must leave images of the output's size {size} x {size}, got "
                 f"{' x '.join(map(str, sides))}; one of the stages ({names(self._recipe.stages)}) "
                 f"makes another size than it declares"
             )
 
-    def _tensor(self, images: Any) -> torch.Tensor:
-        """View a run's images as the training loop wants them, or copy them into pinned memory."""
-        tensor = torch.utils.dlpack.from_dlpack(images)
+    def _tensor(self, images: torch.Tensor) -> torch.Tensor:
+        """Return a run's images as the training loop wants them: a view, or a copy in pinned memory."""
         if self._recipe.output.channels_last:
-            tensor = tensor.permute(0, 3, 1, 2)
-        return tensor.pin_memory() if self._pin_memory else tensor
+            images = images.permute(0, 3, 1, 2)
+        return images.pin_memory() if self._pin_memory else images
 
     def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""
@@ -178,8 +183,17 @@ class Downstream:
         for batch, plan in enumerate(ticket.run.plans, first):
             stop = start + len(plan.indices)
             computed = ticket.rows[(ticket.rows >= start) & (ticket.rows < stop)] - start
-            recomputed = int((~plan.miss[computed]).sum())
-            position = Position(epoch, batch)
-            served.append(Served(position, images[start:stop], plan.indices, len(computed), recomputed))
+            shown = ticket.shown[start:stop]
+            replaced = shown != plan.indices
+            served.append(
+                Served(
+                    position=Position(epoch, batch),
+                    images=images[start:stop],
+                    indices=shown,
+                    misses=len(computed),
+                    recomputed=int((~plan.miss & ~replaced)[computed].sum()),
+                    replaced=int(replaced.sum()),
+                )
+            )
             start = stop
         batches.put(served)

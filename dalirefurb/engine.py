@@ -10,10 +10,14 @@ either ends it, and is raised by `take` after the batches before it.
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
 from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
@@ -22,9 +26,13 @@ from dalirefurb.handover import Handover, Stopped
 from dalirefurb.pace import READY, Pace
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Reader
+from dalirefurb.runners import Runners
 from dalirefurb.runs import Position, Run, announced, runs
 from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
+
+_END_S = 60.0
+"""How long a thread may take to end. It waits for nobody, but a store may hang."""
 
 _ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -41,6 +49,7 @@ class Engine:
         upstream: Makes partial images.
         downstream: Makes final ones.
         reader: Is closed with the engine.
+        runners: Likewise.
         num_batches: Batches of an epoch.
         pace: How many batches run together, and how far ahead.
         tally: Counts what both do.
@@ -54,6 +63,7 @@ class Engine:
         upstream: Upstream,
         downstream: Downstream,
         reader: Reader,
+        runners: Runners,
         num_batches: int,
         pace: Pace,
         tally: Tally,
@@ -63,6 +73,7 @@ class Engine:
         self._upstream: Upstream | None = upstream
         self._downstream: Downstream | None = downstream
         self._reader = reader
+        self._runners = runners
         self._num_batches = num_batches
         self._pace = pace
         self._tally = tally
@@ -70,28 +81,38 @@ class Engine:
         self._tickets: Handover[Ticket] = Handover(READY)
         self._batches: Handover[Served] = Handover(1)
         self._expected: Position | None = None
+        self._owner_pid = os.getpid()
         _ALIVE.add(self)
 
     def seek(self, position: Position) -> None:
-        """Make `position` the next batch to be taken; free where it is already."""
-        if self._expected == position and self._threads:
+        """Make `position` the next batch to be taken; free where it is already.
+
+        Raises:
+            LoaderError: A thread that worked for another place does not end.
+        """
+        if self._expected == position:
             return
         self.stop()
         assert self._upstream is not None
         assert self._downstream is not None
-        self._expected = position
         self._tickets, self._batches = Handover(READY), Handover(1)
         work = runs(self._plans(position), self._pace.batches_per_run)
         work = announced(work, self._announce, self._pace.announced)
         self._threads = [
-            threading.Thread(target=self._upstream.work, args=(work, self._tickets), name="dalirefurb-partial"),
-            threading.Thread(
-                target=self._downstream.work, args=(self._tickets, self._batches), name="dalirefurb-final"
-            ),
+            self._thread("dalirefurb-partial", self._upstream.work, work, self._tickets),
+            self._thread("dalirefurb-final", self._downstream.work, self._tickets, self._batches),
         ]
         for thread in self._threads:
-            thread.daemon = True
             thread.start()
+        self._expected = position
+
+    def _thread(self, name: str, work: Callable[..., None], *arguments: Any) -> threading.Thread:
+        """Make a thread; the engine lives as long as it does, so that it is waited for when the interpreter ends."""
+
+        def run(_: Engine) -> None:
+            work(*arguments)
+
+        return threading.Thread(target=run, args=(self,), name=name, daemon=True)
 
     def take(self) -> Served:
         """Wait for the next batch.
@@ -100,12 +121,16 @@ class Engine:
             DalirefurbError: Whatever stopped the threads.
         """
         began = time.perf_counter()
+        self._expected = None  # until the batch is on its way: one that is interrupted here is made again
         try:
             served = self._batches.take()
         except Stopped:
             raise LoaderError("the loader was stopped while a batch was waited for; iterate again") from None
+        except StopIteration as error:  # To the training loop it would be the epoch's end.
+            self.halt()
+            raise LoaderError("StopIteration was raised where a batch is made; see above where") from error
         except BaseException:
-            self.stop()
+            self.halt()
             raise
         samples = len(served.indices)
         self._tally.add(
@@ -114,6 +139,7 @@ class Engine:
             hits=samples - served.misses,
             misses=served.misses,
             recomputed=served.recomputed,
+            replaced=served.replaced,
             consumer_wait_s=time.perf_counter() - began,
         )
         self._expected = self.after(served.position)
@@ -128,28 +154,62 @@ class Engine:
         """Return a snapshot of the counts."""
         return self._tally.stats()
 
-    def stop(self) -> None:
-        """End the threads and forget what was made ahead."""
-        threads, self._threads = self._threads, []
+    def halt(self) -> None:
+        """Have the threads end, and with them what was made ahead. Never waits."""
+        self._expected = None
         self._tickets.stop()
         self._batches.stop()
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
-        if self._upstream is not None:
-            for ticket in self._tickets.rest():
-                self._upstream.abandon(ticket)
-        self._expected = None
+
+    def stop(self) -> None:
+        """End the threads.
+
+        Raises:
+            LoaderError: One does not end.
+        """
+        self.halt()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(_END_S)
+                if thread.is_alive():
+                    raise LoaderError(
+                        f"each of the loader's threads must end within {_END_S:.0f} s of being told to, but "
+                        f"{thread.name} is still {_place(thread)}: see what hangs there, and make a new loader"
+                    )
+        self._threads = []
+
+    def let_go(self) -> None:
+        """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
+        if os.getpid() == self._owner_pid:
+            self.halt()
+            self._reader.close()
+            self._runners.close()
 
     def close(self) -> None:
-        """Stop, and let the graphs and the reading threads go."""
-        self.stop()
-        self._reader.close()
-        self._upstream = self._downstream = None
+        """End all threads, and let the graphs go.
+
+        Raises:
+            LoaderError: One does not end; it is left alone.
+        """
+        if os.getpid() != self._owner_pid:
+            return
+        self.let_go()
+        try:
+            self.stop()
+        finally:
+            self._reader.join()
+            self._runners.join()
+            self._upstream = self._downstream = None
+
+
+def _place(thread: threading.Thread) -> str:
+    """Say where a thread is."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "there" if frame is None else f"in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
 
 
 @atexit.register
 def _close_all() -> None:
     """Close what is still open when the interpreter ends; registered after DALI's own clean-up, so called before it."""
     for engine in list(_ALIVE):
-        engine.close()
+        with suppress(LoaderError):
+            engine.close()

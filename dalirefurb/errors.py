@@ -5,7 +5,7 @@
     ├── SampleError                        one sample cannot be read or decoded; `.index`, `.name`
     ├── StoreError                         a store cannot do what it was opened for
     │   └── OutOfMemoryError (MemoryError) the slots asked for exceed the memory at hand
-    ├── StateMismatchError                 a saved state belongs to another configuration; `.keys`
+    ├── StateMismatchError                 a saved state belongs to another configuration, or is damaged; `.keys`
     └── LoaderError (RuntimeError)         the loader's machinery failed, or was used after `close`
 
 Every message says what must hold, what was given, and what to do.
@@ -41,7 +41,7 @@ class OutOfMemoryError(StoreError, MemoryError):
 
 
 class StateMismatchError(DalirefurbError):
-    """A saved state belongs to another configuration."""
+    """A saved state belongs to another configuration, or is damaged."""
 
     def __init__(self, keys: tuple[str, ...], message: str) -> None:
         super().__init__(message)

@@ -7,14 +7,16 @@ How it is intended to behave (if the code differs, that is a bug):
   computes, takes that image.
 * A settled run has first evicted what the plan no longer needs, then stored what it computed: a store of the plan's
   `peak_slots` always has room.
+* What replaces a bad sample is never stored, and a sample known to be bad is not asked for.
 * In between, a store that takes advice has learned when each version that the run served is served next, if the plan
   is known beforehand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +35,14 @@ Pair = tuple[int, int]
 
 @dataclass(eq=False)
 class Computed:
-    """Partial images of one run, HWC uint8, once they are there."""
+    """Partial images of one run, once they are there.
 
+    Attributes:
+        indices: The samples that they show: those of the plan, or what replaces them, shape (n,).
+        images: HWC uint8.
+    """
+
+    indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Sequence[Image] = ()
 
 
@@ -52,6 +60,7 @@ class Ticket:
         lease: What the store lends, for the rows in `leased`.
         leased: Rows that the store was asked for; it may have found some of them only.
         borrowed: Rows whose images are computed for other rows: the row, by which run, and at which place there.
+        shown: The sample that each row shows: the plan's, or what replaces it.
         images: What a graph of both parts made of it, a DALI tensor list.
     """
 
@@ -64,12 +73,21 @@ class Ticket:
     lease: Lease | None = None
     leased: list[int] = field(default_factory=list)
     borrowed: list[tuple[int, Computed, int]] = field(default_factory=list)
+    shown: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Any = None
 
     @property
     def position(self) -> Position:
         """Which batch is the first."""
         return self.run.position
+
+    def samples_shown(self) -> Indices:
+        """Find out which sample each row shows, shape (B,); asked before the images."""
+        shown = self.plan.indices.copy()
+        shown[self.rows] = self.computed.indices
+        for row, computed, place in self.borrowed:
+            shown[row] = computed.indices[place]
+        return shown
 
     def partial_images(self) -> list[Image]:
         """Return the partial image of each row; the runs before it have computed theirs."""
@@ -132,35 +150,43 @@ class Exchange:
         """Find out where each row's partial image comes from, and start to read what must be computed."""
         plan = run.plans[0] if len(run.plans) == 1 else joined(run.plans)
         if self._store is None:
-            return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices))
+            return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
         pairs = list(zip(plan.indices.tolist(), plan.version.tolist(), strict=True))
         computed = Computed()
         borrowed: list[tuple[int, Computed, int]] = []
         leased: list[int] = []
+        bad = self._reader.bad(plan.indices).tolist()
+        missing: list[int] = []
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
         for row, pair in enumerate(pairs):
             source = self._coming.get(pair)
-            if source is None:
-                leased.append(row)
-            else:
+            if source is not None:
                 borrowed.append((row, *source))
+            else:
+                (missing if bad[row] else leased).append(row)
         lease = self._store.get(plan.indices[leased], plan.version[leased])
+        missing += [row for row, found in zip(leased, lease.found.tolist(), strict=True) if not found]
         rows: list[int] = []
-        for row, found in zip(leased, lease.found.tolist(), strict=True):
-            if found:
-                continue
-            source = self._coming.get(pairs[row])
+        coming: dict[Pair, tuple[Computed, int]] = {}
+        for row in sorted(missing):
+            source = coming.get(pairs[row])
             if source is None:
-                self._coming[pairs[row]] = computed, len(rows)
+                coming[pairs[row]] = computed, len(rows)
                 rows.append(row)
             else:
                 borrowed.append((row, *source))
         to_compute = np.array(rows, np.int64)
+        try:
+            reading = self._reader.read(plan.indices[to_compute], plan.version[to_compute])
+        except BaseException:
+            lease.release()
+            raise
+        self._coming |= coming
         return Ticket(
             run,
             plan,
             to_compute,
-            self._reader.read(plan.indices[to_compute]),
+            reading,
             computed,
             _stored(run, plan, to_compute),
             lease,
@@ -180,7 +206,7 @@ class Exchange:
         plan = ticket.plan
         self._store.evict(plan.evict)
         self._advise(ticket, self._store)
-        places = np.flatnonzero(ticket.stored)
+        places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
         rows = ticket.rows[places]
         images = [ticket.computed.images[place] for place in places.tolist()]
         stored = self._store.put(plan.indices[rows], plan.version[rows], images)
@@ -197,11 +223,13 @@ class Exchange:
         uses = self._next_uses[1][first : first + len(ticket.run.plans)]
         store.advise(ticket.plan.indices, ticket.plan.version, np.concatenate(uses))
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Forget a run that will not be served."""
-        ticket.reading.cancel()
-        ticket.release()
-        self._forget(ticket)
+    def abandon(self, tickets: Iterable[Ticket]) -> None:
+        """Forget runs that will not be served. Never fails: the store's error would hide why it came to this."""
+        for ticket in tickets:
+            ticket.reading.cancel()
+            with suppress(Exception):
+                ticket.release()
+            self._forget(ticket)
 
     def _forget(self, ticket: Ticket) -> None:
         plan = ticket.plan

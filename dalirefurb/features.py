@@ -1,6 +1,7 @@
 """What does an image look like, in few numbers? Low-resolution pixels, which cost next to nothing to judge by.
 
-A sample's features are the means of its version 0 over a grid of equal cells, each rounded to a byte. All sums are of
+A sample's features are the means of its version 0 over a grid of equal cells, each rounded to a byte; of a bad sample
+that is replaced, zeros. All sums are of
 integers, and exact: they depend on nothing but the pixels, not on which images come together, nor in which order.
 """
 

@@ -19,6 +19,9 @@ Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 class Feeder:
     """Lays out batches of one recipe.
 
+    Where another sample replaces sample i of the plan, parameters are drawn as for sample -1 - i, which no plan names:
+    so it becomes another image than in its own place.
+
     Args:
         recipe: Whose parameters are drawn.
         seed: The run's.
@@ -31,18 +34,26 @@ class Feeder:
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
 
     def partial(self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples) -> dict[str, Feed]:
-        """Lay out what the partial graph needs to compute these versions, shape (n,), of these samples."""
+        """Lay out what the partial graph needs to compute these versions of the plan's samples, each of shape (n,)."""
         feeds, _ = self._partial(indices, versions, samples)
         return feeds
 
-    def final(self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]]) -> dict[str, Feed]:
-        """Lay out what the final graph needs to serve a batch, given its B partial images."""
-        return {"partial": images, **self._final(plan, self._sizes(images))}
+    def final(
+        self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
+    ) -> dict[str, Feed]:
+        """Lay out what the final graph needs to serve a batch.
+
+        Args:
+            plan: The batch.
+            images: Its B partial images.
+            shown: The samples that they show, shape (B,); by default the plan's.
+        """
+        return {"partial": images, **self._final(plan, plan.indices if shown is None else shown, self._sizes(images))}
 
     def whole(self, plan: BatchPlan, samples: Samples) -> dict[str, Feed]:
         """Lay out what a graph of both parts needs to serve a batch, given its B samples."""
         feeds, sizes = self._partial(plan.indices, plan.version, samples)
-        return feeds | self._final(plan, sizes)
+        return feeds | self._final(plan, samples.indices, sizes)
 
     def _partial(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples
@@ -51,20 +62,20 @@ class Feeder:
         drawn, heights, widths = draw(
             self._recipe.partial,
             seed=self._seed,
-            indices=indices,
+            indices=drawn_as(indices, samples.indices),
             numbers=versions,
             heights=samples.heights,
             widths=samples.widths,
         )
         return {"sample": samples.data, **_named(drawn)}, (heights, widths)
 
-    def _final(self, plan: BatchPlan, sizes: Sizes) -> dict[str, Feed]:
+    def _final(self, plan: BatchPlan, shown: NDArray[np.int64], sizes: Sizes) -> dict[str, Feed]:
         """Draw the final part's parameters."""
         heights, widths = sizes
         drawn, _, _ = draw(
             self._recipe.final,
             seed=self._seed,
-            indices=plan.indices,
+            indices=drawn_as(plan.indices, shown),
             numbers=plan.serving,
             heights=heights,
             widths=widths,
@@ -79,6 +90,15 @@ class Feeder:
             return np.full(len(images), height), np.full(len(images), width)
         sizes = np.array([image.shape[:2] for image in images], dtype=np.int64)
         return sizes[:, 0], sizes[:, 1]
+
+
+def drawn_as(indices: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index by which each row's parameters are drawn, given the plan's samples and those shown, each (n,).
+
+    >>> drawn_as(np.array([4, 7]), np.array([4, 2])).tolist()
+    [4, -8]
+    """
+    return np.where(shown == indices, indices, ~indices)
 
 
 def _named(drawn: dict[str, Arrays]) -> dict[str, Feed]:

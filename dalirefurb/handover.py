@@ -74,9 +74,11 @@ class Handover(Generic[Item]):
             self._changed.notify_all()
         return item
 
-    def rest(self) -> list[Item]:
-        """Return what nobody will take, once both sides have ended."""
-        rest, self._items = list(self._items), deque()
+    def close(self) -> list[Item]:
+        """End both sides' waits; return what nobody will take."""
+        with self._changed:
+            self.stop()
+            rest, self._items = list(self._items), deque()
         return rest
 
     def fail(self, error: BaseException) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -20,10 +21,13 @@ from dalirefurb.autoassist import AutoAssist
 from dalirefurb.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.pace import Pace, set_pace
-from dalirefurb.plan import Planner, integer
+from dalirefurb.plan import Planner
+from dalirefurb.quarantine import BadSample
 from dalirefurb.ranks import chosen
 from dalirefurb.recipe import Recipe
+from dalirefurb.runners import Kernels, choose_kernels
 from dalirefurb.runs import Position
+from dalirefurb.screening import FallbackDecoder, OnBadSample, Screening
 from dalirefurb.source import Source
 from dalirefurb.state import restored, saved
 from dalirefurb.stats import Stats
@@ -52,6 +56,9 @@ class Loader:
         store: Where partial images wait for reuse; None: nothing is cached, every batch is computed whole.
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
+        kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
+            default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`), both parts are on the CPU and the
+            recipe has no stage of the user's.
         num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not.
@@ -64,7 +71,16 @@ class Loader:
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
-            decompression bomb, is a `SampleError`. None: any size.
+            decompression bomb, is a bad sample. None: any size.
+        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large. "raise": a `SampleError`
+            names it. "replace": a good sample of the same shard is served instead, drawn anew for each version, with
+            its own label and index, augmented as it never is in its own place. Which one that is depends on which
+            samples are bad, and on nothing else. See `bad_samples`.
+        quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
+            made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
+            what cannot be read is not, as it may be readable in the next run. Ranks may share it.
+        fallback_decoder: "pillow": what DALI cannot decode and Pillow can, such as GIF, is decoded by Pillow (its first
+            frame), every time it is read; it takes 3 bytes a pixel from then on.
         rank: This process's number among those that train together. By default it and `world_size` are found when they
             are first needed: in torch.distributed if it is initialised, else in torchrun's environment, else 0 of 1.
             With `shards` above 1 threads, graphs and store begin then, too, on what is the CUDA device then.
@@ -84,6 +100,7 @@ class Loader:
         *,
         partial_device: Device = "cpu",
         final_device: Device = "cpu",
+        kernels: Kernels | None = None,
         num_threads: int | None = None,
         replicas: int | None = None,
         look_ahead: int | None = None,
@@ -91,6 +108,9 @@ class Loader:
         with_indices: bool = False,
         pin_memory: bool = False,
         max_pixels: int | None = 100_000_000,
+        on_bad_sample: OnBadSample = "raise",
+        quarantine: str | os.PathLike[str] | None = None,
+        fallback_decoder: FallbackDecoder | None = None,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -108,9 +128,18 @@ class Loader:
         pace(planner)  # Refuses what no rank could work with.
         self._planner = planner
         self._labels = _labels(source)
-        fingerprint = configuration(source, recipe, planner, partial_device=partial_device, final_device=final_device)
-        if max_pixels is not None:
-            max_pixels = integer("max_pixels", max_pixels, 1, None, "None for any size")
+        kernels = choose_kernels(kernels, recipe, partial_device, final_device)
+        screening = Screening(on_bad_sample, quarantine, fallback_decoder, max_pixels)
+        fingerprint = configuration(
+            source,
+            recipe,
+            planner,
+            partial_device=partial_device,
+            final_device=final_device,
+            kernels=kernels,
+            screening=screening,
+        )
+        replacements = screening.replacements(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, pace: Pace) -> Assembly:
             return assemble(
@@ -121,19 +150,24 @@ class Loader:
                 fingerprint=fingerprint,
                 partial_device=partial_device,
                 final_device=final_device,
+                kernels=kernels,
                 pace=pace,
                 pin_memory=pin_memory and final_device == "cpu",
-                max_pixels=max_pixels,
+                screening=screening,
+                replacements=replacements,
             )
 
-        self._fingerprint = fingerprint
+        self._fingerprint = json.dumps(fingerprint)
+        self._replacements = replacements
         self._assembler = Assembler(planner, chosen=chosen(rank, world_size), set_pace=pace, assemble=assembled)
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
-        self._pass: _Pass | None = None
+        # Which pass is the present one, and whether it has served a batch.
+        self._pass = 0
+        self._begun = False
         self._owner_pid = os.getpid()
-        self._finalizer = weakref.finalize(self, self._assembler.close)
+        self._finalizer = weakref.finalize(self, self._assembler.let_go)
         self._finalizer.atexit = False
 
     def __len__(self) -> int:
@@ -169,10 +203,8 @@ class Loader:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
-        if self._pass is not None and self._pass.begun:
-            self._next = Position(self._next.epoch + 1, 0)
-        self._pass = _Pass(self, self._next.epoch)
-        return self._pass
+        self._go_to(Position(self._next.epoch + 1, 0) if self._begun else self._next)
+        return _Pass(self, self._next.epoch, self._pass)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass serves; needed only to jump or to repeat.
@@ -182,7 +214,7 @@ class Loader:
         """
         if epoch < 0:
             raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
-        upcoming = self._next.epoch + (self._pass is not None and self._pass.begun)
+        upcoming = self._next.epoch + self._begun
         if isinstance(self._planner, AutoAssist):
             if epoch != upcoming:
                 raise ConfigurationError(
@@ -190,11 +222,13 @@ class Loader:
                     f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
                 )
             return
-        self._pass = None
-        self._next = Position(int(epoch), 0)
+        self._go_to(Position(int(epoch), 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
+
+        In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
+        epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
 
         It is the same on all ranks, and can be loaded by any number of them. Only with AutoAssist each rank has its
         own, for the same rank of as many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
@@ -210,14 +244,20 @@ class Loader:
         """Go to where `state` was taken: the next pass serves the rest of that epoch.
 
         Raises:
-            StateMismatchError: If source, recipe, planner, device or versions differ, or with AutoAssist the rank;
-                `.keys` says which.
+            StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
+                the rank, or the state is damaged; `.keys` says what. The loader stays where it is.
         """
-        self._next = restored(state, self._own_fingerprint())
-        self._pass = None
+        position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=self._assistant is not None)
         if self._assistant is not None:
             self._engine.stop()
             self._assistant.restore(state["assistant"])
+        self._go_to(position)
+
+    def _go_to(self, position: Position) -> None:
+        """Make `position` the next to be served; a pass that goes on ends."""
+        self._next = position
+        self._pass += 1
+        self._begun = False
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
         """Tell the Assistant how the model did on the batch that was served last: needed once after each batch.
@@ -260,6 +300,13 @@ class Loader:
         begun = self._assembler.begun
         return Stats() if begun is None else begun.engine.stats()
 
+    def bad_samples(self) -> list[BadSample]:
+        """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
+
+        Batches made ahead find some, too. Each rank lists what it found. With `on_bad_sample="raise"` there are none.
+        """
+        return [] if self._replacements is None else self._replacements.report()
+
     def dali_iterator(self) -> RefurbIterator:
         """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`."""
         from dalirefurb.dali_iterator import RefurbIterator
@@ -268,7 +315,14 @@ class Loader:
 
     def close(self) -> None:
         """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing."""
-        self._finalizer()
+        self._finalizer.detach()
+        self._assembler.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise LoaderError(
+            "a loader cannot be pickled, since its threads and pipelines belong to one process: make it in the process "
+            "that iterates, and pass on loader.state_dict() if it is to go on there"
+        )
 
     def __enter__(self) -> Loader:
         return self
@@ -279,7 +333,7 @@ class Loader:
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
         rank = self._assembler.rank._asdict() if isinstance(self._planner, AutoAssist) else {}
-        return {**self._fingerprint, **rank}
+        return {**json.loads(self._fingerprint), **rank}
 
     @property
     def _engine(self) -> Engine:
@@ -301,39 +355,36 @@ class Loader:
     def _serve(self) -> Batch:
         self._check_usable()
         self._check_observed("the next one is served")
-        self._engine.seek(self._next)
-        served = self._engine.take()
-        if self._assistant is not None:
-            self._assistant.serve()
-        self._next = self._engine.after(served.position)
+        engine = self._engine
+        engine.seek(self._next)
+        served = engine.take()
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
             labels = labels.pin_memory()
         labels = labels.to(served.images.device, non_blocking=True)
-        if self._with_indices:
-            return served.images, labels, torch.from_numpy(served.indices.copy())
-        return served.images, labels
+        indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
+        batch = (served.images, labels, *indices)
+        following = engine.after(served.position)
+        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
+        if self._assistant is not None:
+            self._assistant.serve()
+        self._begun, self._next = following.batch > 0, following
+        return batch
 
 
 class _Pass(Iterator[Batch]):
     """One epoch, or what is left of it."""
 
-    def __init__(self, loader: Loader, epoch: int) -> None:
+    def __init__(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader = loader
         self._epoch = epoch
-        self.begun = False
+        self._number = number
 
     def __next__(self) -> Batch:
         loader = self._loader
-        if loader._pass is not self or loader._next.epoch != self._epoch:
-            if loader._pass is self:
-                loader._pass = None
+        if loader._pass != self._number or loader._next.epoch != self._epoch:
             raise StopIteration
-        self.begun = True
-        batch = loader._serve()
-        if loader._next.epoch != self._epoch:
-            loader._pass = None
-        return batch
+        return loader._serve()
 
 
 def _labels(source: Source) -> NDArray[Any]:

@@ -56,7 +56,7 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
         seed: Chooses the samples whose headers are read.
 
     Raises:
-        SampleError: A header cannot be read.
+        SampleError: A header cannot be read, and the reader does not replace bad samples.
     """
     entering = source.image_shape
     size = recipe.partial_size(None if entering is None else entering[:2])

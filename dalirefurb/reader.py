@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import SampleError
-from dalirefurb.graph import GraphError, HeaderReader, first_undecodable
+from dalirefurb.background import Background
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.graph import GraphError, HeaderReader, undecodable
+from dalirefurb.pillow_decoder import PillowDecoder, PillowError
+from dalirefurb.replacements import Replacements
 from dalirefurb.source import Source
 
+_POLL_S = 0.1
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
+
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""What TIFF files begin with."""
 
 
 @dataclass(frozen=True)
@@ -24,51 +32,153 @@ class Samples:
         data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
         heights: Of the images in pixels, EXIF orientation applied, shape (n,).
         widths: Likewise.
+        indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
     """
 
     data: list[NDArray[np.uint8]]
     heights: NDArray[np.int64]
     widths: NDArray[np.int64]
+    indices: NDArray[np.int64]
+
+
+class _ContentError(SampleError):
+    """A sample could be read, but what was read is of no use; nor will it be in another run."""
 
 
 class Reader:
     """Reads samples and their headers in the background, one job per batch.
 
     A header is looked at when its sample is first read. An image larger than `max_pixels` is refused before it is
-    decoded, and so is a JPEG that ends early if it cannot be decoded whole: a window of it sometimes could, so that it
-    would be served at one split and refused at another.
+    decoded. So is one that cannot be decoded whole, where DALI decodes windows of its format alone, since otherwise it
+    would be served at one split and refused at another: a JPEG that ends early, and a TIFF.
+
+    Args:
+        source: Where samples come from.
+        max_batch_size: Samples read together, at most.
+        num_threads: Jobs at a time.
+        max_pixels: Of an encoded image; None: any size.
+        fallback: Decodes what DALI does not.
+        replacements: Of samples that are refused; None: they raise.
     """
 
-    def __init__(self, source: Source, *, max_batch_size: int, num_threads: int, max_pixels: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        *,
+        max_batch_size: int,
+        num_threads: int,
+        max_pixels: int | None = None,
+        fallback: PillowDecoder | None = None,
+        replacements: Replacements | None = None,
+    ) -> None:
         self._source = source
         self._max_pixels = max_pixels
+        self._fallback = fallback
+        self.replacements = replacements
         self._headers = HeaderReader(max_batch_size)
         # Heights and widths that headers told, 8 bytes a sample; 0 before the first read.
         self._known = np.zeros((len(source) if source.encoded else 0, 2), dtype=np.int32)
+        # Which samples the fallback decodes.
+        self._falls_back = np.zeros(len(self._known), np.bool_)
         self._max_batch_size = max_batch_size
-        self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="dalirefurb-read")
+        self._pool = Background(num_threads, name="dalirefurb-read")
 
-    def read(self, indices: NDArray[np.int64]) -> Future[Samples]:
-        """Start to read; the future raises `SampleError` if one of the samples cannot be read."""
+    def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Future[Samples]:
+        """Start to read what these versions, shape (n,), are made of.
+
+        The future raises `SampleError` if one of the samples cannot be used and is not replaced, `LoaderError` if
+        nothing good is found to replace it.
+        """
         if len(indices):
-            return self._pool.submit(self._read, indices)
+            return self._pool.submit(partial(self._read, indices, versions))
         nothing: Future[Samples] = Future()
-        nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64)))
+        nothing.set_result(Samples([], indices, indices, indices))
         return nothing
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Read some samples now; return heights and widths in pixels, each of shape (n,)."""
-        chunks = [
-            self._read(indices[i : i + self._max_batch_size]) for i in range(0, len(indices), self._max_batch_size)
-        ]
-        return np.concatenate([chunk.heights for chunk in chunks]), np.concatenate([chunk.widths for chunk in chunks])
+        """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
+        chunks = [indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size)]
+        samples = _joined([self._read(chunk, np.zeros_like(chunk)) for chunk in chunks])
+        return samples.heights, samples.widths
+
+    def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which samples are known to be replaced, shape (n,)."""
+        return np.zeros(len(indices), np.bool_) if self.replacements is None else self.replacements.bad(indices)
+
+    def reconsider(self, samples: Samples, error: GraphError) -> bool:
+        """After a graph failed: find out which of its samples cannot be decoded, and do without them from now on.
+
+        Args:
+            samples: What the graph was given.
+            error: What it said.
+
+        Returns:
+            Whether there are any, so that it is worth while to read again.
+
+        Raises:
+            SampleError: If one cannot be decoded, and bad samples are not replaced.
+        """
+        if not self._source.encoded:
+            return False
+        failures = dict(undecodable(samples.data))
+        if error.row is not None:  # A GPU's decoder may refuse what a CPU's takes.
+            failures.setdefault(error.row, error.reason)
+        for row, reason in sorted(failures.items()):
+            index, reason = int(samples.indices[row]), f"decoding failed ({reason})"
+            try:
+                readable = self._fall_back(index, samples.data[row], reason)
+                if np.array_equal(readable, samples.data[row]):  # the fallback had its turn
+                    raise self._refusal(index, reason)
+            except SampleError as refused:
+                if self.replacements is None:
+                    raise refused from error
+                self.replacements.add(refused, lasting=True)
+        return bool(failures)
+
+    def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+        """Read, and wait for it until the reader is closed; for the errors see `read`.
+
+        Raises:
+            LoaderError: It was closed.
+        """
+        reading = self.read(indices, versions)
+        while not wait([reading], timeout=_POLL_S).done:
+            if self._pool.closed:
+                raise LoaderError("the loader was closed while samples were read")
+        return reading.result()
 
     def close(self) -> None:
-        """Stop the threads once their present jobs are done."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Have the threads end after their present jobs. Never waits."""
+        self._pool.close()
 
-    def _read(self, indices: NDArray[np.int64]) -> Samples:
-        data = self._source.read(indices)
+    def join(self) -> None:
+        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
+        self._pool.join()
+
+    def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+        if self.replacements is None:
+            return self._together(indices)
+        try:
+            return self._together(self.replacements.of(indices, versions))
+        except SampleError:
+            # One of them is bad, or several: one by one they tell.
+            rows = range(len(indices))
+            return _joined([self._good(indices[row : row + 1], versions[row : row + 1]) for row in rows])
+
+    def _good(self, index: NDArray[np.int64], version: NDArray[np.int64]) -> Samples:
+        """Read one sample, shape (1,), or the first one to replace it that is good."""
+        assert self.replacements is not None
+        while True:
+            read = self.replacements.of(index, version)
+            try:
+                return self._together(read)
+            except SampleError as error:
+                found = SampleError(int(read[0]), error.name, error.reason)
+                self.replacements.add(found, lasting=isinstance(error, _ContentError))
+
+    def _together(self, indices: NDArray[np.int64]) -> Samples:
+        """Read samples, all of which have to be good."""
+        data = list(self._from_source(indices))
         ndim = 1 if self._source.encoded else 3
         for index, sample in zip(indices.tolist(), data, strict=True):
             if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
@@ -80,60 +190,91 @@ class Reader:
                 )
         if not self._source.encoded:
             shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
-            return Samples(data, shapes[:, 0], shapes[:, 1])
-        return Samples(data, *self._encoded_sizes(indices, data))
+            return Samples(data, shapes[:, 0], shapes[:, 1], indices)
+        return self._looked_at(indices, data)
 
-    def _check(self, index: int, encoded: NDArray[np.uint8], height: int, width: int) -> None:
-        """Refuse an image that is too large, or cut off."""
-        if self._max_pixels is not None and height * width > self._max_pixels:
-            reason = (
-                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
-                f"pass a larger max_pixels to the loader if it is genuine"
-            )
-            raise SampleError(index, self._source.name(index), reason)
-        if _ends_early(encoded) and (undecodable := first_undecodable([encoded])):
-            raise SampleError(index, self._source.name(index), f"decoding failed ({undecodable[1]})")
-
-    def _encoded_sizes(
-        self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return heights and widths; a header is read once in a run."""
-        unknown = np.flatnonzero(self._known[indices, 0] == 0)
+    def _from_source(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
         try:
-            sizes = self._headers.sizes([data[row] for row in unknown])
-        except GraphError as error:
-            index = int(indices[unknown[error.row or 0]])
-            reason = f"not an image that DALI can decode ({error.reason})"
+            return self._source.read(indices)
+        except DalirefurbError:
+            raise
+        except Exception as error:
+            if len(indices) > 1:
+                return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
+            index = int(indices[0])
+            reason = f"the source failed to read it ({type(error).__name__}: {error})"
             raise SampleError(index, self._source.name(index), reason) from error
-        for row, height, width in zip(unknown.tolist(), *(side.tolist() for side in sizes), strict=True):
-            self._check(int(indices[row]), data[row], height, width)
-        self._known[indices[unknown]] = np.stack(sizes, axis=1)
-        known = self._known[indices].astype(np.int64)
-        return known[:, 0], known[:, 1]
+
+    def _looked_at(self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]) -> Samples:
+        """Find out the sizes of encoded images; a header is read once in a run."""
+        known, falls_back = self._known[indices].astype(np.int64), self._falls_back[indices]
+        for row in np.flatnonzero(falls_back).tolist():
+            data[row] = self._fall_back(int(indices[row]), data[row], "DALI cannot decode it")
+        unknown = np.flatnonzero((known[:, 0] == 0) | falls_back).tolist()
+        try:
+            sizes = np.stack(self._headers.sizes([data[row] for row in unknown]), axis=1)
+        except GraphError:
+            for row in unknown:
+                data[row] = self._with_header(int(indices[row]), data[row])
+            sizes = np.stack(self._headers.sizes([data[row] for row in unknown]), axis=1)
+        for row, (height, width) in zip(unknown, sizes.tolist(), strict=True):
+            self._check_size(int(indices[row]), height, width)
+        doubtful = [place for place, row in enumerate(unknown) if _hides_damage(data[row])]
+        for place, reason in undecodable([data[unknown[place]] for place in doubtful]):
+            row = unknown[doubtful[place]]
+            data[row] = self._fall_back(int(indices[row]), data[row], f"decoding failed ({reason})")
+            sizes[doubtful[place]] = np.concatenate(self._headers.sizes([data[row]]))
+        known[unknown] = sizes
+        self._known[indices] = known
+        return Samples(data, known[:, 0], known[:, 1], indices)
+
+    def _check_size(self, index: int, height: int, width: int) -> None:
+        if self._max_pixels is not None and height * width > self._max_pixels:
+            raise self._refusal(
+                index,
+                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
+                f"pass a larger max_pixels to the loader if it is genuine",
+            )
+
+    def _with_header(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return a sample whose header DALI can read."""
+        try:
+            self._headers.sizes([encoded])
+        except GraphError as error:
+            return self._fall_back(index, encoded, f"not an image that DALI can decode ({error.reason})")
+        return encoded
+
+    def _fall_back(self, index: int, encoded: NDArray[np.uint8], reason: str) -> NDArray[np.uint8]:
+        """Encode anew what DALI cannot decode, now and whenever the sample is read."""
+        if self._fallback is None:
+            raise self._refusal(index, reason)
+        try:
+            readable = self._fallback(encoded)
+        except PillowError as error:
+            raise self._refusal(index, f"{reason}, and Pillow refuses it ({error})") from error
+        self._falls_back[index] = True
+        return readable
+
+    def _refusal(self, index: int, reason: str) -> SampleError:
+        return _ContentError(index, self._source.name(index), reason)
 
 
-def _ends_early(encoded: NDArray[np.uint8]) -> bool:
-    """Whether a file begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one."""
-    if encoded[:2].tobytes() != b"\xff\xd8":
-        return False
-    return b"\xff\xd9" not in encoded[-_END:].tobytes()
+def _joined(parts: list[Samples]) -> Samples:
+    """Put the rows of several reads into one."""
+    return Samples(
+        [sample for part in parts for sample in part.data],
+        np.concatenate([part.heights for part in parts]),
+        np.concatenate([part.widths for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+    )
 
 
-def undecodable_sample(
-    source: Source, indices: NDArray[np.int64], data: list[NDArray[np.uint8]], error: GraphError
-) -> SampleError | None:
-    """Name the sample that made a graph fail, if one did.
+def _hides_damage(encoded: NDArray[np.uint8]) -> bool:
+    """Whether windows of an image may be decoded though the whole cannot be.
 
-    Args:
-        source: Where the samples are from.
-        indices: Those that the graph was given, shape (n,).
-        data: The same, as they were read.
-        error: What the graph said.
+    That is a TIFF, and what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one.
     """
-    row, reason = error.row, error.reason
-    if source.encoded and row is None:
-        row, reason = first_undecodable(data) or (None, reason)
-    if row is None:
-        return None
-    index = int(indices[row])
-    return SampleError(index, source.name(index), f"decoding failed ({reason})")
+    if encoded[:2].tobytes() == b"\xff\xd8":
+        return b"\xff\xd9" not in encoded[-_END:].tobytes()
+    return encoded[:4].tobytes() in _TIFF

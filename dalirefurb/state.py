@@ -5,11 +5,11 @@ A place is an epoch and a batch; what decides the batches is the configuration's
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from dalirefurb.errors import StateMismatchError
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.plan import integer
 from dalirefurb.runs import Position
 
 _FORMAT = 1
@@ -23,20 +23,47 @@ def saved(
     return state if assistant is None else {**state, "assistant": assistant}
 
 
-def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> Position:
+def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_batches: int, assisted: bool) -> Position:
     """Return the place that a state was saved at.
 
+    Args:
+        state: What `saved` returned, before or after JSON.
+        fingerprint: Of the present configuration.
+        num_batches: Of an epoch.
+        assisted: Whether there is an Assistant.
+
     Raises:
-        StateMismatchError: If it belongs to another configuration; `.keys` says what differs.
+        StateMismatchError: If it belongs to another configuration, or is damaged; `.keys` says what is wrong.
     """
-    keys = _differing(state["fingerprint"], json.loads(json.dumps(fingerprint)))
-    if keys or state["format"] != _FORMAT:
+    if not isinstance(state, Mapping):
+        raise _damaged((), f"it must be a mapping, got {type(state).__name__}")
+    if "format" in state and state["format"] != _FORMAT:
+        raise StateMismatchError(
+            ("format",),
+            f"a state must have format {_FORMAT}, got {state['format']!r}; "
+            f"it was saved by another version of dalirefurb: load it with that one",
+        )
+    needed = {"format", "epoch", "batch", "fingerprint"} | ({"assistant"} if assisted else set())
+    if missing := tuple(sorted(needed - state.keys())):
+        raise _damaged(missing, f"it must hold {', '.join(sorted(needed))}, but lacks {', '.join(missing)}")
+    if keys := _differing(state["fingerprint"], fingerprint):
         raise StateMismatchError(
             keys,
-            f"the state belongs to another configuration; these differ: {', '.join(keys) or 'format'}; "
+            f"the state belongs to another configuration; these differ: {', '.join(keys)}; "
             f"build the loader as it was when the state was saved",
         )
-    return Position(int(state["epoch"]), int(state["batch"]))
+    try:
+        epoch = integer("epoch", state["epoch"], 0, None, "epochs count from 0")
+        batch = integer("batch", state["batch"], 0, num_batches - 1, f"an epoch has {num_batches} batches")
+    except ConfigurationError as error:
+        raise _damaged((str(error).split()[0],), str(error)) from error
+    return Position(epoch, batch)
+
+
+def _damaged(keys: tuple[str, ...], reason: str) -> StateMismatchError:
+    return StateMismatchError(
+        keys, f"the state is not what state_dict returned: {reason}; load an earlier state, or start anew"
+    )
 
 
 def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:

@@ -18,7 +18,8 @@ class Stats:
         samples: Their rows; hits + misses.
         hits: Rows whose partial image was at hand: in the store, or on its way to it.
         misses: Rows whose partial image was computed for them.
-        recomputed: Misses that the plan expected to hit: their version was not in the store.
+        recomputed: Misses that the plan expected to hit: their version was not in the store, though of a good sample.
+        replaced: Rows that show another sample, since the plan's is bad.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
         planning_s: Seconds that the loader's threads spent planning.
@@ -34,6 +35,7 @@ class Stats:
     hits: int = 0
     misses: int = 0
     recomputed: int = 0
+    replaced: int = 0
     stored: int = 0
     declined: int = 0
     planning_s: float = 0.0

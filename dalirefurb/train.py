@@ -20,8 +20,10 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.network import SmallResNet
 from dalirefurb.plan import Planner
+from dalirefurb.quarantine import BadSample
 from dalirefurb.ranks import present
 from dalirefurb.recipe import Recipe
+from dalirefurb.screening import OnBadSample
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 
@@ -88,6 +90,7 @@ class Trainer:
         learning_rate: The highest of the schedule.
         look_ahead: Of the loader; None for its default.
         batches_per_run: Likewise.
+        on_bad_sample: As for `Loader`.
         progress: Show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -106,6 +109,7 @@ class Trainer:
         learning_rate: float = 0.01,
         look_ahead: int | None = None,
         batches_per_run: int | None = None,
+        on_bad_sample: OnBadSample = "raise",
         progress: bool = False,
     ) -> None:
         rank = present()
@@ -132,7 +136,13 @@ class Trainer:
         )
         self._store = MemoryStore()
         self._loader = Loader(
-            source, recipe, planner, self._store, look_ahead=look_ahead, batches_per_run=batches_per_run
+            source,
+            recipe,
+            planner,
+            self._store,
+            look_ahead=look_ahead,
+            batches_per_run=batches_per_run,
+            on_bad_sample=on_bad_sample,
         )
 
     @property
@@ -144,6 +154,11 @@ class Trainer:
     def assistant(self) -> AssistantReport | None:
         """What AutoAssist's Assistant did so far; None with other planners."""
         return self._loader.assistant_report() if isinstance(self._planner, AutoAssist) else None
+
+    @property
+    def bad_samples(self) -> list[BadSample]:
+        """The samples that were replaced."""
+        return self._loader.bad_samples()
 
     @property
     def batches_ahead(self) -> int:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,27 +21,29 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Part, Replicas, views
+from dalirefurb.graph import GraphError, Part, Runner, views
 from dalirefurb.handover import Handover, Stopped
-from dalirefurb.plan import BatchPlan
-from dalirefurb.reader import Samples, undecodable_sample
+from dalirefurb.reader import Reader, Samples
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Run
-from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 
 _POLL_S = 1.0
 _READ_AHEAD = 2
 
-Watch = Callable[[BatchPlan, NDArray[np.int64], list[NDArray[np.uint8]]], None]
-"""Looks at computed partial images: a plan, the rows of it that were computed, and their images."""
+Watch = Callable[[Ticket], None]
+"""Looks at a run whose partial images were computed."""
+
+
+class _ReadAgain(Exception):  # noqa: N818 - it is no error
+    """Bad samples were found, so that runs begun are to be carried out again."""
 
 
 class Upstream:
     """Turns runs into tickets whose partial images are there.
 
     Args:
-        source: Named in errors.
+        reader: Finds out which samples a graph cannot decode.
         recipe: Whose partial part is computed.
         exchange: Says what is to be computed.
         feeder: Lays out the graph's inputs.
@@ -57,18 +58,18 @@ class Upstream:
     def __init__(
         self,
         *,
-        source: Source,
+        reader: Reader,
         recipe: Recipe,
         exchange: Exchange,
         feeder: Feeder,
-        replicas: Replicas,
+        replicas: Runner,
         part: Part,
         in_flight: int,
         admitted: int,
         watch: Watch | None,
         tally: Tally,
     ) -> None:
-        self._source = source
+        self._reader = reader
         self._recipe = recipe
         self._exchange = exchange
         self._feeder = feeder
@@ -79,27 +80,23 @@ class Upstream:
         self._watch = watch
         self._tally = tally
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Forget a run that nobody took."""
-        self._exchange.abandon(ticket)
-
     def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
-        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one.
+        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one. Where
+        bad samples are replaced, runs are made again without those that were found.
         """
+        upcoming = _Upcoming(runs)
         try:
-            failed = self._carry_out(runs, tickets)
-            if failed:
-                again = chain.from_iterable(run.one_by_one() for run in failed)
-                self._carry_out(chain(again, runs), tickets)
+            while True:
+                self._carry_out(upcoming, tickets)
         except Stopped:
             pass
         except BaseException as error:  # Whatever happened belongs to the training loop.
             tickets.fail(error)
 
-    def _carry_out(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> list[Run]:
-        """Make tickets without end; return the runs that were begun in vain if one of several batches fails."""
+    def _carry_out(self, runs: _Upcoming, tickets: Handover[Ticket]) -> None:
+        """Make tickets until a run fails that can be tried again."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
         try:
@@ -108,18 +105,19 @@ class Upstream:
                 self._pass_on(running, tickets)
         except Stopped:
             raise
+        except _ReadAgain:
+            runs.again([ticket.run for ticket in (*running, *admitted)])
         except Exception:
             failed = [ticket.run for ticket in (*running, *admitted)]
             if not failed or len(failed[0].plans) == 1:
                 raise
-            return failed
+            runs.again([single for run in failed for single in run.one_by_one()])
         finally:
+            self._exchange.abandon((*running, *admitted))
             self._replicas.restart()
-            for ticket in (*running, *admitted):
-                self._exchange.abandon(ticket)
 
     def _fill(
-        self, runs: Iterator[Run], admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
+        self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
     ) -> None:
         """Admit and submit as much as may be ahead. An error waits until the runs before it are through."""
         try:
@@ -135,11 +133,16 @@ class Upstream:
                 self._pass_on(running, tickets)
             raise
 
-    def _admit(self, runs: Iterator[Run]) -> Ticket:
+    def _admit(self, runs: _Upcoming) -> Ticket:
+        """Plan a run, and lease or read what it needs; one that cannot be admitted is not lost."""
         began = time.perf_counter()
         run = next(runs)
         planned = time.perf_counter()
-        ticket = self._exchange.admit(run)
+        try:
+            ticket = self._exchange.admit(run)
+        except Exception:
+            runs.again([run])
+            raise
         self._tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
         return ticket
 
@@ -150,6 +153,7 @@ class Upstream:
         samples = self._samples(ticket, tickets)
         began = time.perf_counter()
         plan, rows = ticket.plan, ticket.rows
+        ticket.computed.indices = samples.indices
         if self._part == "whole":
             feeds = self._feeder.whole(plan, samples)
         else:
@@ -181,17 +185,16 @@ class Upstream:
         try:
             images = self._replicas.collect()
         except GraphError as error:
-            indices, data = ticket.plan.indices[ticket.rows], ticket.reading.result().data
-            sample = undecodable_sample(self._source, indices, data, error)
-            raise sample or failed_in_graph(ticket, error.reason) from error
+            if self._reader.reconsider(ticket.reading.result(), error):
+                raise _ReadAgain from error
+            raise failed_in_graph(ticket, error.reason) from error
         self._tally.add(graph_wait_s=time.perf_counter() - began)
         if self._part == "whole":
             ticket.images = images
             return
-        computed = self._checked(views(images))
-        ticket.computed.images = computed
+        ticket.computed.images = self._checked(views(images))
         if self._watch is not None:
-            self._watch(ticket.plan, ticket.rows, computed)
+            self._watch(ticket)
 
     def _checked(self, images: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
         """Refuse what a stage made of another size or type than it declares."""
@@ -205,6 +208,30 @@ class Upstream:
                     f"another size or type than it declares"
                 )
         return images
+
+
+class _Upcoming(Iterator[Run]):
+    """Runs in order; those to be made again come first, and what planning raised comes after them, again."""
+
+    def __init__(self, runs: Iterator[Run]) -> None:
+        self._runs = runs
+        self._again: deque[Run] = deque()
+        self._error: Exception | None = None
+
+    def again(self, runs: list[Run]) -> None:
+        """Put back what was taken."""
+        self._again.extendleft(reversed(runs))
+
+    def __next__(self) -> Run:
+        if self._again:
+            return self._again.popleft()
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._runs)
+        except Exception as error:
+            self._error = error
+            raise
 
 
 def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from dalirefurb.features import FeatureTable
 from dalirefurb.plan import Planner
 from dalirefurb.recipe import Recipe
 from tests.pictures import write_folder
+from tests.resuming import batches_of, losses_of
 from tests.test_bit_identity import STORES, Batches, Meddle, assert_same, leave_alone
 
 SIZE = 32
@@ -37,11 +36,6 @@ CASES: dict[str, tuple[Recipe, Planner]] = {
 
 def assist(planner: Planner, **changes: Any) -> AutoAssist:
     return AutoAssist(planner, **{"lag": LAG, "accuracy_momentum": 0.5, **changes})
-
-
-def losses_of(images: torch.Tensor) -> torch.Tensor:
-    """Bright images are hard."""
-    return images.mean(dim=(1, 2, 3)) + 3
 
 
 class CountingFolder(ImageFolder):
@@ -65,14 +59,6 @@ def source(root: Path) -> ImageFolder:
     return ImageFolder(root)
 
 
-def batches_of(loader: Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Serve epoch after epoch, and observe losses."""
-    while True:
-        for images, labels in loader:
-            loader.observe(losses_of(images))
-            yield images.clone(), labels
-
-
 def serve(
     source: ImageFolder,
     recipe: Recipe,
@@ -84,7 +70,7 @@ def serve(
 ) -> Batches:
     served = []
     with Loader(source, recipe, planner, store, **pace) as loader:
-        for number, batch in enumerate(islice(batches_of(loader), BATCHES)):
+        for number, batch in enumerate(islice(batches_of(loader, planner), BATCHES)):
             served.append(batch)
             if store is not None:
                 meddle(store, number % len(planner))
@@ -137,30 +123,10 @@ def test_losses_change_what_is_served_after_the_lag_and_not_before(source: Image
     assert one != other
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold store", "warm store"])
-def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
-    warm: bool, source: ImageFolder, plain: dict[str, Batches]
-) -> None:
-    expected = plain["refurbished"]
-    states = []
-    store = MemoryStore()
-    with Loader(source, simple(SIZE), assist(REFURBISH), store) as loader:
-        states.append(json.dumps(loader.state_dict()))
-        states += [json.dumps(loader.state_dict()) for _ in islice(batches_of(loader), len(expected) - 1)]
-    assert max(map(len, states)) < 10_000
-    cold = MemoryStore()
-    with Loader(source, simple(SIZE), assist(REFURBISH), store if warm else cold) as resumed:
-        for served, state in enumerate(states):
-            resumed.load_state_dict(json.loads(state))
-            if not warm:
-                cold.clear()
-            assert_same(expected[served : served + 5], list(islice(batches_of(resumed), len(expected[served:][:5]))))
-
-
 def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> None:
     everything = np.arange(NUM_SAMPLES)
     with Loader(source, rand_augment(SIZE), assist(REFURBISH), MemoryStore(), num_threads=1) as loader:
-        for _ in islice(batches_of(loader), 2 * len(REFURBISH)):
+        for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
         assert loader._assistant is not None
         seen = loader._assistant._features
@@ -183,7 +149,7 @@ def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolde
 def test_what_is_rejected_is_not_read(root: Path) -> None:
     source = CountingFolder(root)
     with Loader(source, simple(SIZE), assist(STANDARD), num_threads=1) as loader:
-        for _ in islice(batches_of(loader), BATCHES):
+        for _ in islice(batches_of(loader, assist(STANDARD)), BATCHES):
             pass
         report = loader.assistant_report()
         ahead = (loader.batches_ahead + 2) * 4
@@ -229,7 +195,7 @@ def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(s
 
 def test_the_least_lag_serves_without_waiting_for_losses_that_cannot_come(source: ImageFolder) -> None:
     with Loader(source, simple(SIZE), assist(STANDARD, lag=8), replicas=1) as loader:
-        assert len(list(islice(batches_of(loader), BATCHES))) == BATCHES
+        assert len(list(islice(batches_of(loader, assist(STANDARD, lag=8)), BATCHES))) == BATCHES
 
 
 def test_only_the_next_epoch_can_be_set(source: ImageFolder) -> None:

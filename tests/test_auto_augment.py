@@ -107,7 +107,7 @@ def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[lis
     for epoch in range(epochs):
         (plan,) = Refurbish(COUNT, batch_size=COUNT, reuse_factor=reuse_factor).epoch(epoch)
         rows = np.flatnonzero(plan.miss)
-        samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE))
+        samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE), plan.indices[rows])
         feeds = feeder.partial(plan.indices[rows], plan.version[rows], samples) | feeder.final(plan, [image] * COUNT)
         drawn = []
         for stage in ("auto_augment_1", "auto_augment_2"):

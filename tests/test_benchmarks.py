@@ -354,7 +354,7 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
         loader = taken.batches.gi_frame.f_locals["loader"]
         assert harness.wait_until_idle(60)
         assert 0 < len(made) - 1 <= taken.made_ahead == loader.batches_ahead
-        assert taken.placement.replicas == len(loader._engine._upstream._replicas._replicas)
+        assert taken.placement.replicas == loader._assembler.pace.replicas
         taken.batches.close()
 
 
@@ -397,7 +397,7 @@ def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(
 
     halves = parts.Parts(recipe, source, batch_size=4)
     halves.make_partial_images(harness.Placement(2, 1))
-    outputs = halves._run(halves._trace_final, harness.Placement(1, 1), halves._final_feeds)
+    outputs = halves._run("final", harness.Placement(1, 1), halves._final_feeds)
     for indices, output in zip(halves._indices, outputs, strict=True):
         expected = np.stack([of_index[index] for index in indices.tolist()])
         np.testing.assert_array_equal(np.asarray(output.as_tensor()), expected)

@@ -24,6 +24,7 @@ from dalirefurb import (
     trivial_augment,
 )
 from dalirefurb.plan import Planner
+from dalirefurb.runners import Kernels
 from dalirefurb.source import Source
 from dalirefurb.store import Image, Lease
 from tests.pictures import picture, write_folder
@@ -92,6 +93,7 @@ def serve(
     look_ahead: int = 3,
     batches_per_run: int = 1,
     epochs: int = EPOCHS,
+    kernels: Kernels | None = None,
 ) -> tuple[Batches, Stats]:
     batches = []
     with Loader(
@@ -103,6 +105,7 @@ def serve(
         replicas=replicas,
         look_ahead=look_ahead,
         batches_per_run=batches_per_run,
+        kernels=kernels,
     ) as loader:
         for _ in range(epochs):
             for number, (images, labels) in enumerate(loader):
@@ -193,6 +196,18 @@ def test_tensors_are_the_same_whatever_the_store_does(
     assert stats.hits > 0
     if kind is MemoryStore and meddle is leave_alone:
         assert stats.recomputed == 0
+
+
+@pytest.mark.parametrize(("name", "split"), SPLITS[::3])
+def test_tensors_are_the_same_whatever_the_store_does_where_dali_computes_all(
+    name: str, split: int | str, folder: ImageFolder
+) -> None:
+    """The other tests take the kernels, where they are installed."""
+    recipe = RECIPES[name].at(split)
+    expected, _ = serve(folder, recipe, refurbish(), kernels="dali")
+    served, stats = serve(folder, recipe, refurbish(), LeakyStore(), kernels="dali")
+    assert_same(expected, served)
+    assert stats.hits > 0
 
 
 @pytest.mark.parametrize(("kind", "meddle"), STORES[1:])

@@ -18,6 +18,7 @@ from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.demo import Photographs
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store import DiskStore
+from tests.interruptible import interruptible
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -57,6 +58,20 @@ def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):
     assert "cached: decode > random_resized_crop > flip > rand_augment_1 (" in said.out
     assert said.out.rstrip().count("images/s") == 1
     assert said.err == ""
+
+
+def test_train_replaces_bad_images_and_lists_them(photographs, tmp_path, capsys):
+    folder = tmp_path / "photographs"
+    shutil.copytree(photographs, folder)
+    bad = sorted(folder.glob("*/*.jpg"))[::16]
+    for path in bad:
+        path.write_bytes(b"<html>404</html>")
+    assert main(["train", str(folder), *SMALL, "--on-bad-sample", "replace"]) == 0
+    said = capsys.readouterr().out
+    assert "\n\n3 bad images, replaced by others:\n" in said
+    assert [line.split(": ")[0].strip() for line in said.splitlines()[-3:]] == [str(path) for path in bad]
+    assert main(["train", str(photographs), *SMALL, "--epochs", "1", "--on-bad-sample", "replace"]) == 0
+    assert capsys.readouterr().out.endswith("\n\nno bad images\n")
 
 
 def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
@@ -378,12 +393,12 @@ print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
 
 def test_an_interrupt_ends_training_at_once_in_one_line(photographs):
     command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "100000"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with interruptible(command) as process:
         for line in process.stdout:
             if line.startswith("    1 "):
                 break
         began = time.perf_counter()
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert said == "dalirefurb: interrupted\n"
     assert process.returncode == 130

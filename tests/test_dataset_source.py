@@ -246,6 +246,14 @@ def test_a_dataset_that_is_not_thread_safe_is_read_by_one_thread_at_a_time(threa
     assert dataset.most in most
 
 
+def test_an_item_that_cannot_be_read_has_a_place_in_the_fingerprint() -> None:
+    def broken() -> Any:
+        raise OSError("damaged")
+
+    items = [*pairs(IMAGES)[:2], broken]
+    assert TorchDataset(Items(items), labels=range(3)).fingerprint()["images"][2] is None
+
+
 def test_a_fingerprint_is_json_and_changes_with_images_labels_and_order() -> None:
     other = IMAGES.copy()
     other[2, 0, 0, 0] ^= 1

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 
@@ -128,55 +125,3 @@ def test_a_file_that_is_cut_while_in_use_costs_one_warning_and_nothing_else(
         served = serve_and_cut()
     assert_same(plain["images of one size"], served)
     assert len(warned) == 1
-
-
-PROGRAM = """
-import sys, json, hashlib, os
-from dalirefurb import DiskStore, ImageFolder, Loader, Refurbish, simple
-root, cache, state, log, epochs = *sys.argv[1:5], int(sys.argv[5])
-planner = Refurbish(23, batch_size=6, reuse_factor=3, seed=7)
-with DiskStore(cache) as store, Loader(ImageFolder(root), simple(32), planner, store, num_threads=1) as loader:
-    try:
-        loader.load_state_dict(json.load(open(state)))
-    except FileNotFoundError:
-        pass
-    lines = open(log, "a")
-    while loader.epoch < epochs:
-        for images, labels in loader:
-            place = loader.state_dict()
-            digest = hashlib.blake2b(images.numpy().tobytes() + labels.numpy().tobytes(), digest_size=8).hexdigest()
-            print(place["epoch"], place["batch"], digest, file=lines, flush=True)
-            with open(state + ".new", "w") as file:
-                json.dump(place, file)
-            os.replace(state + ".new", state)
-print("done")
-"""
-
-
-def test_runs_that_are_killed_and_resumed_serve_the_stream_of_one(root: Path, tmp_path: Path) -> None:
-    """Killed while it trains, three times; what was served after the last saved state is served again, the same."""
-
-    def start(name: str) -> subprocess.Popen[str]:
-        arguments = [str(root), *(str(tmp_path / f"{name}.{what}") for what in ("cache", "state", "log")), "30"]
-        return subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], text=True, stdout=subprocess.PIPE)
-
-    def lines(name: str) -> list[str]:
-        log = tmp_path / f"{name}.log"
-        return log.read_text().splitlines() if log.exists() else []
-
-    whole = start("whole")
-    output, _ = whole.communicate(timeout=120)
-    assert "done" in output
-    for kill in range(3):
-        process = start("killed")
-        assert process.stdout is not None
-        while process.poll() is None and len(lines("killed")) < 25 * (kill + 1):
-            pass
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    last = start("killed")
-    output, _ = last.communicate(timeout=120)
-    assert "done" in output
-    assert len(lines("whole")) == 120
-    assert list(dict.fromkeys(lines("killed"))) == lines("whole")

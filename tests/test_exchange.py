@@ -54,6 +54,7 @@ class Line:
         plan = ticket.plan
         pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
         self.computed += pairs
+        ticket.computed.indices = plan.indices[ticket.rows]
         ticket.computed.images = [image_of(*pair) for pair in pairs]
         return ticket
 
@@ -126,7 +127,7 @@ def test_a_run_that_is_abandoned_leaves_nothing_to_borrow() -> None:
     line = Line(planner)
     (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
     for run in (first, second):
-        line.exchange.abandon(line.admit(run))
+        line.exchange.abandon([line.admit(run)])
     assert len(line.admit(third).rows) == 3
     line.close()
 

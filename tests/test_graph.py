@@ -29,7 +29,7 @@ RECIPES = {
 PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
 
 
-@pytest.mark.parametrize("part", get_args(Part))
+@pytest.mark.parametrize("part", [part for part in get_args(Part) if part != "decoded"])
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, part: Part) -> None:
@@ -39,6 +39,27 @@ def test_every_placement_serialises_without_a_warning(name: str, partial: Device
         blob = graph.serialize(max_batch_size=4, num_threads=1)
     assert len(blob) > 100
     assert not caught
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("simple", ["sample", "random_resized_crop/start", "random_resized_crop/shape"]),
+        ("rand_augment split after decoding", ["sample"]),
+        ("resize", ["sample"]),
+    ],
+)
+def test_decoding_alone_takes_the_window_of_a_crop_that_is_partial_too(name: str, inputs: list[str]) -> None:
+    graph = Graph(RECIPES[name], "decoded")
+    assert [declared.name for declared in graph.inputs] == inputs
+    assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
+
+
+def test_decoding_alone_is_for_encoded_images_on_the_cpu() -> None:
+    with pytest.raises(ConfigurationError, match="encoded images on the CPU, got a recipe for arrays"):
+        Graph(RECIPES["raw"], "decoded")
+    with pytest.raises(ConfigurationError, match="final_device='gpu': use 'partial'"):
+        Graph(RECIPES["simple"], "decoded", "cpu", "gpu")
 
 
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)

@@ -15,6 +15,7 @@ PLANNER = {"errors", "plan", "rng", "shuffle", "numpy"}
 STAGE = {"augment", "errors", "numpy", "nvidia"}
 FILES = {"errors", "numpy"}
 GRAPH = {"augment", "errors", "recipe", "numpy", "nvidia"}
+KERNEL = {"augment.operations", "kernels", "numpy"}
 RUNS = {"errors", "exchange", "feeds", "graph", "handover", "plan", "recipe", "runs", "stats", "numpy"}
 
 # Who may import whom. A name stands for a module of the package with all in it, or for a library; Python's own
@@ -40,6 +41,10 @@ MAY_IMPORT = {
     # where samples come from and where partial images wait
     "coverage": {"errors", "partial_sizes", "reader", "recipe", "refurbish", "source", "store"},
     "partial_sizes": {"reader", "recipe", "rng", "source"},
+    "quarantine": {"errors"},
+    "replacements": {"errors", "plan", "quarantine", "rng", "numpy"},
+    "screening": {"errors", "pillow_decoder", "plan", "quarantine", "replacements"},
+    "pillow_decoder": {"errors", "numpy", "PIL"},
     "source": FILES | {"source"},
     "source.arrays": FILES | {"source.contract"},
     "source.contract": FILES,
@@ -96,25 +101,57 @@ MAY_IMPORT = {
     "graph.description": GRAPH,
     "graph.replica": GRAPH | {"graph.description"},
     "graph.headers": GRAPH | {"graph.description", "graph.replica"},
+    # the same without DALI
+    "kernels": set(),
+    "kernels.blends": KERNEL,
+    "kernels.buffers": {"numpy"},
+    "kernels.compiled": {"numba", "llvmlite", "numpy"},
+    "kernels.geometry": KERNEL,
+    "kernels.levels": KERNEL,
+    "kernels.operate": KERNEL,
+    "kernels.output": KERNEL,
+    "kernels.part": {"augment", "background", "errors", "graph", "kernels", "recipe", "numpy"},
+    "kernels.resize": KERNEL,
+    "kernels.rows": KERNEL | {"numba"},
+    "kernels.steps": {"augment", "numpy"},
+    "kernels.warp": KERNEL,
     # where they meet
-    "reader": {"errors", "graph", "source", "numpy"},
+    "background": set(),
+    "reader": {"background", "errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
     "runs": {"plan", "numpy"},
     "exchange": {"next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "plan", "reader", "recipe", "numpy"},
     "handover": set(),
     "pace": {"autoassist", "errors", "launcher", "plan"},
     "ranks": {"errors", "launcher", "plan", "torch"},
-    "on_demand": {"errors", "feeds", "graph", "reader", "source", "numpy"},
-    "upstream": RUNS | {"augment.stage", "reader", "source"},
+    "on_demand": {"errors", "feeds", "graph", "reader", "numpy"},
+    "runners": {"augment", "background", "errors", "graph", "kernels", "pace", "recipe", "torch"},
+    "upstream": RUNS | {"augment.stage", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
-    "engine": RUNS | {"downstream", "pace", "reader", "upstream"},
-    "state": {"errors", "runs"},
+    "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
+    "state": {"errors", "plan", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
-    | {*("downstream", "engine", "store", "upstream", "torch")},
+    | {*("downstream", "engine", "kernels", "replacements", "runners", "screening", "store", "upstream", "torch")},
     "assembler": {"assembly", "errors", "pace", "part", "plan", "ranks"},
     "loader": {*("assembler", "assembly", "assistant", "augment", "autoassist", "dali_iterator", "engine", "errors")}
-    | {*("pace", "plan", "ranks", "recipe", "runs", "source", "state", "stats", "store", "numpy", "torch")},
+    | {
+        *(
+            "pace",
+            "plan",
+            "quarantine",
+            "ranks",
+            "recipe",
+            "runners",
+            "runs",
+            "screening",
+            "source",
+            "state",
+            "stats",
+            "store",
+        )
+    }
+    | {"numpy", "torch"},
     "dali_iterator": {"errors", "loader", "numpy", "nvidia", "torch"},
     # programs
     "": ANYTHING,
@@ -227,6 +264,7 @@ def test_the_table_keeps_the_layers_apart():
         "assembler",
         "assembly",
         "ranks",
+        "runners",
         "upstream",
         "downstream",
         "engine",
@@ -249,7 +287,7 @@ def loaded_after(statement):
     program = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     *printed, modules = done.stdout.splitlines()
-    return {"torch", "nvidia.dali", "cupy"} & set(modules.split()), printed
+    return {"torch", "nvidia.dali", "cupy", "numba"} & set(modules.split()), printed
 
 
 def test_importing_the_package_loads_neither_torch_nor_dali_and_lists_the_public_names():

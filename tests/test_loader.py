@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
 import threading
-import weakref
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -147,31 +144,6 @@ def test_a_jump_leaves_room_for_what_the_new_epoch_stores(folder: ImageFolder) -
 
 
 # ---- state
-
-
-def test_restoring_at_every_batch_serves_the_same_remaining_tensors(folder: ImageFolder) -> None:
-    recipe = rand_augment(SIZE)
-    with make(folder, recipe=recipe) as loader:
-        states = [json.loads(json.dumps(loader.state_dict()))]
-        expected = []
-        for _ in range(3):
-            for images, labels in loader:
-                expected.append((images.clone(), labels.tolist()))
-                states.append(json.loads(json.dumps(loader.state_dict())))
-    with make(folder, recipe=recipe) as warm:
-        for served, state in enumerate(states[:-1]):
-            warm.load_state_dict(state)
-            epochs_left = 3 - state["epoch"]
-            rest = [(images.clone(), labels.tolist()) for _ in range(epochs_left) for images, labels in warm]
-            assert len(rest) == len(expected) - served
-            for (images, labels), (wanted_images, wanted_labels) in zip(rest, expected[served:], strict=True):
-                assert labels == wanted_labels
-                assert torch.equal(images, wanted_images)
-
-
-def test_a_state_is_small_json(folder: ImageFolder) -> None:
-    with make(folder, recipe=rand_augment(SIZE)) as loader:
-        assert len(json.dumps(loader.state_dict())) < 10_000
 
 
 @pytest.mark.parametrize(
@@ -435,14 +407,6 @@ def test_a_closed_loader_says_so(folder: ImageFolder) -> None:
         next(iter(loader))
 
 
-def test_a_loader_used_after_a_fork_is_refused(folder: ImageFolder) -> None:
-    with make(folder) as loader:
-        next(iter(loader))
-        loader._owner_pid = os.getpid() + 1
-        with pytest.raises(LoaderError, match="forked"):
-            next(iter(loader))
-
-
 def loader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("dalirefurb")]
 
@@ -478,17 +442,6 @@ def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
     next(iter(loader))
     assert loader_threads()
     loader.close()
-    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
-
-
-def test_a_loader_collected_in_the_middle_of_an_epoch_leaves_no_thread(folder: ImageFolder) -> None:
-    loader = make(folder)
-    iterator = iter(loader)
-    next(iterator)
-    gone = weakref.ref(loader)
-    del loader, iterator
-    gc.collect()
-    assert gone() is None
     assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
 
 

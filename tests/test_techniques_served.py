@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-
 import numpy as np
 import pytest
 import torch
@@ -63,12 +60,6 @@ def without_store(source: ImageFolder) -> dict[int, Batches]:
     }
 
 
-def endless(loader: Loader) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    while True:
-        for images, labels in loader:
-            yield images.clone(), labels.clone()
-
-
 @pytest.mark.parametrize(("kind", "meddle"), STORES)
 @pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
 def test_tensors_are_the_same_whatever_the_store_does(
@@ -95,22 +86,6 @@ def test_tensors_are_the_same_when_batches_run_together(
     served, stats = serve(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, epochs=EPOCHS)
     assert_same(without_store[number], served)
     assert stats.declined == 0
-
-
-@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
-def test_an_epoch_left_in_the_middle_is_resumed_there(
-    number: int, source: ImageFolder, without_store: dict[int, Batches]
-) -> None:
-    recipe, planner = TECHNIQUES[number].values
-    first = len(planner) + 3
-    with Loader(source, recipe, planner, MemoryStore(), num_threads=2) as loader:
-        for _ in islice(endless(loader), first):
-            pass
-        state = loader.state_dict()
-    with Loader(source, recipe, planner, MemoryStore(), num_threads=2) as loader:
-        loader.load_state_dict(state)
-        rest = list(islice(endless(loader), EPOCHS * len(planner) - first))
-    assert_same(without_store[number][first:], rest)
 
 
 def images_of(recipe: Recipe, planner: Planner, source: ImageFolder) -> dict[int, list[torch.Tensor]]:

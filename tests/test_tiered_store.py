@@ -160,6 +160,7 @@ def carry_out(
             ticket = exchange.admit(run)
             made = [pairs(ticket.plan)[row] for row in ticket.rows.tolist()]
             computed += made
+            ticket.computed.indices = ticket.plan.indices[ticket.rows]
             ticket.computed.images = [image_of(*pair) for pair in made]
             on_the_way.append(ticket)
         if on_the_way and (run is None or len(on_the_way) > ahead):

@@ -13,15 +13,11 @@ from functools import partial
 import numpy as np
 from nvidia.dali import fn, math, types
 
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.operations import TRUNCATE, Group
 from dalirefurb.augment.stage import Interpolation, Node, interpolation_type
 
 _Branch = Callable[[Node, Node], Node]
 """From images and matrices to images."""
-
-# Pillow truncates where DALI rounds. Subtracting just less than a half makes rounding truncate, and leaves
-# whole numbers that a float represents a little too low where they are.
-_TRUNCATE = 0.498
 
 
 def apply_operations(
@@ -74,7 +70,7 @@ def _solarize_levels(images: Node, matrix: Node) -> Node:
 
 
 def _brightness(images: Node, matrix: Node) -> Node:
-    return fn.brightness_contrast(images, brightness=_scalar(matrix), brightness_shift=-_TRUNCATE / 255)
+    return fn.brightness_contrast(images, brightness=_scalar(matrix), brightness_shift=-TRUNCATE / 255)
 
 
 def _grey(images: Node) -> Node:
@@ -86,8 +82,8 @@ def _contrast(images: Node, matrix: Node) -> Node:
     mean = math.floor(fn.reductions.mean(_grey(images)) + 0.5)
     if images.device == "gpu":
         # The mean is on the device, and operators take named arguments from the host alone.
-        return fn.cast((images - mean) * factor.gpu() + (mean - _TRUNCATE), dtype=types.UINT8)
-    return fn.brightness_contrast(images, contrast=factor, contrast_center=mean, brightness_shift=-_TRUNCATE / 255)
+        return fn.cast((images - mean) * factor.gpu() + (mean - TRUNCATE), dtype=types.UINT8)
+    return fn.brightness_contrast(images, contrast=factor, contrast_center=mean, brightness_shift=-TRUNCATE / 255)
 
 
 def _size(images: Node) -> Node:
@@ -149,7 +145,7 @@ def _auto_contrast(images: Node, matrix: Node) -> Node:
     scaled = extent * 255.0
     low = math.min(low, scaled)
     extent = math.max(extent, 255.0 - scaled)
-    low = low + extent * (_TRUNCATE / 255)
+    low = low + extent * (TRUNCATE / 255)
     if images.device == "gpu":
         return fn.cast((images - low) * (255.0 / extent), dtype=types.UINT8)
     return fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, dtype=types.UINT8)

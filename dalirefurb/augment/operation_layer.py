@@ -33,14 +33,15 @@ class OperationLayer(Stage):
             raise ConfigurationError(
                 f'interpolation must be "nearest" or "bilinear", got {self.interpolation!r}: choose one'
             )
-        levels = self._fill_levels
+        levels = self.fill_levels
         if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
             raise ConfigurationError(
                 f"fill must be a level in 0 .. 255, or 3 of them, got {self.fill}: use 0 for black"
             )
 
     @property
-    def _fill_levels(self) -> tuple[int, ...]:
+    def fill_levels(self) -> tuple[int, ...]:
+        """The levels of `fill`, one for each channel."""
         return (self.fill,) * 3 if isinstance(self.fill, int) else tuple(self.fill)
 
     @property
@@ -65,4 +66,4 @@ class OperationLayer(Stage):
         """Apply each sample's operation; call it where conditionals are enabled."""
         from dalirefurb.augment.operation_graph import apply_operations
 
-        return apply_operations(images, parameters, interpolation=self.interpolation, fill=self._fill_levels)
+        return apply_operations(images, parameters, interpolation=self.interpolation, fill=self.fill_levels)

@@ -27,6 +27,10 @@ PARAMETERS: Mapping[str, Parameter] = {
 }
 """The inputs of `operation_graph.apply_operations`."""
 
+# Pillow truncates where we round. Subtracting just less than a half makes rounding truncate, and leaves whole numbers
+# that a float represents a little too low where they are.
+TRUNCATE = 0.498
+
 
 class Group(IntEnum):
     """Which computation an operation is, and how far its pixels may be from Pillow's, in levels 0 .. 255."""

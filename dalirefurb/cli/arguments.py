@@ -106,6 +106,14 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--learning-rate", type=float, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
     )
+    group.add_argument(
+        "--on-bad-sample",
+        choices=("raise", "replace"),
+        default="raise",
+        metavar="ACTION",
+        help="if an image cannot be decoded. raise: stop, and name it; replace: train on another one in its place, and "
+        "list them all in the end (raise)",
+    )
     _add_seed(group, "of order, augmentation and initial weights")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from dalirefurb.cli.terminal import say
 
 if TYPE_CHECKING:
     from dalirefurb.assistant import AssistantReport
+    from dalirefurb.quarantine import BadSample
     from dalirefurb.recipe import Recipe
     from dalirefurb.source import ImageFolder
     from dalirefurb.train import EpochReport, Trainer
@@ -37,7 +39,13 @@ def train(options: argparse.Namespace) -> None:
 
     _share_cores()
     with Trainer(
-        source, recipe, planner, epochs=options.epochs, learning_rate=options.learning_rate, progress=True
+        source,
+        recipe,
+        planner,
+        epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        on_bad_sample=options.on_bad_sample,
+        progress=True,
     ) as trainer:
         say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
         say(f"{technique.describe(planner)}: {_stages(recipe, trainer)}")
@@ -46,6 +54,8 @@ def train(options: argparse.Namespace) -> None:
             say(_row(trainer.epoch()))
         if trainer.assistant is not None:
             say(f"\n{_assisted(trainer.assistant)}")
+        if options.on_bad_sample == "replace":
+            say(f"\n{_replaced(trainer.bad_samples)}")
 
 
 def _source(folder: str) -> ImageFolder:
@@ -142,6 +152,18 @@ def _stages(recipe: Recipe, trainer: Trainer) -> str:
     if trainer.cache_bytes == 0:
         return f"nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
     return f"cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); fresh: {final or 'nothing'}"
+
+
+def _replaced(samples: Sequence[BadSample]) -> str:
+    """List bad samples.
+
+    >>> print(_replaced([]))
+    no bad images
+    """
+    if not samples:
+        return "no bad images"
+    lines = (f"  {sample.name}: {sample.reason}" for sample in samples)
+    return "\n".join([f"{len(samples)} bad image{'s' * (len(samples) > 1)}, replaced by others:", *lines])
 
 
 def _assisted(report: AssistantReport) -> str:

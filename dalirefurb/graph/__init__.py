@@ -1,8 +1,8 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
-from dalirefurb.graph.description import Feed, Graph, Input, Part, final_part, partial_part
-from dalirefurb.graph.headers import HeaderReader, first_undecodable
-from dalirefurb.graph.replica import GraphError, Replica, Replicas, versions, views
+from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window, final_part, partial_part
+from dalirefurb.graph.headers import HeaderReader, undecodable
+from dalirefurb.graph.replica import GraphError, Replica, Replicas, Runner, versions, views
 
 __all__ = [
     "Feed",
@@ -13,9 +13,11 @@ __all__ = [
     "Part",
     "Replica",
     "Replicas",
+    "Runner",
+    "cut_window",
     "final_part",
-    "first_undecodable",
     "partial_part",
+    "undecodable",
     "versions",
     "views",
 ]

@@ -26,8 +26,8 @@ from dalirefurb.recipe import Output, Recipe
 Feed = NDArray[Any] | Sequence[NDArray[Any]]
 """One input of one batch: a dense array with a row per sample, or a list of arrays."""
 
-Part = Literal["partial", "final", "whole"]
-"""Which part of a recipe a graph does; "whole": both."""
+Part = Literal["partial", "final", "whole", "decoded"]
+"""Which part of a recipe a graph does; "whole": both, "decoded": only the decoding that the partial one begins with."""
 
 _DTYPES = {
     "bool": types.DALIDataType.BOOL,
@@ -95,6 +95,12 @@ class Graph:
                 f"partial_device and final_device must be one of {placements}, "
                 f"got ({self.partial_device!r}, {self.final_device!r})"
             )
+        if self.part == "decoded" and not (self.recipe.encoded and self.final_device == "cpu"):
+            raise ConfigurationError(
+                f"part='decoded' is for encoded images on the CPU, got a recipe for "
+                f"{'encoded images' if self.recipe.encoded else 'arrays'} and final_device={self.final_device!r}: "
+                f"use 'partial'"
+            )
         if self.entering_device == "gpu" and (self.part, self.final_device) != ("final", "gpu"):
             raise ConfigurationError(
                 f"entering_device='gpu' is for the final part on the GPU, but the part is {self.part!r} and its "
@@ -113,7 +119,13 @@ class Graph:
             entering = Input("partial", "uint8", 3, "HWC", self.entering_device)
         else:
             entering = Input("sample", "uint8", 1) if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
-        stages = {"partial": self.recipe.partial, "final": self.recipe.final, "whole": self.recipe.stages}[self.part]
+        window = cut_window(self.recipe)
+        stages = {
+            "partial": self.recipe.partial,
+            "final": self.recipe.final,
+            "whole": self.recipe.stages,
+            "decoded": () if window is None else (window,),
+        }[self.part]
         parameters = (
             Input(f"{stage.name}/{name}", parameter.dtype, len(parameter.shape))
             for stage in stages
@@ -142,6 +154,8 @@ class Graph:
     def _trace(self) -> Node:
         nodes = {declared.name: declared.node() for declared in self.inputs}
         device = self.entering_device if self.part == "final" else self.partial_device
+        if self.part == "decoded":
+            return decoded_part(self.recipe, nodes, device)
         images = nodes["partial"] if self.part == "final" else partial_part(self.recipe, nodes, device)
         if self.part == "partial":
             return images.cpu() if device == "gpu" else images
@@ -154,29 +168,35 @@ def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
     return {name: nodes[f"{stage.name}/{name}"] for name in stage.parameters}
 
 
+def cut_window(recipe: Recipe) -> Window | None:
+    """Return the stage whose window alone is decoded: one right after decoding, if it is partial, too."""
+    after = recipe.partial[1] if recipe.encoded and recipe.split > 1 else None
+    return after if isinstance(after, Window) else None
+
+
 def partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
     """Trace from the source's samples to partial images; a window right after decoding is decoded by region."""
     stages = recipe.partial
-    sample = nodes["sample"]
     if recipe.encoded:
-        images, stages = _decode(stages, sample, nodes, device)
+        images, window = decoded_part(recipe, nodes, device), cut_window(recipe)
+        if window is not None:
+            images = window.apply_to_window(images, _parameters(window, nodes))
+        stages = stages[1 if window is None else 2 :]
     else:
-        images = sample if device == "cpu" else sample.gpu()
+        images = nodes["sample"] if device == "cpu" else nodes["sample"].gpu()
     for stage in stages:
         images = stage.apply(images, _parameters(stage, nodes))
     return images
 
 
-def _decode(
-    stages: tuple[Stage, ...], encoded: Node, nodes: Mapping[str, Node], device: Device
-) -> tuple[Node, tuple[Stage, ...]]:
-    decode, rest = stages[0], stages[1:]
+def decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+    """Trace from encoded samples to decoded images, or windows of them."""
+    decode, window = recipe.stages[0], cut_window(recipe)
     assert isinstance(decode, Decode)
-    if rest and isinstance(rest[0], Window):
-        window = _parameters(rest[0], nodes)
-        images = decode.decode_region(encoded, device, window["start"], window["shape"])
-        return rest[0].apply_to_window(images, window), rest[1:]
-    return decode.decode(encoded, device), rest
+    if window is None:
+        return decode.decode(nodes["sample"], device)
+    parameters = _parameters(window, nodes)
+    return decode.decode_region(nodes["sample"], device, parameters["start"], parameters["shape"])
 
 
 def final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +71,10 @@ def _peek_shapes() -> Node:
     return fn.peek_image_shape(Input("sample", "uint8", 1).node())
 
 
-def first_undecodable(encoded: Sequence[NDArray[np.uint8]]) -> tuple[int, str] | None:
-    """Decode samples one by one on the CPU; return the row that fails and why, or None if all succeed."""
+def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str]]:
+    """Decode samples one by one on the CPU; yield the rows that fail, and why."""
+    if not encoded:
+        return
     pipeline = pipeline_def(_decode_whole)(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     pipeline.build()
     for row, sample in enumerate(encoded):
@@ -81,10 +83,9 @@ def first_undecodable(encoded: Sequence[NDArray[np.uint8]]) -> tuple[int, str] |
         try:
             pipeline.share_outputs()
         except RuntimeError as error:
-            return row, GraphError(str(error)).reason
+            yield row, GraphError(str(error)).reason
         finally:
             pipeline.release_outputs()
-    return None
 
 
 def _decode_whole() -> Node:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,23 @@ def versions() -> dict[str, str]:
     from nvidia import nvimgcodec
 
     return {"dali": nvidia.dali.__version__, "nvimgcodec": nvimgcodec.__version__}
+
+
+class Runner(Protocol):
+    """Makes images of batches: one part of a recipe. It has one owner thread."""
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Start one batch, without waiting for it."""
+
+    def collect(self) -> Any:
+        """Wait for the oldest batch; return its images as a DALI tensor list, or what can be used like one.
+
+        Raises:
+            GraphError: If an operator failed; that batch is lost, the runner goes on.
+        """
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
 
 
 class Replica:
@@ -129,6 +148,19 @@ def views(images: Any) -> list[NDArray[np.uint8]]:
     if len(images) and images.is_dense_tensor():
         return list(np.asarray(images.as_tensor()))
     return [np.asarray(image) for image in images]
+
+
+def _leave_alone() -> None:
+    """Keep DALI from shutting down a parent's pipelines in a forked child: it would wait for the parent's threads."""
+    pipelines: set[Any] = getattr(Pipeline, "_pipes", set())
+    for reference in pipelines:
+        pipeline = reference()
+        if pipeline is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))
+    pipelines.clear()
+
+
+os.register_at_fork(after_in_child=_leave_alone)
 
 
 def _tensors(feed: Feed, declared: Input) -> Any:

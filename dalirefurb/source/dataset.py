@@ -138,15 +138,21 @@ class TorchDataset(Source):
         return f"{type(self._dataset).__name__}[{index}]"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash the labels, and 16 images: evenly spaced, the first and the last among them."""
+        """Hash the labels, and 16 images that can be read: evenly spaced, the first and the last among them."""
         rows = np.unique(np.linspace(0, self._num_items - 1, 16).astype(np.int64))
         return {
             "source": "TorchDataset",
             "dataset": type(self._dataset).__name__,
             "num_samples": self._num_items,
-            "images": [hash_array(image) for image in self.read(rows)],
+            "images": [self._hash(index) for index in rows.tolist()],
             "labels": hash_array(self.labels),
         }
+
+    def _hash(self, index: int) -> str | None:
+        try:
+            return hash_array(self._read(index))
+        except SampleError:
+            return None
 
 
 class _ImageError(Exception):

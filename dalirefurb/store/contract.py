@@ -9,6 +9,7 @@ The loader decides what to put and when to evict; a store only executes, and los
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -172,9 +173,12 @@ class Store(ABC):
         """Count the versions held."""
 
     def __enter__(self) -> Store:
+        self._entered_pid = os.getpid()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # A forked child leaves the store to its parent: a thread that exists only there may have held its lock.
+        if os.getpid() == self._entered_pid:
+            self.close()

@@ -1,0 +1,209 @@
+"""What do the two shufflers of Revamper buy? Misses and time per batch with each of them, and without.
+
+    refurbish          balanced eviction, cache-aware batches
+    reference counts   versions that began together end together: misses burst in one epoch of three      figure 7
+    plain shuffle      batches that ignore the cache: some miss more than others                          figure 8
+
+Claims, on any machine, at batches of 256:
+    the 99th over the 50th percentile of time per batch is at most 1.06 times standard's;
+    without either shuffler it is worse: at least 1.5 times with reference counts, 1.03 times with a plain shuffle.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 3 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
+slice holds each epoch of the cycle once.
+
+The consumer does nothing. A loader's replicas finish their batches together, so time per batch is the mean over as many
+arrivals as there are replicas; every single arrival is in the JSON.
+
+    python benchmarks/ablations.py                        about five minutes on 2 cores
+    python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import command
+import harness
+import numpy as np
+from harness import Claim, Slice, Spread
+from loaders import LoaderTurns, default_placement, layered, repeated
+
+from dalirefurb import Refurbish, Standard
+from dalirefurb.plan import Planner
+from dalirefurb.refurbish import ReferenceCount
+from dalirefurb.shuffle import PlainShuffler
+
+STANDARD = "standard"
+REFURBISH = "refurbish"
+REFERENCE_COUNTS = "reference counts"
+PLAIN_SHUFFLE = "plain shuffle"
+MOST_OF_STANDARD = 1.06
+LEAST_WORSE = {REFERENCE_COUNTS: 1.5, PLAIN_SHUFFLE: 1.03}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set; its images are repeated to fill an epoch.
+        reuse_factor: Of all but standard; a slice holds as many epochs.
+        layers: Of RandAugment.
+        size: Side of the images, in pixels.
+        batch_size: Images of a batch.
+        epoch_batches: Batches of an epoch.
+        rounds: Slices of each contender.
+    """
+
+    data: str
+    reuse_factor: int = 3
+    layers: int = 2
+    size: int = 224
+    batch_size: int = 256
+    epoch_batches: int = 24
+    rounds: int = 3
+
+    def planners(self) -> dict[str, Planner]:
+        """Make what is compared."""
+        count, batch_size = self.epoch_batches * self.batch_size, self.batch_size
+        refurbish = Refurbish(count, batch_size=batch_size, reuse_factor=self.reuse_factor)
+        return {
+            STANDARD: Standard(count, batch_size=batch_size),
+            REFURBISH: refurbish,
+            REFERENCE_COUNTS: replace(refurbish, evict_shuffler=ReferenceCount()),
+            PLAIN_SHUFFLE: replace(refurbish, batch_shuffler=PlainShuffler()),
+        }
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One contender.
+
+    Attributes:
+        name: As in the slices.
+        misses: Of each batch in the epochs 1, 2, ... of one cycle, by the plan.
+        batch_s: Time per batch over a slice, of each round.
+        images_per_s: Throughput over the rounds.
+        tail: 99th over 50th percentile of time per batch, over the rounds.
+        misses_peak: Most misses of a batch over their mean.
+    """
+
+    name: str
+    misses: list[list[int]]
+    batch_s: list[list[float]]
+    images_per_s: Spread
+    tail: Spread
+    misses_peak: float
+
+    def row(self) -> list[str]:
+        """Write a row of the table."""
+        return [self.name, self.images_per_s.show(0), f"{self.misses_peak:.2f}", self.tail.show(2)]
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured.
+
+    Attributes:
+        ablations: One each.
+        claims: Ratios of tails of one round.
+        slices: Every slice of every round.
+    """
+
+    ablations: list[Ablation]
+    claims: list[Claim]
+    slices: list[Slice]
+
+    def show(self) -> str:
+        """Write both tables."""
+        heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
+        return (
+            f"{harness.table(heading, [each.row() for each in self.ablations])}\n\n"
+            f"{harness.table(['ratio of p99 / p50', 'median [quartiles]', ''], [c.show() for c in self.claims])}\n"
+        )
+
+
+def compare(config: Config, data: Path) -> Results:
+    """Let all take turns of whole cycles."""
+    source = repeated(data, config.epoch_batches * config.batch_size)
+    planners = config.planners()
+    with ExitStack() as stack:
+        recipe = layered(config.size, config.layers)
+        turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
+        for each in turns:
+            each.settle()
+        cycle = config.reuse_factor * config.epoch_batches
+        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=cycle)
+    tails = {}
+    ablations = []
+    for name, planner in planners.items():
+        taken = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
+        batch_s = [per_batch(each.batch_s, default_placement().replicas) for each in taken]
+        tails[name] = [tail(each) for each in batch_s]
+        misses = [
+            [int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in range(1, config.reuse_factor + 1)
+        ]
+        ablations.append(
+            Ablation(
+                name,
+                misses,
+                batch_s,
+                Spread.of([each.images_per_s for each in taken]),
+                Spread.of(tails[name]),
+                float(np.max(misses) / np.mean(misses)),
+            )
+        )
+    claims = [
+        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD], most=MOST_OF_STANDARD),
+        *(
+            Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
+            for name, least in LEAST_WORSE.items()
+        ),
+    ]
+    return Results(ablations, claims, slices)
+
+
+def per_batch(batch_s: Sequence[float], together: int) -> list[float]:
+    """Return the mean of every `together` arrivals in a row, seconds a batch; a rest that is fewer is left out."""
+    whole = len(batch_s) // together * together
+    means: list[float] = np.reshape(batch_s[:whole], (-1, together)).mean(axis=1).tolist()
+    return means
+
+
+def tail(values: Sequence[float]) -> float:
+    """Return the 99th over the 50th percentile."""
+    median, high = np.quantile(values, [0.5, 0.99])
+    return float(high / median)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args(arguments)
+    command.check_photographs(options.data)
+    config, environment = _config(options), harness.environment()
+    results = compare(config, options.data)
+    print(results.show(), flush=True)
+    command.write(options, environment=environment, config=config, results=results)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    config = Config(options.data.resolve().name)
+    if options.quick:
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
+    return replace(config, rounds=options.rounds or config.rounds)
+
+
+def _parser() -> argparse.ArgumentParser:
+    return command.arguments(
+        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=3
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

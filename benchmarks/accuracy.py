@@ -1,0 +1,172 @@
+"""Does reuse cost accuracy? CIFAR-10, every technique of reuse against standard training, run paired by run.
+
+Claims: with reuse factors 2 and 3 the test accuracy is within 0.3 points of standard's; echo after augmentation, fewer
+layers and a frozen cache are less accurate; standard with ResNet-18 reaches 93 %.
+n: 5 seeds at least, then as many (20 at most) as bring half of the difference's 95 % interval to 0.15 points. Stopping
+when it is narrow makes it a little too narrow.
+
+All cases of a group take equally many steps with the same batch size and the same schedule of the learning rate. With
+echo these steps see a half or a third as many fresh images: it is compared at equal steps, not at equal fresh images.
+The cases of one seed begin with the same weights, and an image's random numbers are the same in all of them; standard,
+fewer layers and the frozen cache also have the same order. (Refurbishing has one of its own, with equally many misses
+in every batch.) A difference is that of two runs with the same seed; intervals are Student's over the seeds. Test
+images are classified once, after the last step.
+
+A claim is "met" or "missed" only if the whole interval says so, and "not shown" otherwise.
+
+The full comparison, for a GPU: all of CIFAR-10, 30 epochs, ResNet-18 and a small network, RandAugment with two layers
+and AutoAugment; reuse and echoing factors 2 and 3, simplified by 1 and 2 layers, the frozen cache, both orders; then
+with RandAugment and ResNet-18 every other split, and the learning rate from a quarter to four times as high.
+The reduced one, for a CPU: 5,000 images, 24 epochs, all 10,000 test images, the small network, RandAugment; reuse
+factor 3 with up to 12 seeds, echo after augmentation 3 and frozen with 5. Images are so few that a frozen cache can be
+learned by heart.
+
+A run that ends is written into the JSON; one that time cuts off goes on from its checkpoint in the next call. When all
+are done, loading alone is timed, cases taking turns.
+
+    python benchmarks/accuracy.py                          nine minutes of it; call it until nothing is left
+    python benchmarks/accuracy.py --reduced --minutes 60   about half an hour on 2 cores
+    python benchmarks/accuracy.py --quick --out q.json     seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import command
+import harness
+import torch
+from accuracy_cases import Case, Config, reduced, reduced_cases
+from accuracy_claims import claims, compared, loading_name, show, wanted
+from accuracy_training import Run, Task, train
+from choosers import read
+from harness import Slice
+from loaders import LoaderTurns
+from record import Record
+
+
+def time_loading(config: Config, folder: Path, slices: list[Slice], ends: float) -> Iterator[list[Slice]]:
+    """Time loading alone: yield the slices of each round that is still missing, as long as there is time."""
+    source = read(folder, "train", config.train_per_class)
+    cases = {loading_name(case): case for case in config.cases}
+    first = max((each.round for each in slices), default=-1) + 1
+    with ExitStack() as stack:
+        turns = [
+            LoaderTurns(stack, name, source, case.recipe(), config.planner(case, config.first_seed))
+            for name, case in cases.items()
+        ]
+        longest = 0.0
+        for number in range(first, config.rounds):
+            began = time.time()
+            if began + longest >= ends:
+                return
+            if number == first:
+                for entrant in turns:
+                    entrant.settle()
+            order = turns if number % 2 == 0 else turns[::-1]
+            timed = harness.interleave(order, rounds=1, timed_batches=config.timed_batches)
+            longest = time.time() - began
+            yield [replace(each, round=number) for each in timed]
+
+
+def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *, workers: int, ends: float) -> bool:
+    """Do what is missing as long as there is time; return whether nothing is."""
+    runs, slices = record.rows["runs"], record.rows["slices"]
+    threads = max(1, harness.cores() // workers)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    with get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
+        while time.time() < ends and (todo := wanted(config, runs)):
+            tasks = [
+                Task(config, case, seed, folder, checkpoints / _file_name(case, seed), ends, threads)
+                for case, seed in todo
+            ]
+            for run in pool.imap_unordered(train, tasks) if pool else map(train, tasks):
+                if run is not None:
+                    runs.append(run)
+                    record.write(**follows(config, record))
+                    said = f"{run.group}, {run.case}, seed {run.seed}: {run.test_accuracy:.2f} %, {run.cpu_s:.0f} CPU s"
+                    print(said, file=sys.stderr, flush=True)
+    if wanted(config, runs):
+        return False
+    checkpoints.rmdir()
+    for timed in time_loading(config, folder, slices, ends):
+        slices.extend(timed)
+        record.write(**follows(config, record))
+    return len({each.round for each in slices}) == config.rounds
+
+
+def follows(config: Config, record: Record) -> dict[str, Any]:
+    """Return what follows from the runs."""
+    runs, slices = record.rows["runs"], record.rows["slices"]
+    return {"claims": claims(config, runs), "accuracy": compared(config, runs, slices)}
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    ends = time.time() + 60 * options.minutes
+    command.check_mosaics(options.data)
+    if options.reduced:
+        options.result = "accuracy_reduced.json"
+    config = _config(options)
+    with command.result_path(options) as out:
+        record = Record(out, config, {"runs": Run, "slices": Slice})
+        checkpoints = out.with_suffix(".checkpoints")
+        done = carry_out(config, record, options.data, checkpoints, workers=options.workers, ends=ends)
+        judged = follows(config, record)
+        record.write(**judged)
+    print(show(config, judged["accuracy"], judged["claims"]))
+    if not done:
+        left = len(wanted(config, record.rows["runs"]))
+        print(f"time is over: {left} runs and the timing of loading are left; call this again", file=sys.stderr)
+    return 0
+
+
+def _config(options: argparse.Namespace) -> Config:
+    name = options.data.resolve().name
+    config = reduced(name) if options.reduced or options.quick else Config(name)
+    if options.quick:
+        config = replace(
+            config,
+            train_per_class=4,
+            test_per_class=2,
+            batch_size=10,
+            epochs=3,
+            buffer_batches=2,
+            least_seeds=2,
+            timed_batches=2,
+            rounds=1,
+            cases=tuple(replace(case, most_seeds=2) for case in reduced_cases()),
+        )
+    return config
+
+
+def _file_name(case: Case, seed: int) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.arguments(
+        "Compare the accuracy of every technique of reuse with standard training.",
+        result="accuracy.json",
+        data=harness.CIFAR10,
+        kind="of CIFAR-10 as mosaics",
+    )
+    parser.add_argument("--reduced", action="store_true", help="for a CPU; written to results/accuracy_reduced.json")
+    parser.add_argument("--minutes", type=float, default=9, help="after which a call stops, 9 by default")
+    workers = 1 if torch.cuda.is_available() else harness.cores()
+    parser.add_argument("--workers", type=int, default=workers, help=f"runs at a time, {workers} by default here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""What is trained when the accuracy of reuse is measured? Cases as data: the full comparison, and one for a CPU.
+
+A group has one network, one augmentation and one learning rate; each of its cases is compared with its standard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from choosers import MEAN, SIZE, STD
+
+from dalirefurb import Echo, Frozen, Recipe, Refurbish, Standard, auto_augment, rand_augment, simplified
+from dalirefurb.plan import Planner
+from dalirefurb.presets import Order
+
+STANDARD = "standard"
+REUSE = "reuse factor"
+ECHO = "echo after augmentation"
+FROZEN = "frozen"
+TECHNIQUES = (STANDARD, REUSE, ECHO, FROZEN)
+
+FINAL_NAMES = {"rand_augment": "RandAugment", "auto_augment": "AutoAugment"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained with every seed.
+
+    Attributes:
+        network: One of `networks.NETWORKS`.
+        augmentation: "rand_augment", of two layers, or "auto_augment" with CIFAR-10's policy.
+        learning_rate: The highest of the schedule.
+        technique: One of `TECHNIQUES`.
+        factor: The reuse factor or echoing factor; 1 for others.
+        order: Of the stages, "paper" or "crop_last".
+        removed: Layers that are left out.
+        split: How many stages are partial; None for what the preset says. Echo has all.
+        most_seeds: Seeds at most; as many as the difference needs to be sure.
+    """
+
+    network: str
+    augmentation: str
+    learning_rate: float
+    technique: str = STANDARD
+    factor: int = 1
+    order: Order = "paper"
+    removed: int = 0
+    split: int | None = None
+    most_seeds: int = 5
+
+    @property
+    def group(self) -> str:
+        """Who is compared with whom."""
+        return f"{self.network}, {self.augmentation}, learning rate {self.learning_rate:g}"
+
+    @property
+    def name(self) -> str:
+        """What distinguishes it in its group."""
+        name = f"simplified by {self.removed}" if self.removed else self.technique
+        name += f" {self.factor}" if self.factor > 1 else ""
+        name += f", {self.split} stages partial" if self.split is not None else ""
+        return name + (", crop last" if self.order == "crop_last" else "")
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether others of its group are compared with it."""
+        return self.name == STANDARD
+
+    @property
+    def loading(self) -> Case:
+        """The case that loads the same: what is learned from the images makes no difference to that."""
+        return replace(self, network="", learning_rate=0, most_seeds=0)
+
+    def recipe(self) -> Recipe:
+        """Return what is done to an image, and where that is split."""
+        if self.augmentation == "rand_augment":
+            recipe = rand_augment(SIZE, raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True)
+        else:
+            recipe = auto_augment(
+                SIZE, policy="cifar10", raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True
+            )
+        if self.removed:
+            recipe = simplified(recipe, self.removed)
+        if self.technique == ECHO:
+            return recipe.at(len(recipe.stages))
+        return recipe if self.split is None else recipe.at(self.split)
+
+    def planner(self, num_samples: int, *, batch_size: int, buffer_size: int, seed: int) -> Planner:
+        """Return what is served when."""
+        if self.technique == REUSE:
+            return Refurbish(num_samples, batch_size=batch_size, reuse_factor=self.factor, seed=seed, drop_last=True)
+        if self.technique == FROZEN:
+            return Frozen(num_samples, batch_size=batch_size, seed=seed, drop_last=True)
+        standard = Standard(num_samples, batch_size=batch_size, seed=seed, drop_last=True)
+        if self.technique == ECHO:
+            return Echo(standard, echoing_factor=self.factor, buffer_size=buffer_size)
+        return standard
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set.
+        train_per_class: Images to train on, of each of the 10 classes.
+        test_per_class: Images to test with.
+        batch_size: Samples of a step.
+        epochs: Of as many steps as standard needs to serve each sample once: all cases take equally many steps.
+        momentum: Nesterov's.
+        weight_decay: Of all weights.
+        warm_up: Share of the steps in which the learning rate rises; then it falls to 0.
+        buffer_batches: Batches in the shuffle buffer of echo.
+        half_width: Of the 95 % interval of a difference that is sure enough, in percentage points.
+        least_seeds: Before that is asked.
+        first_seed: Of those that are used, one after the other.
+        parity: Differences that do not matter, in percentage points.
+        least_accuracy: Of standard with ResNet-18, in percent; a lower one says nothing about training as it is done.
+        timed_batches: Of a slice in which loading is timed alone.
+        rounds: Slices of each case.
+        cases: In the order in which they are run.
+    """
+
+    data: str
+    train_per_class: int = 5000
+    test_per_class: int = 1000
+    batch_size: int = 250
+    epochs: int = 30
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    warm_up: float = 0.2
+    buffer_batches: int = 20
+    half_width: float = 0.15
+    least_seeds: int = 5
+    first_seed: int = 0
+    parity: float = 0.3
+    least_accuracy: float = 93.0
+    timed_batches: int = 200
+    rounds: int = 5
+    cases: tuple[Case, ...] = field(default_factory=lambda: full_cases())
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            if not group[0].is_baseline:
+                raise ValueError(f"a group must begin with its standard, but {group[0].group} with {group[0].name}")
+
+    @property
+    def groups(self) -> list[list[Case]]:
+        """Cases that are compared with each other, the baseline first."""
+        groups: dict[str, list[Case]] = {}
+        for case in self.cases:
+            groups.setdefault(case.group, []).append(case)
+        return list(groups.values())
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of an epoch of standard."""
+        return 10 * self.train_per_class // self.batch_size
+
+    @property
+    def steps(self) -> int:
+        """Steps of a run."""
+        return self.epochs * self.epoch_steps
+
+    def planner(self, case: Case, seed: int) -> Planner:
+        """Return what a case serves when."""
+        return case.planner(
+            10 * self.train_per_class,
+            batch_size=self.batch_size,
+            buffer_size=self.buffer_batches * self.batch_size,
+            seed=seed,
+        )
+
+
+def full_cases() -> tuple[Case, ...]:
+    """List the comparison for a GPU: the techniques, then where to split, then the learning rate."""
+    rate = 0.2
+    cases: list[Case] = []
+    for network in ("resnet18", "resnet8"):
+        for augmentation in FINAL_NAMES:
+            standard = Case(network, augmentation, rate, most_seeds=20)
+            cases += [
+                standard,
+                *(replace(standard, technique=REUSE, factor=factor) for factor in (2, 3)),
+                *(replace(standard, technique=ECHO, factor=factor) for factor in (2, 3)),
+                *(replace(standard, removed=layers) for layers in (1, 2)),
+                replace(standard, technique=FROZEN),
+                replace(standard, order="crop_last"),
+                *(replace(standard, order="crop_last", technique=REUSE, factor=factor) for factor in (2, 3)),
+            ]
+    split = Case("resnet18", "rand_augment", rate, REUSE, 3)
+    cases += [replace(split, split=stages) for stages in (1, 2, 4)]
+    for factor in (0.25, 0.5, 2, 4):
+        standard = Case("resnet18", "rand_augment", factor * rate)
+        cases += [standard, *(replace(standard, technique=REUSE, factor=reuse) for reuse in (2, 3))]
+    return tuple(cases)
+
+
+def reduced_cases() -> tuple[Case, ...]:
+    """List the comparison for a CPU."""
+    standard = Case("resnet8", "rand_augment", 0.2, most_seeds=12)
+    return (
+        standard,
+        replace(standard, technique=REUSE, factor=3),
+        replace(standard, technique=ECHO, factor=3, most_seeds=5),
+        replace(standard, technique=FROZEN, most_seeds=5),
+    )
+
+
+def reduced(data: str) -> Config:
+    """Configure the comparison for a CPU."""
+    return Config(
+        data,
+        train_per_class=500,
+        batch_size=100,
+        epochs=24,
+        buffer_batches=10,
+        timed_batches=40,
+        cases=reduced_cases(),
+    )

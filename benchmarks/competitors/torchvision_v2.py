@@ -1,0 +1,60 @@
+"""How do torchvision's transforms do what our recipe does? `v2`, on Pillow's images or on tensors.
+
+Torchvision's wheels are built for CUDA. Beside a torch without it, its compiled operators do not load, and importing
+it fails at the operators that it describes to the compiler. Declared, they let it in; no transform here calls them, all
+are torch's or Pillow's own code. Its JPEG decoder is compiled, so Pillow decodes for both rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from PIL import Image
+
+_MISSING = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+
+try:
+    from torchvision.transforms import InterpolationMode, v2
+except RuntimeError:
+    import sys
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    _declared = torch.library.Library("torchvision", "DEF")
+    for _schema in _MISSING:
+        _declared.define(_schema)
+    from torchvision.transforms import InterpolationMode, v2
+
+Images = Literal["pillow", "tensor"]
+"""What the transforms work on."""
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def transforms(size: int, images: Images) -> Callable[[Any], torch.Tensor]:
+    """Return what makes a decoded image, Pillow's or (3, H, W) uint8, a (3, size, size) float32 tensor."""
+    begin = [v2.ToImage()] if images == "tensor" else []
+    end = [] if images == "tensor" else [v2.ToImage()]
+    return v2.Compose(
+        [
+            *begin,
+            v2.RandomResizedCrop(size, scale=(0.08, 1), antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.RandAugment(2, 9, interpolation=InterpolationMode.NEAREST),
+            *end,
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def decode(path: str | Path) -> Image.Image:
+    """Decode a file with Pillow."""
+    with Image.open(path) as image:
+        return image.convert("RGB")

@@ -1,0 +1,63 @@
+"""What does a competitor's process do? Make batches when it is told to, and nothing between but what it makes ahead.
+
+python worker.py --list CORES      a JSON object: what runs here, with which settings, or why not
+python worker.py                   a job on the first line of its input, as JSON
+    ◀ ready                        when the first batch can be asked for
+    ▶ an empty line    ◀ images of the batch that was made
+    ▶ end of input     it ends
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from importlib import metadata
+
+from rows import ROWS, Job
+
+_NAMED = ("torch", "torchvision", "Pillow", "spdl", "monai")
+
+
+def main() -> int:
+    """Answer on what was standard output; what libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    if sys.argv[1:2] == ["--list"]:
+        answers.write(json.dumps(available(int(sys.argv[2]))) + "\n")
+        return 0
+    job = Job(**json.loads(sys.stdin.readline()))
+    batches = ROWS[job.row].batches(job)
+    answers.write("ready\n")
+    for _ in sys.stdin:
+        answers.write(f"{next(batches)}\n")
+    answers.flush()
+    # Worker processes and threads of the libraries end with this one; asked to end, some take seconds.
+    os._exit(0)
+
+
+def available(cores: int) -> dict[str, object]:
+    """Tell for each row its settings and how many batches it makes ahead, or why it cannot run; and all versions."""
+    rows = {}
+    for name, row in ROWS.items():
+        missing = row.missing()
+        settings = [] if missing else row.settings(cores)
+        rows[name] = {
+            "missing": missing,
+            "settings": settings,
+            "made_ahead": [row.made_ahead(setting) for setting in settings],
+        }
+    return {"rows": rows, "versions": {name: _version(name) for name in _NAMED}}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""Who feeds a model, and where does it augment? Loaders at each placement, and stock DALI as its users write it.
+
+    feed                    partial   final   stock DALI: what the same images cost without planner, store and split
+    cpu/cpu                 CPU       CPU     cpu   all on the CPU
+    cpu/gpu                 CPU       GPU
+    gpu/gpu                 GPU       GPU     gpu   decoding by nvJPEG, the rest on the GPU
+
+A feed takes its turn and lets go of the device again; what it cached stays for its next turn.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import harness
+import numpy as np
+import torch
+from choosers import MEAN, STD
+from harness import Contender, Placement
+from loaders import default_placement
+from nvidia.dali import fn, types
+from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
+from nvidia.dali.pipeline import Pipeline, pipeline_def
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dalirefurb import Arrays, DeviceStore, FileList, Loader, MemoryStore, Recipe, Refurbish, rand_augment
+from dalirefurb.augment.geometry import Device
+from dalirefurb.store import Store
+
+Take = Callable[[torch.Tensor, torch.Tensor], None]
+"""What is done with images and labels."""
+
+_LAYERS, _MAGNITUDE = 2, 9
+_PREFETCHED = 2
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Who feeds.
+
+    Attributes:
+        partial_device: Where the partial part runs; stock DALI runs everything there.
+        final_device: Where the final part runs.
+        reuse_factor: 1 for standard; stock DALI has none.
+        stock: Whether it is stock DALI.
+    """
+
+    partial_device: Device
+    final_device: Device
+    reuse_factor: int = 1
+    stock: bool = False
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+        if self.stock:
+            return f"stock DALI, {self.final_device}"
+        reuse = f"reuse factor {self.reuse_factor}" if self.reuse_factor > 1 else "standard"
+        return f"{self.partial_device}/{self.final_device}, {reuse}"
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether any of it runs there."""
+        return self.final_device == "gpu"
+
+
+_PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
+FEEDS = (
+    *(Feed(partial, final, reuse) for partial, final in _PLACEMENTS for reuse in (1, 3)),
+    Feed("cpu", "cpu", stock=True),
+    Feed("gpu", "gpu", stock=True),
+)
+
+
+class LoaderFeed:
+    """A loader with its own store, which is where the final part runs if partial images have one size.
+
+    Args:
+        stack: Closes the store.
+        feed: Who feeds.
+        source: Of samples.
+        recipe: What is done to them.
+        batch_size: Samples of a batch.
+        take: What is done with every batch.
+    """
+
+    def __init__(
+        self, stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: Take
+    ) -> None:
+        self.name = feed.name
+        self._feed, self._source, self._recipe, self._take = feed, source, recipe, take
+        self._planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=feed.reuse_factor, drop_last=True)
+        self._store: Store | None = None
+        if self._planner.peak_slots:
+            self._store = stack.enter_context(DeviceStore() if feed.partial_device == "gpu" else MemoryStore())
+        self._state: dict[str, Any] | None = None
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Make the loader, go on where it was, and close it."""
+        feed = self._feed
+        with Loader(
+            self._source,
+            self._recipe,
+            self._planner,
+            self._store,
+            partial_device=feed.partial_device,
+            final_device=feed.final_device,
+            pin_memory=torch.cuda.is_available(),
+        ) as loader:
+            if self._state is not None:
+                loader.load_state_dict(self._state)
+            batches = self._batches(loader)
+            yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
+            batches.close()
+            self._state = loader.state_dict()
+
+    def settle(self) -> None:
+        """Serve the first epoch, which misses everything."""
+        if self._store is not None:
+            with self.turn() as contender:
+                for _ in range(len(self._planner)):
+                    next(contender.batches)
+
+    def _batches(self, loader: Loader) -> Generator[int, None, None]:
+        while True:
+            for images, labels in loader:
+                self._take(images, labels)
+                yield len(labels)
+
+
+class StockFeed:
+    """Stock DALI with its own iterator. Arguments as those of `LoaderFeed`."""
+
+    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Take) -> None:
+        self.name = feed.name
+        self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Make the pipeline, run it, and let it go."""
+        graph = _photographs if isinstance(self._source, FileList) else _arrays
+        with warnings.catch_warnings(record=True):  # DALI's auto_aug uses names that DALI deprecates.
+            pipeline = pipeline_def(enable_conditionals=True)(graph)(
+                self._source,
+                self._size,
+                device=self._feed.final_device,
+                batch_size=self._batch_size,
+                num_threads=harness.cores(),
+                device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
+                prefetch_queue_depth=_PREFETCHED,
+            )
+            batches = self._batches(DALIGenericIterator([pipeline], ["data", "label"], auto_reset=True))
+        yield Contender(self.name, Placement(1, harness.cores()), _PREFETCHED, batches)
+        batches.close()
+
+    def _batches(self, iterator: Any) -> Generator[int, None, None]:
+        while True:
+            for (batch,) in iterator:
+                self._take(batch["data"], batch["label"].squeeze(-1).long())
+                yield len(batch["label"])
+
+
+def recipe_of(source: Arrays | FileList, size: int) -> Recipe:
+    """Return what is done to photographs or arrays, as stock DALI does it, too."""
+    return rand_augment(size, layers=_LAYERS, magnitude=_MAGNITUDE, raw=isinstance(source, Arrays), mean=MEAN, std=STD)
+
+
+def _augmented(images: Any, size: int) -> Any:
+    """Flip, do RandAugment as torchvision interpolates it, normalise."""
+    images = fn.flip(images, horizontal=fn.random.coin_flip())
+    images = dali_rand_augment(
+        images, n=_LAYERS, m=_MAGNITUDE, shape=(size, size), interp_type=types.INTERP_NN, monotonic_mag=False
+    )
+    mean, std = ([255 * share for share in shares] for shares in (MEAN, STD))
+    return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std)
+
+
+def _photographs(source: FileList, size: int, *, device: Device) -> tuple[Any, Any]:
+    files = [source.name(index) for index in range(len(source))]
+    encoded, labels = fn.readers.file(files=files, labels=source.labels.tolist(), random_shuffle=True, name="reader")
+    decoder = "mixed" if device == "gpu" else "cpu"
+    images = fn.decoders.image_random_crop(
+        encoded, device=decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+    )
+    return _augmented(fn.resize(images, size=[size, size]), size), labels
+
+
+def _arrays(source: Arrays, size: int, *, device: Device) -> tuple[Any, Any]:
+    batches = _shuffled(source, Pipeline.current().max_batch_size)
+    images, labels = fn.external_source(batches, num_outputs=2, layout=["HWC", ""], no_copy=True)
+    if device == "gpu":
+        images = images.gpu()
+    margin = size // 8
+    begin = fn.random.uniform(range=[-margin, margin + 1], shape=2)
+    begin = fn.cast(begin, dtype=types.INT32)
+    images = fn.slice(images, begin, [size, size], axes=[0, 1], out_of_bounds_policy="pad")
+    return _augmented(images, size), labels
+
+
+def _shuffled(source: Arrays, batch_size: int) -> Iterator[tuple[Any, Any]]:
+    """Read arrays epoch after epoch, each in an order of its own."""
+    whole, rng = np.stack(source.read(np.arange(len(source)))), np.random.default_rng(0)
+    while True:
+        order = rng.permutation(len(whole))
+        for begin in range(0, len(order) - batch_size + 1, batch_size):
+            rows = order[begin : begin + batch_size]
+            yield whole[rows], source.labels[rows, None]

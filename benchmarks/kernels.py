@@ -1,0 +1,206 @@
+"""How much faster are kernels than DALI's operators? CPU time of an image, stage by stage, on photographs.
+
+Both do one stage to the same batch, with the same parameters, in turns; the figures are medians over the rounds, and
+ratios are of one round.
+
+    python benchmarks/kernels.py                        two minutes on 2 cores
+    python benchmarks/kernels.py --quick --out q.json   seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import get_args
+
+import command
+import harness
+import numpy as np
+from harness import Spread
+from numpy.typing import NDArray
+
+from dalirefurb import ImageFolder, Output, Recipe, rng
+from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Stage
+from dalirefurb.augment.operations import OPERATIONS, Choice
+from dalirefurb.augment.stage import Arrays, Interpolation
+from dalirefurb.graph import Feed, Graph, Part, Replicas, Runner, views
+from dalirefurb.kernels.part import KernelPart
+from dalirefurb.kernels.steps import steps_of
+from dalirefurb.recipe import draw
+
+Images = list[NDArray[np.uint8]]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set.
+        batch_size: Images of a batch.
+        size: Side of the images that enter all stages but the first, in pixels.
+        rounds: Turns of either.
+        batches: Of a turn.
+        threads: Of either.
+    """
+
+    data: str
+    batch_size: int
+    size: int
+    rounds: int
+    batches: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What both do.
+
+    Attributes:
+        name: For tables and results.
+        stages: Of the part; with none it is the output.
+        images: What enters.
+        arrays: The stages' parameters.
+    """
+
+    name: str
+    stages: tuple[Stage, ...]
+    images: Images
+    arrays: dict[str, Arrays]
+
+    def feeds(self, entering: str) -> dict[str, Feed]:
+        """Name everything as graphs name it."""
+        named = {f"{stage}/{name}": rows for stage, arrays in self.arrays.items() for name, rows in arrays.items()}
+        return {entering: self.images, **named}
+
+
+@dataclass(frozen=True)
+class Result:
+    """CPU time of one subject.
+
+    Attributes:
+        name: The subject's.
+        dali_us: Of an image, one figure per round.
+        kernels_us: Likewise.
+        ratio: The first divided by the second.
+    """
+
+    name: str
+    dali_us: list[float]
+    kernels_us: list[float]
+    ratio: Spread
+
+    def show(self) -> list[str]:
+        """Write a row of a table."""
+        return [
+            self.name,
+            f"{np.median(self.dali_us):.0f}",
+            f"{np.median(self.kernels_us):.0f}",
+            self.ratio.show(1),
+        ]
+
+
+def decoded(source: ImageFolder, count: int) -> Images:
+    """Decode samples spread over the source."""
+    samples = source.read(np.linspace(0, len(source) - 1, count).astype(np.int64))
+    runner = _dali(Recipe([Decode(), RandomResizedCrop(8)], Output(8), split=1), "decoded", count, threads=1)
+    runner.submit({"sample": samples})
+    return [image.copy() for image in views(runner.collect())]
+
+
+def subjects(photographs: Images, size: int) -> Iterator[Subject]:
+    """List what is measured: a stage with parameters as they are drawn, and every operation alone."""
+    crop = (RandomResizedCrop(size), HorizontalFlip())
+    resized = Subject("crop, resize, flip", crop, photographs, _drawn(crop, photographs))
+    yield resized
+    runner = _kernels(resized, threads=1)
+    runner.submit(resized.feeds("sample"))
+    images = [image.copy() for image in views(runner.collect())]
+    for interpolation in get_args(Interpolation):
+        layer = RandAugmentLayer(interpolation=interpolation)
+        yield Subject(f"RandAugment layer, {interpolation}", (layer,), images, _drawn((layer,), images))
+    layer = RandAugmentLayer()
+    sides = np.full(len(images), size)
+    for row, operation in enumerate(OPERATIONS[1:], 1):
+        choice = Choice(np.full(len(images), row), layer.magnitude, np.arange(len(images)) % 2 == 0)
+        parameters = layer.table.parameters(choice, heights=sides, widths=sides)
+        yield Subject(f"- {operation.name}", (layer,), images, {layer.name: parameters})
+    yield Subject("output", (), images, {})
+
+
+def measure(subject: Subject, config: Config) -> Result:
+    """Let both take turns."""
+    output = not subject.stages
+    recipe = Recipe(subject.stages, Output(config.size), split=len(subject.stages))
+    dali = _dali(recipe, "final" if output else "partial", config.batch_size, config.threads)
+    kernels = _kernels(subject, config.threads)
+    feeds = subject.feeds("partial" if output else "sample")
+    times: dict[Runner, list[float]] = {dali: [], kernels: []}
+    for number in range(config.rounds + 1):
+        for runner in (dali, kernels) if number % 2 else (kernels, dali):
+            began = time.process_time()
+            for _ in range(config.batches):
+                runner.submit(feeds)
+                runner.collect()
+            times[runner].append((time.process_time() - began) / config.batches / config.batch_size * 1e6)
+    # The first round fetches memory.
+    dali_us, kernels_us = times[dali][1:], times[kernels][1:]
+    ratios = [theirs / ours for theirs, ours in zip(dali_us, kernels_us, strict=True)]
+    return Result(subject.name, dali_us, kernels_us, Spread.of(ratios))
+
+
+def _drawn(stages: tuple[Stage, ...], images: Images) -> dict[str, Arrays]:
+    sizes = np.array([image.shape[:2] for image in images])
+    indices = rng.permutation(len(images), 0, "kernels")
+    arrays, _, _ = draw(stages, seed=0, indices=indices, numbers=0 * indices, heights=sizes[:, 0], widths=sizes[:, 1])
+    return arrays
+
+
+@lru_cache
+def _dali(recipe: Recipe, part: Part, count: int, threads: int) -> Replicas:
+    graph = Graph(recipe, part)
+    return Replicas(graph, 1, max_batch_size=count, num_threads=threads, device_id=None)
+
+
+def _kernels(subject: Subject, threads: int) -> KernelPart:
+    steps = steps_of(subject.stages)
+    assert steps is not None
+    output = None if subject.stages else Output(subject.images[0].shape[0])
+    return KernelPart(
+        steps,
+        output,
+        entering="sample" if subject.stages else "partial",
+        decoding=None,
+        cut=False,
+        workers=ThreadPoolExecutor(threads),
+        num_workers=threads,
+    )
+
+
+def main() -> None:
+    """Measure, write and show."""
+    parser = command.arguments(str(__doc__).partition("\n")[0], result="kernels.json", rounds=9)
+    options = parser.parse_args()
+    command.check_photographs(options.data)
+    environment = harness.environment()
+    quick = options.quick
+    config = Config(
+        data=options.data.name,
+        batch_size=4 if quick else 64,
+        size=32 if quick else 224,
+        rounds=options.rounds or (2 if quick else 9),
+        batches=1 if quick else 4,
+        threads=harness.cores(),
+    )
+    photographs = decoded(ImageFolder(options.data), config.batch_size)
+    results = [measure(subject, config) for subject in subjects(photographs, config.size)]
+    command.write(options, environment=environment, config=config, results=results)
+    heading = ["CPU time of an image", "DALI, us", "kernels, us", "DALI / kernels"]
+    print(harness.table(heading, [result.show() for result in results]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Where should augmentation run? Every placement with 1 .. 16 CPU cores, alone and feeding a model.
+
+Loading alone: images/s that reach the device where the model is. Feeding: images/s of training in bf16, against
+headspace, the same step on one batch that is there already; and how much longer the device works on a step than in
+headspace: the GPU time that the feed takes from the model, waiting for the CPU to launch its work included.
+
+Feeds of one unit (data, cores, model, round) take turns in a process that has so many cores; a unit that is done is in
+the JSON, and the next call goes on with those that are left. Where there is no GPU, only what needs none is run.
+
+    python benchmarks/placement.py                          nine minutes of it; call it until nothing is left
+    python benchmarks/placement.py --cores 16 8             these only
+    python benchmarks/placement.py --quick --out q.json     seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+import command
+import harness
+from harness import Spread
+from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload, measure
+from record import Record
+
+
+def left(config: Config, turns: Sequence[Turn]) -> list[Unit]:
+    """List the units that are not done: one round of everything first, loading alone before models."""
+    units = [
+        Unit(workload, cores, model, number)
+        for number, place in product(range(config.rounds), range(max(len(each.models) for each in config.workloads)))
+        for workload in config.workloads
+        for model in workload.models[place : place + 1]
+        for cores in config.cores
+        if cores <= harness.cores()
+    ]
+    return [unit for unit in units if not any(turn.is_of(unit) for turn in turns)]
+
+
+def show(config: Config, turns: Sequence[Turn]) -> str:
+    """Write a table for each workload and model: a row for each feed, a column for each number of cores."""
+    tables = []
+    for workload in config.workloads:
+        for model in workload.models:
+            mine = [turn for turn in turns if (turn.data, turn.model) == (workload.data, model)]
+            cores = sorted({turn.cores for turn in mine})
+            feeds = dict.fromkeys(turn.feed for turn in mine)
+            rows = [[feed, *(_cell(mine, feed, count) for count in cores)] for feed in feeds]
+            if rows:
+                unit = "images/s" if model == ALONE else "images/s, and ms a step taken from the model"
+                heading = [f"{workload.data}, {model}: {unit}", *(f"{count} cores" for count in cores)]
+                tables.append(harness.table(heading, rows))
+    return "\n\n".join(tables) + "\n"
+
+
+def taken_ms(turns: Sequence[Turn], feed: str) -> list[float]:
+    """Return how much longer a step takes than in headspace, one figure for each round of both."""
+    own, alone = (
+        {turn.round: turn.step_ms for turn in turns if turn.feed == name and turn.step_ms is not None}
+        for name in (feed, HEADSPACE)
+    )
+    return [own[number] - alone[number] for number in sorted(own.keys() & alone.keys())]
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    options = _parser().parse_args()
+    ends = time.time() + 60 * options.minutes
+    command.check_photographs(options.data)
+    command.check_mosaics(options.arrays)
+    config = _config(options)
+    with command.result_path(options) as out:
+        record = Record(out, config, {"turns": Turn})
+        turns = record.rows["turns"]
+        longest = 0.0
+        for unit in left(config, turns):
+            began = time.time()
+            if unit.cores not in (options.cores or config.cores) or began + longest >= ends:
+                continue
+            with get_context("spawn").Pool(1) as pool:
+                turns.extend(pool.apply(measure, (config, unit, options.data, options.arrays)))
+            record.write()
+            longest = max(longest, time.time() - began)
+            print(
+                f"{unit.workload.data}, {unit.model}, {unit.cores} cores, round {unit.round}: {longest:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
+    print(show(config, turns))
+    if todo := len(left(config, turns)):
+        print(f"{todo} units are left; call this again", file=sys.stderr)
+    return 0
+
+
+def _cell(turns: Sequence[Turn], feed: str, cores: int) -> str:
+    mine = [turn for turn in turns if turn.cores == cores]
+    speeds = [turn.images / turn.seconds for turn in mine if turn.feed == feed]
+    taken = taken_ms(mine, feed)
+    said = Spread.of(speeds).show(0) if speeds else ""
+    return f"{said} {median(taken):+.1f} ms" if taken else said
+
+
+def _config(options: argparse.Namespace) -> Config:
+    if not options.quick:
+        return Config()
+    return Config(
+        batch_size=10,
+        cores=(1,),
+        rounds=1,
+        workloads=(Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.arguments("Compare placements of both parts.", result="placement.json")
+    parser.add_argument("--arrays", type=Path, default=harness.CIFAR10, help="a folder of CIFAR-10 as mosaics")
+    parser.add_argument("--cores", type=int, nargs="+", help="of those in the configuration, all by default")
+    parser.add_argument("--minutes", type=float, default=9, help="after which a call stops, 9 by default")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

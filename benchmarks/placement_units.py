@@ -1,0 +1,248 @@
+"""What is measured at a time? All feeds of one workload, with so many cores, with one model or none, in one round."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import harness
+import torch
+from choosers import read
+from feeds import FEEDS, LoaderFeed, StockFeed, recipe_of
+from harness import Contender, Entrant, Placement
+from loaders import repeated
+from networks import NETWORKS
+from torch import nn
+
+from dalirefurb import Arrays, FileList
+
+ALONE = "loading alone"
+HEADSPACE = "headspace"
+PHOTOGRAPHS, ARRAYS = "photographs", "arrays"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is loaded, and what learns from it.
+
+    Attributes:
+        data: `PHOTOGRAPHS` or `ARRAYS`.
+        size: Side of the images the model receives, in pixels.
+        epoch_batches: Batches of an epoch.
+        timed_batches: Of a slice.
+        models: `ALONE`, and names of `networks.NETWORKS`.
+    """
+
+    data: str
+    size: int
+    epoch_batches: int
+    timed_batches: int
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        batch_size: Of all feeds.
+        cores: Numbers of CPU cores; those that the machine lacks are left out.
+        rounds: Slices of each feed.
+        workloads: What is loaded.
+    """
+
+    batch_size: int = 128
+    cores: tuple[int, ...] = (16, 8, 4, 2, 1)
+    rounds: int = 3
+    workloads: tuple[Workload, ...] = (
+        Workload(PHOTOGRAPHS, 224, 24, 48, (ALONE, "imagenet18", "imagenet50")),
+        Workload(ARRAYS, 32, 200, 150, (ALONE, "resnet18", "resnet50")),
+    )
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is measured at a time."""
+
+    workload: Workload
+    cores: int
+    model: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One feed in one unit.
+
+    Attributes:
+        data: Of the workload.
+        cores: CPU cores.
+        model: Which, or `ALONE`.
+        round: From 0.
+        feed: Its name, or `HEADSPACE`.
+        images: Served while the clock ran.
+        seconds: For these.
+        step_ms: Median time that the device worked on a step; None without a model.
+    """
+
+    data: str
+    cores: int
+    model: str
+    round: int
+    feed: str
+    images: int
+    seconds: float
+    step_ms: float | None
+
+    def is_of(self, unit: Unit) -> bool:
+        """Tell whether it belongs to a unit."""
+        return (self.data, self.cores, self.model, self.round) == (
+            unit.workload.data,
+            unit.cores,
+            unit.model,
+            unit.round,
+        )
+
+
+class CpuTimer:
+    """Times steps on the clock."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+
+    def time(self, step: Callable[[], None]) -> None:
+        """Take a step."""
+        began = time.perf_counter()
+        step()
+        self._times.append(1e3 * (time.perf_counter() - began))
+
+    def times_ms(self) -> list[float]:
+        """Return the time of each step, and forget all."""
+        times, self._times = self._times, []
+        return times
+
+
+class GpuTimer:
+    """Times steps by what the GPU notes between them.
+
+    At most one step waits for the one before it, as in a loop that looks at its loss now and then.
+    """
+
+    def __init__(self) -> None:
+        self._events: list[tuple[Any, Any]] = []
+
+    def time(self, step: Callable[[], None]) -> None:
+        """Take a step."""
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        began.record()
+        step()
+        ended.record()
+        if self._events:
+            self._events[-1][1].synchronize()
+        self._events.append((began, ended))
+
+    def times_ms(self) -> list[float]:
+        """Return the time of each step, and forget all."""
+        torch.cuda.synchronize()
+        times = [began.elapsed_time(ended) for began, ended in self._events]
+        self._events.clear()
+        return times
+
+
+class Model:
+    """Takes batches: a training step in bf16, or nothing but their way to the device."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._timer: CpuTimer | GpuTimer = GpuTimer() if self._device == "cuda" else CpuTimer()
+        self._model: nn.Module | None = None
+        if name != ALONE:
+            model = NETWORKS[name](num_classes).to(self._device)
+            self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self._optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+
+    def take(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Bring a batch to the device and learn from it."""
+        images, labels = (each.to(self._device, non_blocking=True) for each in (images, labels))
+        if self._model is not None:
+            self._timer.time(partial(self._step, self._model, images, labels))
+        elif self._device == "cuda":
+            torch.cuda.current_stream().synchronize()
+
+    def step_ms(self, last: int) -> float | None:
+        """Return the median time of the last steps, and forget all."""
+        times = self._timer.times_ms()[-last:]
+        return median(times) if times else None
+
+    def _step(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+        images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self._device, torch.bfloat16):
+            loss = nn.functional.cross_entropy(model(images), labels)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+
+
+def headspace(size: int, batch_size: int, model: Model) -> Contender:
+    """Feed one batch that is there already, again and again."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images = torch.zeros(batch_size, 3, size, size, device=device)
+    labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
+
+    def batches() -> Generator[int, None, None]:
+        while True:
+            model.take(images, labels)
+            yield batch_size
+
+    return Contender(HEADSPACE, Placement(0, 0), 1, batches())
+
+
+def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list[Turn]:
+    """Let all feeds of a unit take their turns, in a process of its own."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: unit.cores])
+    torch.set_num_threads(unit.cores)
+    workload, batch_size = unit.workload, config.batch_size
+    source = _source(workload, batch_size, photographs, arrays)
+    model = Model(unit.model, int(source.labels.max()) + 1)
+    recipe = recipe_of(source, workload.size)
+    with ExitStack() as stack:
+        entrants: list[Entrant] = []
+        for feed in FEEDS:
+            if feed.needs_gpu and not torch.cuda.is_available():
+                continue
+            if feed.stock:
+                entrants.append(StockFeed(feed, source, workload.size, batch_size, model.take))
+            else:
+                fed = LoaderFeed(stack, feed, source, recipe, batch_size, model.take)
+                fed.settle()
+                entrants.append(fed)
+        if unit.model != ALONE:
+            entrants.append(headspace(workload.size, batch_size, model))
+        turns = []
+        for entrant in entrants if unit.round % 2 == 0 else entrants[::-1]:
+            (timed,) = harness.interleave([entrant], rounds=1, timed_batches=workload.timed_batches)
+            turns.append(
+                Turn(
+                    data=workload.data,
+                    cores=unit.cores,
+                    model=unit.model,
+                    round=unit.round,
+                    feed=entrant.name,
+                    images=timed.images,
+                    seconds=timed.seconds,
+                    step_ms=model.step_ms(workload.timed_batches),
+                )
+            )
+    return turns
+
+
+def _source(workload: Workload, batch_size: int, photographs: Path, arrays: Path) -> Arrays | FileList:
+    samples = workload.epoch_batches * batch_size
+    return repeated(photographs, samples) if workload.data == PHOTOGRAPHS else read(arrays, "train", samples // 10)

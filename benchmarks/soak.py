@@ -1,0 +1,235 @@
+"""Does a long run leak? Resident memory, threads and descriptors at the end of every epoch, for every technique.
+
+Claim, on any machine: after the second epoch none of the three grows by more than 1 %.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 50 epochs over 2,000 samples for each technique, each in a process of its own.
+
+Samples are small JPEGs of varying sizes that the script makes, so that many epochs take little time: what leaks at each
+batch, run, epoch or sample leaks as well with large ones. A figure is taken once the loader has made its batches ahead
+and rests, after a garbage collection and a `malloc_trim`: glibc keeps memory that was freed, how much depends on which
+thread freed what, and a leak is what cannot be given back.
+
+    python benchmarks/soak.py                        about ten minutes on 2 cores
+    python benchmarks/soak.py --quick --out s.json   seconds; its figures mean nothing
+    python benchmarks/plot.py --results results/soak.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import compared
+import harness
+import numpy as np
+from compared import Technique
+from PIL import Image
+
+from dalirefurb import AutoAssist, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
+from dalirefurb.idle import wait_until_idle
+from dalirefurb.store import Store
+
+REFERENCE_EPOCH = 1
+MOST_GROWTH = 0.01
+ON_DISK = "reuse factor 2, on disk"
+IN_PART = "reuse factor 2, half cached"
+
+_IDLE_LIMIT_S = 60.0
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        epochs: Of each technique; three at least.
+        epoch_batches: Batches of an epoch that serves each sample once.
+        batch_size: Samples of a batch.
+        size: Side of the images the model receives, in pixels.
+        sides: Least and largest side of the encoded images, in pixels.
+        names: Of the techniques; None for all.
+    """
+
+    epochs: int = 50
+    epoch_batches: int = 20
+    batch_size: int = 100
+    size: int = 32
+    sides: tuple[int, int] = (40, 90)
+    names: tuple[str, ...] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source."""
+        return self.epoch_batches * self.batch_size
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What one technique's process had at the end of each epoch.
+
+    Attributes:
+        technique: Its name.
+        resident_mb: Resident memory in MB.
+        threads: All of the process, DALI's and torch's included.
+        descriptors: Open ones.
+    """
+
+    technique: str
+    resident_mb: list[float]
+    threads: list[int]
+    descriptors: list[int]
+
+    def growth(self) -> dict[str, float]:
+        """Return by how much of its value at the end of the second epoch each one rose at most."""
+        kinds = {"memory": self.resident_mb, "threads": self.threads, "descriptors": self.descriptors}
+        return {kind: max(values[REFERENCE_EPOCH:]) / values[REFERENCE_EPOCH] - 1 for kind, values in kinds.items()}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that was measured.
+
+    Attributes:
+        soaked: One for each technique.
+        most_growth: Promised of each figure.
+    """
+
+    soaked: list[Soaked]
+    most_growth: float = MOST_GROWTH
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing grew by more than is promised."""
+        return all(growth <= self.most_growth for each in self.soaked for growth in each.growth().values())
+
+    def show(self) -> str:
+        """Write the table."""
+        rows = []
+        for each in self.soaked:
+            growth = each.growth()
+            verdict = (
+                "flat" if max(growth.values()) <= self.most_growth else f"GROWS by more than {self.most_growth:.0%}"
+            )
+            figures = [f"{each.resident_mb[-1]:.0f} MB", str(each.threads[-1]), str(each.descriptors[-1])]
+            rows.append([each.technique, *figures, *(f"{growth[kind]:+.2%}" for kind in growth), verdict])
+        heading = ["technique", "resident", "threads", "descriptors", "memory grew", "threads", "descriptors", ""]
+        return harness.table(heading, rows)
+
+
+QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,))
+
+
+def soak(config: Config, name: str, root: Path) -> Soaked:
+    """Train for some epochs, with a model that does nothing; run in a process of its own."""
+    technique = next(each for each in techniques(config) if each.name == name)
+    store: Store = DiskStore(root.parent / "cache") if name == ON_DISK else MemoryStore()
+    taken: list[tuple[float, int, int]] = []
+    with store, Loader(ImageFolder(root), technique.recipe, technique.planner, store) as loader:
+        for _ in range(config.epochs):
+            for images, _ in loader:
+                if isinstance(technique.planner, AutoAssist):
+                    loader.observe(images.mean(dim=(1, 2, 3)) + 3)
+            taken.append(_usage())
+    resident, threads, descriptors = zip(*taken, strict=True)
+    return Soaked(name, list(resident), list(threads), list(descriptors))
+
+
+def techniques(config: Config) -> list[Technique]:
+    """List every technique, and refurbishing with other stores."""
+    of = compared.Config(
+        data="generated",
+        factors=(2,),
+        layers=(),
+        size=config.size,
+        batch_size=config.batch_size,
+        epoch_batches=config.epoch_batches,
+    )
+    listed = compared.techniques(of)
+    refurbished = next(each for each in listed if isinstance(each.planner, Refurbish))
+    half = Refurbish(config.num_samples, batch_size=config.batch_size, reuse_factor=2, coverage=0.5)
+    listed.append(Technique(ON_DISK, refurbished.recipe, refurbished.planner))
+    listed.append(Technique(IN_PART, refurbished.recipe, half))
+    return [each for each in listed if config.names is None or each.name in config.names]
+
+
+def write_images(config: Config, root: Path) -> None:
+    """Write small JPEGs of varying sizes, in ten classes."""
+    rng = np.random.default_rng(0)
+    for index in range(config.num_samples):
+        folder = root / f"class_{index % 10}"
+        folder.mkdir(parents=True, exist_ok=True)
+        height, width = rng.integers(*config.sides, 2, endpoint=True).tolist()
+        pixels = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+        Image.fromarray(pixels[:height, :width]).save(folder / f"{index:05d}.jpg", quality=90)
+
+
+def _usage() -> tuple[float, int, int]:
+    """Return resident memory in MB, threads, and open descriptors, once all threads rest."""
+    if not wait_until_idle(_IDLE_LIMIT_S):
+        raise RuntimeError(f"a loader must come to rest after an epoch, but worked on for {_IDLE_LIMIT_S:.0f} s")
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    resident = int(Path("/proc/self/statm").read_text().split()[1])
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    return round(resident * _PAGE_MB, 3), threads, len(list(Path("/proc/self/fd").iterdir()))
+
+
+def soak_all(config: Config) -> Results:
+    """Run each technique in a new process, one after the other."""
+    soaked = []
+    with TemporaryDirectory() as folder:
+        root = Path(folder) / "pictures"
+        write_images(config, root)
+        for technique in techniques(config):
+            soaked.append(_apart(config, technique.name, root))
+            print(f"{technique.name}: {config.epochs} epochs", file=sys.stderr)
+    return Results(soaked)
+
+
+def _apart(config: Config, name: str, root: Path) -> Soaked:
+    """Run one technique in a new process."""
+    spawn = multiprocessing.get_context("spawn")
+    receiving, sending = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_send, args=(sending, config, name, root))
+    process.start()
+    sending.close()
+    try:
+        received: Soaked = receiving.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{name} must end by itself, but its process ended with {process.exitcode}") from None
+    process.join()
+    return received
+
+
+def _send(sending: Connection, config: Config, name: str, root: Path) -> None:
+    sending.send(soak(config, name, root))
+
+
+def main() -> int:
+    """Run, print, write."""
+    parser = argparse.ArgumentParser(description="Look for leaks in long runs of every technique.")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
+    parser.add_argument("--out", type=Path, help="results/soak.json beside this script by default")
+    options = parser.parse_args()
+    environment = harness.environment()
+    config = QUICK if options.quick else Config()
+    results = soak_all(config)
+    print(results.show())
+    out = options.out or (None if options.quick else harness.RESULTS / "soak.json")
+    if out is not None:
+        harness.write(out, environment=environment, config=config, results=results)
+    return 0 if results.holds or options.quick else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

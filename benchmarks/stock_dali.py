@@ -1,0 +1,94 @@
+"""What do DALI's own operators do, used as its documentation shows? Nothing is reused.
+
+Files are read and shuffled by DALI, cropped while they are decoded, resized, flipped, augmented by `auto_aug` and
+normalised. `auto_aug` interpolates linearly unless it is told otherwise; torchvision and we take the nearest pixel.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import harness
+from harness import Contender, Placement
+from nvidia.dali import fn, types
+from nvidia.dali.auto_aug import rand_augment
+from nvidia.dali.pipeline import Pipeline, pipeline_def
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator
+
+from dalirefurb import FileList
+
+NEAREST = "stock DALI, nearest"
+DEFAULT = "stock DALI, default"
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_QUEUE = 2
+
+
+def placements() -> list[Placement]:
+    """List what its users choose from: one pipeline with all threads, and a pipeline a core."""
+    return list(dict.fromkeys([Placement(1, harness.cores()), Placement(harness.cores(), 1)]))
+
+
+def stock(
+    source: FileList, *, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement
+) -> Contender:
+    """Make pipelines that share out the files and are asked in turn; with no layers there is no RandAugment."""
+    iterators = [
+        DALIClassificationIterator(
+            _pipeline(source, size, batch_size, layers, nearest, placement, shard),
+            size=-1,
+            last_batch_padded=True,
+            auto_reset=True,
+        )
+        for shard in range(placement.replicas)
+    ]
+    made_ahead = placement.replicas * (_QUEUE + 1)
+    return Contender(NEAREST if nearest else DEFAULT, placement, made_ahead, _batches(iterators))
+
+
+def _batches(iterators: list[Any]) -> Generator[int, None, None]:
+    while True:
+        for iterator in iterators:
+            (batch,) = next(iterator)
+            yield len(batch["data"])
+
+
+def _pipeline(
+    source: FileList, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement, shard: int
+) -> Pipeline:
+    files = [source.name(index) for index in range(len(source))]
+    labels = [int(label) for label in source.labels]
+
+    @pipeline_def(enable_conditionals=True)
+    def graph() -> Any:
+        encoded, label = fn.readers.file(
+            files=files, labels=labels, random_shuffle=True, shard_id=shard, num_shards=placement.replicas
+        )
+        images = fn.decoders.image_random_crop(
+            encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], device="cpu"
+        )
+        images = fn.resize(images, resize_x=size, resize_y=size, antialias=True)
+        images = fn.flip(images, horizontal=fn.random.coin_flip())
+        interpolation = {"interp_type": types.DALIInterpType.INTERP_NN} if nearest else {}
+        if layers:
+            images = rand_augment.rand_augment(images, n=layers, m=9, **interpolation)
+        images = fn.crop_mirror_normalize(
+            images,
+            dtype=types.DALIDataType.FLOAT,
+            output_layout="CHW",
+            mean=[255 * value for value in _MEAN],
+            std=[255 * value for value in _STD],
+        )
+        return images, label
+
+    # `auto_aug` warns of its own deprecated operators, whatever the filters say.
+    with warnings.catch_warnings(record=True):
+        return graph(
+            batch_size=batch_size,
+            num_threads=placement.threads,
+            device_id=None,
+            seed=shard + 1,
+            prefetch_queue_depth=_QUEUE,
+        )

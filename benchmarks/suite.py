@@ -1,0 +1,94 @@
+"""What holds when everything is measured in one run? Each script of the suite, its figure, and its claims.
+
+against     images/s beside every other loader that runs here, reuse factors 1 to 5
+splits      every place to split a recipe at
+headspace   on fewer and more cores, and with training steps of every length
+ablations   without either shuffler: misses, and time per batch
+growth      planning and drawing for up to 10 million samples
+
+python benchmarks/competitors/build.py                  once: the environment of the other loaders
+python benchmarks/suite.py                              about forty minutes on 2 quiet cores; into results/
+python benchmarks/suite.py --only ablations growth      some of it
+python benchmarks/suite.py --quick --out FOLDER         a minute; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import ablations
+import against
+import command
+import growth
+import harness
+import headspace
+import plot
+import splits
+import workers
+from harness import Claim
+
+
+def _growth(arguments: Sequence[str]) -> int:
+    """Run it in a light process: it measures memory in others, which import what this one does."""
+    return subprocess.run([sys.executable, growth.__file__, *arguments], check=True).returncode
+
+
+SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
+    "against": against.main,
+    "splits": splits.main,
+    "headspace": headspace.main,
+    "ablations": ablations.main,
+    "growth": _growth,
+}
+_WITHOUT_DATA = {"growth"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for, one script after the other, and draw each figure."""
+    options = _parser().parse_args(arguments)
+    if options.quick and options.out is None:
+        command.refuse("--quick makes figures that mean nothing: say with --out FOLDER where they go")
+    folder = options.out or harness.RESULTS
+    command.check_photographs(options.data)
+    broken = []
+    for name in options.only:
+        out = folder / f"{name}.json"
+        print(f"\n== {name}\n", flush=True)
+        SCRIPTS[name](_arguments(name, options, out))
+        run = json.loads(out.read_text())
+        plot.drawing(run)(run, out.with_suffix(".png"))
+        broken += [f"{name}: {claim.name}" for claim in map(Claim.read, run["results"]["claims"]) if not claim.holds]
+        gc.collect()
+    print("\nclaims that did not hold:" if broken else "\nevery claim held", *broken, sep="\n    ")
+    return 0
+
+
+def _arguments(name: str, options: argparse.Namespace, out: Path) -> list[str]:
+    """Return the command line of one script."""
+    common = ["--out", str(out), *(["--quick"] if options.quick else [])]
+    if name in _WITHOUT_DATA:
+        return common
+    own = ["--competitors", str(options.competitors)] if name == "against" else []
+    return [*common, *own, "--data", str(options.data)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Run the whole suite.")
+    parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS), help="some of the scripts")
+    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes")
+    parser.add_argument("--out", type=Path, help="a folder; results/ beside this script by default")
+    parser.add_argument(
+        "--competitors", type=Path, default=workers.PYTHON, help="Python of the environment they are in"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

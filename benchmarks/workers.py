@@ -1,0 +1,187 @@
+"""How do competitors with a Python of their own take turns with us? A process each, which is told when to make a batch.
+
+turn    start, once ▏ a batch ▏ a batch ▏ ... ▏ wait until the process and its children rest
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import harness
+from competitors import build
+from competitors.rows import Job
+from harness import Contender
+
+WORKER = Path(build.__file__).with_name("worker.py")
+PYTHON = build.ENVIRONMENT / "bin" / "python"
+
+_REST_LIMIT_S = 120.0
+_CHECK_S = 0.1
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Available:
+    """What runs in the competitors' environment.
+
+    Attributes:
+        settings: To be tried, and the batches that each makes ahead, for each row that can run.
+        missing: Why the others cannot.
+        versions: Of the packages.
+    """
+
+    settings: dict[str, list[tuple[dict[str, Any], int]]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str | None] = field(default_factory=dict)
+
+
+def available(python: Path = PYTHON) -> Available:
+    """Ask the competitors' environment, or say that there is none."""
+    if not python.exists():
+        return Available(missing={"competitors' environment": "not there: run benchmarks/competitors/build.py"})
+    done = subprocess.run(
+        [python, WORKER, "--list", str(harness.cores())],
+        capture_output=True,
+        text=True,
+        env=_environment(),
+        check=False,
+    )
+    if done.returncode:
+        return Available(missing={"competitors' environment": done.stderr.strip().splitlines()[-1]})
+    told = json.loads(done.stdout)
+    settings, missing = {}, {}
+    for name, row in told["rows"].items():
+        if row["missing"]:
+            missing[name] = row["missing"]
+        else:
+            settings[name] = list(zip(row["settings"], row["made_ahead"], strict=True))
+    return Available(settings, missing, told["versions"])
+
+
+class WorkerTurns:
+    """A competitor that takes turns.
+
+    Args:
+        job: What it makes.
+        made_ahead: Batches that can be ready when its turn begins.
+        command: Runs `competitors/worker.py`.
+    """
+
+    def __init__(self, job: Job, made_ahead: int, command: tuple[str, ...] = (str(PYTHON), str(WORKER))) -> None:
+        self._job = job
+        self._command = command
+        self._made_ahead = made_ahead
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """For tables and results."""
+        return self._job.row
+
+    @property
+    def setting(self) -> str:
+        """What was chosen for it."""
+        return ", ".join(f"{name} {value}" for name, value in self._job.setting.items())
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Go on; at the end wait until nothing is made ahead any more."""
+        if self._process is None:
+            self._process = self._start()
+            self._tell(self._process, json.dumps(asdict(self._job)))
+            self._answer(self._process)
+        yield Contender(self.name, self.setting, self._made_ahead, self._batches(self._process))
+        rest(self._process.pid)
+
+    def close(self) -> None:
+        """End the process and all that it started."""
+        if self._process is not None:
+            children = descendants(self._process.pid)
+            self._process.communicate()
+            for child in children:
+                _end(child)
+            self._process = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
+        )
+
+    def _batches(self, process: subprocess.Popen[str]) -> Generator[int, None, None]:
+        while True:
+            self._tell(process, "")
+            yield int(self._answer(process))
+
+    def _tell(self, process: subprocess.Popen[str], line: str) -> None:
+        assert process.stdin is not None
+        process.stdin.write(line + "\n")
+
+    def _answer(self, process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None
+        answer = process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.name} must answer, but its process ended with {process.wait()}: see above")
+        return answer
+
+
+def descendants(pid: int) -> list[int]:
+    """List the processes that a process started, and those that they started."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for task in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            try:
+                children = [int(child) for child in task.read_text().split()]
+            except OSError:  # the thread has ended
+                continue
+            found += children
+            waiting += children
+    return found
+
+
+def rest(pid: int) -> None:
+    """Wait until a process and its descendants take less than a tenth of a core.
+
+    Raises:
+        RuntimeError: If they work for two minutes.
+    """
+    began = time.perf_counter()
+    while time.perf_counter() - began < _REST_LIMIT_S:
+        before = _worked_s(pid)
+        time.sleep(_CHECK_S)
+        if _worked_s(pid) - before <= max(_CHECK_S / 10, _TICK_S):
+            return
+    raise RuntimeError(f"a competitor must come to rest after its turn, but worked on for {_REST_LIMIT_S:.0f} s")
+
+
+def _worked_s(pid: int) -> float:
+    """Sum the CPU seconds of a process and its descendants."""
+    ticks = 0
+    for each in [pid, *descendants(pid)]:
+        try:
+            user, system = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[11:13]
+        except OSError:  # it has ended
+            continue
+        ticks += int(user) + int(system)
+    return ticks * _TICK_S
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        return
+
+
+def _environment() -> dict[str, str]:
+    """Return ours, with the libraries that the competitors' environment brings, and without our packages."""
+    ours = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return {**ours, "LD_LIBRARY_PATH": build.library_path()}

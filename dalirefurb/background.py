@@ -1,0 +1,94 @@
+"""Who works for the loader without keeping the process alive? A few daemon threads, for files and for kernels.
+
+The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
+an interrupted process from ending.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+_END_S = 1.0
+
+Result = TypeVar("Result")
+Job = tuple["Future[Any]", Callable[[], Any]]
+
+
+class Background:
+    """Does jobs on daemon threads, which are started by the first job.
+
+    Args:
+        num_threads: At work at a time.
+        name: What the threads' names begin with.
+    """
+
+    def __init__(self, num_threads: int, *, name: str) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._jobs,), name=f"{name}_{number}", daemon=True)
+            for number in range(num_threads)
+        ]
+        self._starting = threading.Lock()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called; what is submitted then is cancelled."""
+        return self._closed
+
+    def submit(self, job: Callable[[], Result]) -> Future[Result]:
+        """Have a job done; the future has its result, or what it raised."""
+        with self._starting:
+            for thread in self._threads:
+                if thread.ident is None:
+                    thread.start()
+        future: Future[Result] = Future()
+        self._jobs.put((future, job))
+        if self._closed:
+            self._cancel()
+        return future
+
+    def close(self) -> None:
+        """Cancel what is not begun, and have the threads end after their present jobs. Never waits."""
+        self._closed = True
+        self._cancel()
+
+    def join(self) -> None:
+        """Wait until the threads have ended, but not for long: a job that hangs is left alone with its thread."""
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _cancel(self) -> None:
+        try:
+            while True:
+                job = self._jobs.get_nowait()
+                if job is not None:
+                    job[0].cancel()
+        except Empty:
+            for _ in self._threads:
+                self._jobs.put(None)
+
+
+def _work(jobs: SimpleQueue[Job | None]) -> None:
+    """Do jobs until one is None."""
+    while (job := jobs.get()) is not None:
+        _do(*job)
+        del job  # Else its result would live until the next one.
+
+
+def _do(future: Future[Any], job: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = job()
+    except BaseException as error:  # It belongs to whoever asks for the result.
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,36 @@
+"""Where do results go? Into memory that earlier results have left: fresh memory costs more than most kernels."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Buffers:
+    """Lends arrays. The memory of one that nobody refers to any more, nor to a part of it, is lent again.
+
+    As many stay taken as were lent at once, each as large as the largest that it was lent for.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        """Lend a C-contiguous array with whatever is in it."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if not size:
+            return np.empty(shape, dtype)
+        try:
+            memory = self._free.pop()  # Of a list, this and `append` are safe whichever thread calls.
+        except IndexError:
+            memory = np.empty(0, np.uint8)
+        if len(memory) < size:
+            memory = np.empty(size, np.uint8)
+        # A view of an array would refer to the memory, not to what was lent.
+        lent = np.frombuffer(memory.data, np.uint8, size)
+        weakref.finalize(lent, self._free.append, memory).atexit = False
+        return lent.view(dtype).reshape(shape)

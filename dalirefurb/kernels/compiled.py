@@ -1,0 +1,92 @@
+"""What do all kernels share? How they are compiled, and a few things that Python has no word for.
+
+Kernels never touch Python's lock, so threads run them side by side. Images are flat uint8 arrays, row by row, three
+bytes a pixel; heights and widths travel beside them. Where unsigned indices are used, it is because Numba spends
+nothing on whether they are negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numba import carray, njit, types
+from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def compiled(function: Function) -> Function:
+    """Compile one kernel to be called by others; only what calls them all is called from Python, and kept on disk."""
+    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(Function, njit(**options)(function))
+
+
+def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    return cast(Callable[..., Any], intrinsic(function))
+
+
+@_intrinsic
+def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """Return a * b + c of float32 numbers, rounded once, as OpenCV does where the processor can."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@compiled
+def level(value: Any) -> Any:
+    """Round a float32 to the nearest level 0 .. 255; a half goes to the even one."""
+    return np.uint8(np.int32(np.rint(min(max(value, np.float32(0)), np.float32(255)))))
+
+
+@compiled
+def grey(red: Any, green: Any, blue: Any) -> Any:
+    """Return the level of grey, int32, of levels that are int32."""
+    return (np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
+
+
+@_intrinsic
+def _pointer(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), generate
+
+
+@compiled
+def memory(address: Any, shape: Any, dtype: Any) -> Any:
+    """View memory as an array."""
+    return carray(_pointer(address), shape, dtype)
+
+
+@_intrinsic
+def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
+    """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from llvmlite import ir
+
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
+        return builder.load(address, align=1)
+
+    return types.uint32(image, offset), generate
+
+
+@_intrinsic
+def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any:
+    """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from llvmlite import ir
+
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
+        builder.store(arguments[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(image, offset, types.uint32), generate

@@ -1,0 +1,237 @@
+"""How does a part run without DALI, but for decoding? On threads, each with a share of a batch's rows.
+
+samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part that begins with encoded samples
+           images ─────────▶ kernels ─▶ images             any other
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.geometry import Window
+from dalirefurb.background import Background
+from dalirefurb.errors import LoaderError
+from dalirefurb.graph import Feed, Replicas, views
+from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
+from dalirefurb.kernels.steps import WIDTH, Step
+from dalirefurb.recipe import Output
+
+_SHARES_PER_THREAD = 2
+_LEAST_ROWS = 4
+_KINDS = {"float32": FLOATS, "float16": HALVES}
+
+
+class Images(Sequence[NDArray[Any]]):
+    """What kernels made of one batch; to be used like a DALI tensor list.
+
+    Args:
+        images: One array of all of them, or a list where sizes vary.
+    """
+
+    def __init__(self, images: NDArray[Any] | list[NDArray[Any]]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._images[row]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter(self._images)
+
+    def is_dense_tensor(self) -> bool:
+        """Tell whether all images are one array."""
+        return isinstance(self._images, np.ndarray)
+
+    def as_tensor(self) -> NDArray[Any]:
+        """Return that array."""
+        assert isinstance(self._images, np.ndarray)
+        return self._images
+
+
+@dataclass
+class _Batch:
+    """A batch on its way.
+
+    Attributes:
+        feeds: What it was given.
+        jobs: Shares of its rows.
+        images: The results, once all jobs are done.
+    """
+
+    feeds: Mapping[str, Feed]
+    jobs: Sequence[Future[None]] = ()
+    images: Images | None = None
+
+
+class KernelPart:
+    """One part of a recipe. It has one owner thread; `submit` does not block, `collect` does.
+
+    Args:
+        steps: Of its stages, decoding excepted.
+        output: What the model receives, if the part ends with it.
+        entering: The input that holds images, or encoded samples: "sample" or "partial".
+        decoding: Decodes, if they are encoded.
+        cut: Whether decoding already cut the window of the first stage.
+        workers: Threads for the kernels.
+        num_workers: How many there are.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        output: Output | None,
+        *,
+        entering: str,
+        decoding: Replicas | None,
+        cut: bool,
+        workers: Background,
+        num_workers: int,
+    ) -> None:
+        self._steps = steps
+        self._output = output
+        self._entering = entering
+        self._decoding = decoding
+        self._cut = cut
+        self._workers = workers
+        self._num_workers = num_workers
+        self._run = compile_run()
+        self._buffers = Buffers()
+        self._batches: deque[_Batch] = deque()
+        self._codes = np.array([step.code for step in steps], np.int64)
+        self._bilinear = np.array([step.bilinear for step in steps], np.bool_)
+        self._fills = np.array([step.fill for step in steps], np.uint8).reshape(-1, 3)
+        # As DALI computes them: in single precision, from numbers for levels 0 .. 255.
+        self._means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
+        self._scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
+        levels = np.arange(256, dtype=np.float32)
+        halves = ((levels - self._means[:, None]) * self._scales[:, None]).astype(np.float16)
+        self._halves = halves.view(np.uint16)
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Start one batch."""
+        batch = _Batch(feeds)
+        if self._decoding is not None:
+            self._decoding.submit(feeds)
+        else:
+            self._start(batch, list(feeds[self._entering]))
+        self._batches.append(batch)
+
+    def collect(self) -> Images:
+        """Wait for the oldest batch.
+
+        Raises:
+            GraphError: If decoding failed; that batch is lost.
+        """
+        batch = self._batches.popleft()
+        if self._decoding is not None:
+            self._start(batch, views(self._decoding.collect()))
+        for job in batch.jobs:
+            job.result()
+        assert batch.images is not None
+        return batch.images
+
+    def restart(self) -> None:
+        """Forget all batches in flight, once nothing reads what they were given."""
+        if self._decoding is not None:
+            self._decoding.restart()
+        for batch in self._batches:
+            wait([job for job in batch.jobs if not job.cancel()])
+        self._batches.clear()
+
+    def _start(self, batch: _Batch, images: Sequence[NDArray[np.uint8]]) -> None:
+        """Let the workers carry out all steps for some images."""
+        count = len(images)
+        sizes, numbers = self._lay_out(batch.feeds, images)
+        batch.images = self._results(sizes[-1])
+        origins, targets = _addresses(images), _addresses(batch.images)
+        rows = max(_LEAST_ROWS, -(-count // (_SHARES_PER_THREAD * self._num_workers)))
+        output = self._output
+        batch.jobs = [
+            self._workers.submit(
+                partial(
+                    _carry_out,
+                    (images, batch.images),
+                    self._run,
+                    self._codes,
+                    self._bilinear,
+                    self._fills,
+                    numbers,
+                    sizes,
+                    origins,
+                    targets,
+                    first,
+                    min(first + rows, count),
+                    _KINDS[output.dtype] if output else LEVELS,
+                    output.channels_last if output else True,
+                    self._means,
+                    self._scales,
+                    self._halves,
+                )
+            )
+            for first in range(0, count, rows)
+        ]
+
+    def _lay_out(
+        self, feeds: Mapping[str, Feed], images: Sequence[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), and numbers, (s, n, WIDTH)."""
+        sizes = np.empty((len(self._steps) + 1, len(images), 2), np.int64)
+        for row, image in enumerate(images):
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.flags.c_contiguous:
+                raise LoaderError(
+                    f"images must be C-contiguous uint8 of shape (H, W, 3), got {image.dtype} of {image.shape}; "
+                    f"convert them in the source"
+                )
+            sizes[0, row] = image.shape[:2]
+        numbers = np.zeros((len(self._steps), len(images), WIDTH))
+        for place, step in enumerate(self._steps):
+            heights, widths = sizes[place].T
+            stage = step.stage
+            parameters = {name: np.asarray(feeds[f"{stage.name}/{name}"]) for name in stage.parameters}
+            if place == 0 and self._cut:
+                assert isinstance(stage, Window)
+                parameters["start"] = np.zeros_like(parameters["start"])
+            rows = step.numbers(parameters, (heights, widths))
+            numbers[place, :, : rows.shape[1]] = rows
+            if step.mirror is not None:
+                numbers[place, :, rows.shape[1]] = feeds[f"{step.mirror.name}/mirror"]
+            sizes[place + 1] = np.stack(stage.output_sizes(heights, widths), axis=1)
+        return sizes, numbers
+
+    def _results(self, sizes: NDArray[np.int64]) -> Images:
+        """Make room for images of these sizes, (n, 2)."""
+        output, count = self._output, len(sizes)
+        if output is None:
+            if (sizes != sizes[0]).any():
+                return Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
+            return Images(self._buffers.take((count, *sizes[0].tolist(), 3), "uint8"))
+        size = output.size
+        other = (sizes != size).any(axis=1)
+        if other.any():
+            height, width = sizes[other.argmax()]
+            raise LoaderError(
+                f"the last stage must leave images of the output's size {size} x {size}, got {height} x {width}; "
+                f"end with a crop or a resize to that size"
+            )
+        shape = (size, size, 3) if output.channels_last else (3, size, size)
+        return Images(self._buffers.take((count, *shape), output.dtype))
+
+
+def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
+    """Run one share of a batch's rows; what its addresses point to is kept meanwhile, whatever becomes of the part."""
+    run(*arguments)
+
+
+def _addresses(images: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.array([image.__array_interface__["data"][0] for image in images], np.int64)

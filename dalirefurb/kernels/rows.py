@@ -1,0 +1,142 @@
+"""What happens to each image? All steps of a part, one after the other, while the image is in the processor's cache."""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+
+from dalirefurb.kernels.compiled import compiled, memory
+from dalirefurb.kernels.geometry import crop, flip, pick
+from dalirefurb.kernels.operate import operate
+from dalirefurb.kernels.output import half_pixels, half_planes, pixels, planes
+from dalirefurb.kernels.resize import resize
+from dalirefurb.kernels.steps import Code
+
+LEVELS, FLOATS, HALVES = 0, 1, 2
+"""What comes out: uint8, float32 or float16."""
+
+_RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
+
+
+@compiled
+def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, out: Any) -> Any:
+    """Take one step; return False if it changes nothing and `out` was left alone."""
+    height, width = before
+    target_height, target_width = after
+    if code == _RESIZE:
+        window = int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3])
+        if switch:
+            resize(image, width, window, numbers[4] > 0, target_height, target_width, out)
+        else:
+            pick(image, width, window, numbers[4] > 0, target_height, target_width, out)
+        return True
+    if code == _CROP:
+        crop(image, height, width, (int(numbers[0]), int(numbers[1]), target_height, target_width), out)
+        return True
+    if code == _FLIP:
+        if numbers[0] > 0:
+            flip(image, height, width, out)
+        return numbers[0] > 0
+    return operate(image, height, width, int(numbers[0]), numbers[1:10].astype(np.float32), switch, fill, out)
+
+
+@compiled
+def _finish(image: Any, kind: Any, channels_last: Any, means: Any, scales: Any, halves: Any, address: Any) -> None:
+    """Write what comes out of the last step to where it belongs."""
+    if kind == LEVELS:
+        levels = memory(address, (image.size,), np.uint8)
+        for i in range(image.size):
+            levels[i] = image[i]
+    elif kind == FLOATS:
+        floats = memory(address, (image.size,), np.float32)
+        if channels_last:
+            pixels(image, means, scales, floats)
+        else:
+            planes(image, means, scales, floats)
+    else:
+        bits = memory(address, (image.size,), np.uint16)
+        if channels_last:
+            half_pixels(image, halves, bits)
+        else:
+            half_planes(image, halves, bits)
+
+
+def _run(keep: bool) -> Any:
+    # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
+    # at, too.
+    sources = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    signature = types.void(
+        types.int64[::1],  # codes
+        types.boolean[::1],  # switches
+        types.uint8[:, ::1],  # fills
+        types.float64[:, :, ::1],  # numbers
+        types.int64[:, :, ::1],  # sizes
+        types.int64[::1],  # sources
+        types.int64[::1],  # targets
+        types.int64,  # first
+        types.int64,  # stop
+        types.int64,  # kind
+        types.boolean,  # channels_last
+        types.float32[::1],  # means
+        types.float32[::1],  # scales
+        types.uint16[:, ::1],  # halves
+    )
+
+    def run(
+        codes: Any,
+        switches: Any,
+        fills: Any,
+        numbers: Any,
+        sizes: Any,
+        origins: Any,
+        targets: Any,
+        first: Any,
+        stop: Any,
+        kind: Any,
+        channels_last: Any,
+        means: Any,
+        scales: Any,
+        halves: Any,
+    ) -> None:
+        _ = sources
+        largest = 0
+        for step in range(sizes.shape[0]):
+            for row in range(first, stop):
+                largest = max(largest, sizes[step, row, 0] * sizes[step, row, 1])
+        one, other = np.empty(3 * largest, np.uint8), np.empty(3 * largest, np.uint8)
+        for row in range(first, stop):
+            height, width = sizes[0, row]
+            image = memory(origins[row], (3 * height * width,), np.uint8)
+            for step in range(codes.size):
+                before = sizes[step, row, 0], sizes[step, row, 1]
+                after = sizes[step + 1, row, 0], sizes[step + 1, row, 1]
+                out = one[: 3 * after[0] * after[1]]
+                if _take(codes[step], switches[step], numbers[step, row], fills[step], image, before, after, out):
+                    image = out
+                    one, other = other, one
+            _finish(image, kind, channels_last, means, scales, halves, targets[row])
+
+    return njit(signature, nogil=True, error_model="numpy", cache=keep)(run)
+
+
+@cache
+def compile_run() -> Any:
+    """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
+
+    Returns:
+        A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
+        int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
+        (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
+        images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
+        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; means and scales, float32 (3,); and float16
+        results for each level, as uint16 (3, 256).
+    """
+    try:
+        return _run(keep=True)
+    except RuntimeError:  # Numba found no folder for its cache.
+        return _run(keep=False)

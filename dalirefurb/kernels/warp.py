@@ -1,0 +1,161 @@
+"""How are coordinates mapped? Shears, translations and rotations, with the coordinates that OpenCV rounds to.
+
+Pixels travel as four bytes, of which the fourth is the next pixel's: one instruction each way. Of the last pixel of an
+image, and of pixels outside, care is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.kernels.compiled import compiled, fused, load_pixel, store_pixel
+
+_SOME, _NONE = -1, -2
+"""In place of a source's offset: some of its neighbours are inside, or none."""
+
+
+@compiled
+def _centred(matrix: Any) -> Any:
+    """Move the origin of a map from the corner of the first pixel to its centre, in single precision."""
+    half = np.float32(0.5)
+    xx, xy, x0 = matrix[0], matrix[1], matrix[2]
+    yx, yy, y0 = matrix[3], matrix[4], matrix[5]
+    return xx, xy, (half * xx + half * xy + x0) - half, yx, yy, (half * yx + half * yy + y0) - half
+
+
+@compiled
+def _pixel(red: Any, green: Any, blue: Any) -> Any:
+    return np.uint32(red) | np.uint32(green) << np.uint32(8) | np.uint32(blue) << np.uint32(16)
+
+
+@compiled
+def _pixel_at(image: Any, height: Any, width: Any, row: Any, column: Any, filled: Any) -> Any:
+    if 0 <= row < height and 0 <= column < width:
+        at = 3 * (row * width + column)
+        return _pixel(image[at], image[at + 1], image[at + 2])
+    return filled
+
+
+@compiled
+def _store_last(out: Any, at: Any, pixel: Any) -> None:
+    """Store a pixel that may be the last of its image."""
+    for channel in range(3):
+        out[at + channel] = np.uint8(pixel >> np.uint32(8 * channel))
+
+
+@compiled
+def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, out: Any) -> None:
+    """Show at each pixel the nearest source, or `fill` where there is none.
+
+    Args:
+        image: The source.
+        height: Of source and result.
+        width: Likewise.
+        matrix: From the result's coordinates to the source's, row by row, float32 (9,).
+        fill: Levels of the channels, uint8 (3,).
+        out: The result.
+    """
+    xx, xy, x0, yx, yy, y0 = _centred(matrix)
+    filled = _pixel(fill[0], fill[1], fill[2])
+    last = 3 * (height * width - 1)
+    columns, rows = np.float32(width - 1), np.float32(height - 1)
+    offsets = np.empty(width, np.int32)
+    for y in range(height):
+        start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
+        inside = np.int32(0)
+        for x in range(width):
+            column = np.rint(fused(np.float32(x), xx, start_x))
+            row = np.rint(fused(np.float32(x), yx, start_y))
+            hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
+            offsets[x] = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            inside += np.int32(hit)
+        # A straight line enters the source once and leaves it once.
+        first = 0
+        while first < width and inside > 0 and offsets[first] < 0:
+            first += 1
+        end = first + inside
+        line = 3 * y * width
+        for x in range(first):
+            store_pixel(out, line + 3 * x, filled)
+        for x in range(first, min(end, width - 1)):
+            offset = np.int64(offsets[x])
+            # Four bytes from the last pixel on would be one too many.
+            behind = np.int64(offset == last)
+            store_pixel(out, line + 3 * x, load_pixel(image, offset - behind) >> np.uint32(8 * behind))
+        for x in range(end, width - 1):
+            store_pixel(out, line + 3 * x, filled)
+        for channel in range(3):
+            beyond = offsets[width - 1] < 0
+            out[line + 3 * width - 3 + channel] = fill[channel] if beyond else image[offsets[width - 1] + channel]
+
+
+@compiled
+def warp_bilinear(image: Any, height: Any, width: Any, matrix: Any, fill: Any, out: Any) -> None:
+    """Blend the four nearest sources at each pixel; around the source lies `fill`. For the arguments see above."""
+    xx, xy, x0, yx, yy, y0 = _centred(matrix)
+    filled = _pixel(fill[0], fill[1], fill[2])
+    # Where all four are inside, and none is the last pixel.
+    columns, rows = np.float32(width - 2), np.float32(height - 2)
+    corner = 3 * ((height - 2) * width + width - 2)
+    near = np.empty((4, width), np.uint32)
+    offsets = np.empty(width, np.int32)
+    across, down = np.empty(width, np.float32), np.empty(width, np.float32)
+    for y in range(height):
+        start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
+        for x in range(width):
+            source_x = fused(np.float32(x), xx, start_x)
+            source_y = fused(np.float32(x), yx, start_y)
+            column, row = np.floor(source_x), np.floor(source_y)
+            across[x], down[x] = source_x - column, source_y - row
+            hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
+            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column))
+            offsets[x] = offset if hit and offset != corner else np.int32(_SOME)
+            if (column < -1) | (column > columns + 1) | (row < -1) | (row > rows + 1):
+                offsets[x] = np.int32(_NONE)
+        for x in range(width):
+            above = np.int64(offsets[x])
+            if above >= 0:
+                near[0, x] = load_pixel(image, above)
+                near[1, x] = load_pixel(image, above + 3)
+                near[2, x] = load_pixel(image, above + 3 * width)
+                near[3, x] = load_pixel(image, above + 3 * width + 3)
+            elif above == _NONE:
+                near[0, x] = near[1, x] = near[2, x] = near[3, x] = filled
+            else:
+                column = int(np.floor(fused(np.float32(x), xx, start_x)))
+                row = int(np.floor(fused(np.float32(x), yx, start_y)))
+                near[0, x] = _pixel_at(image, height, width, row, column, filled)
+                near[1, x] = _pixel_at(image, height, width, row, column + 1, filled)
+                near[2, x] = _pixel_at(image, height, width, row + 1, column, filled)
+                near[3, x] = _pixel_at(image, height, width, row + 1, column + 1, filled)
+        for x in range(width):
+            one, two, three, four = near[0, x], near[1, x], near[2, x], near[3, x]
+            near[0, x] = _pixel(
+                _blend(one, two, three, four, 0, across[x], down[x]),
+                _blend(one, two, three, four, 8, across[x], down[x]),
+                _blend(one, two, three, four, 16, across[x], down[x]),
+            )
+        line = 3 * y * width
+        for x in range(width - 1):
+            store_pixel(out, line + 3 * x, near[0, x])
+        _store_last(out, line + 3 * width - 3, near[0, width - 1])
+
+
+@compiled
+def _blend(one: Any, two: Any, three: Any, four: Any, shift: Any, across: Any, down: Any) -> Any:
+    """Blend one channel of four pixels, two above two."""
+    above = _between(_channel(one, shift), _channel(two, shift), across)
+    below = _between(_channel(three, shift), _channel(four, shift), across)
+    return np.int32(np.rint(_between(above, below, down)))
+
+
+@compiled
+def _channel(pixel: Any, shift: Any) -> Any:
+    return np.float32(np.int32((pixel >> np.uint32(shift)) & np.uint32(255)))
+
+
+@compiled
+def _between(one: Any, other: Any, share: Any) -> Any:
+    return fused(share, other - one, one)

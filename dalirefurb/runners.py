@@ -1,0 +1,133 @@
+"""Who makes the images of a part? DALI's pipelines, or kernels that leave only decoding to DALI."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal, get_args
+
+import torch
+
+from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Stage
+from dalirefurb.background import Background
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
+from dalirefurb.kernels.steps import steps_of
+from dalirefurb.pace import Pace
+from dalirefurb.recipe import Recipe
+
+Kernels = Literal["numba", "dali"]
+"""What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
+
+
+def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Device, final_device: Device) -> Kernels:
+    """Fill in what is None: Numba, if it is installed, both parts run on the CPU and every stage has a kernel.
+
+    All stages or none: else it would depend on the split, or on whether there is a store, which stages run by which.
+
+    Raises:
+        ConfigurationError: If they cannot be had.
+    """
+    on_cpu = partial_device == final_device == "cpu"
+    installed = importlib.util.find_spec("numba") is not None
+    without = [stage.name for stage in _stages(recipe) if steps_of((stage,)) is None]
+    if kernels is None:
+        return "numba" if on_cpu and installed and not without else "dali"
+    if kernels not in get_args(Kernels):
+        raise ConfigurationError(f"kernels must be one of {get_args(Kernels)} or None, got {kernels!r}")
+    if kernels == "dali":
+        return kernels
+    if not on_cpu:
+        raise ConfigurationError(
+            f"kernels='numba' is for the CPU, got partial_device={partial_device!r} and "
+            f"final_device={final_device!r}: leave kernels out"
+        )
+    if not installed:
+        raise ConfigurationError(
+            "kernels='numba' needs Numba, which is not installed: pip install 'dalirefurb[fast]', or leave kernels out"
+        )
+    if without:
+        raise ConfigurationError(
+            f"kernels='numba' needs stages that have kernels, but {', '.join(map(repr, without))} has none: "
+            f"leave kernels out"
+        )
+    return kernels
+
+
+def _stages(recipe: Recipe) -> tuple[Stage, ...]:
+    """Return the stages that kernels can do: all but decoding."""
+    return recipe.stages[1:] if recipe.encoded else recipe.stages
+
+
+class Runners:
+    """Builds what runs the parts of one recipe.
+
+    Args:
+        recipe: What is done to a sample.
+        kernels: Who does it.
+        partial_device: Where the partial part runs.
+        final_device: Where the final part runs.
+        entering_device: Where partial images enter it.
+        max_rows: Of one batch.
+        pace: How many copies and threads there are.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        kernels: Kernels,
+        *,
+        partial_device: Device,
+        final_device: Device,
+        entering_device: Device,
+        max_rows: int,
+        pace: Pace,
+    ) -> None:
+        self._recipe = recipe
+        self._kernels = kernels
+        self._devices: tuple[Device, Device, Device] = partial_device, final_device, entering_device
+        self._max_rows = max_rows
+        self._pace = pace
+        self._num_threads = pace.replicas * pace.threads_each
+        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
+
+    def build(self, part: Part, count: int | None = None) -> Runner:
+        """Return what runs a part, in `count` copies of its pipelines, by default as many as the pace says."""
+        count = self._pace.replicas if count is None else count
+        return self._replicas(part, count) if self._kernels == "dali" else self._kernel_part(part, count)
+
+    def close(self) -> None:
+        """Have the kernels' threads end. Never waits."""
+        self._workers.close()
+
+    def join(self) -> None:
+        """Wait until they have ended."""
+        self._workers.join()
+
+    def _replicas(self, part: Part, count: int) -> Replicas:
+        graph = Graph(self._recipe, part, *self._devices)
+        return Replicas(
+            graph,
+            count,
+            max_batch_size=self._max_rows,
+            num_threads=self._pace.threads_each,
+            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
+        )
+
+    def _kernel_part(self, part: Part, count: int) -> Runner:
+        from dalirefurb.kernels.part import KernelPart
+
+        recipe = self._recipe
+        stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
+        decodes = recipe.encoded and part != "final"
+        steps = steps_of(stages[1:] if decodes else stages)
+        assert steps is not None
+        return KernelPart(
+            steps,
+            None if part == "partial" else recipe.output,
+            entering="partial" if part == "final" else "sample",
+            decoding=self._replicas("decoded", count) if decodes else None,
+            cut=decodes and cut_window(recipe) is not None,
+            workers=self._workers,
+            num_workers=self._num_threads,
+        )

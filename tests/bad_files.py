@@ -1,0 +1,128 @@
+"""A folder in which a third of the files is bad, each in another way, and what is to be served from it."""
+
+from __future__ import annotations
+
+import io
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import ImageFolder, rng
+from dalirefurb.graph import Graph, HeaderReader, Replica
+from dalirefurb.plan import Planner
+from dalirefurb.recipe import Recipe, draw
+from dalirefurb.source import Source
+from tests.pictures import jpeg, picture, write_folder
+
+NUM_SAMPLES = 24
+MAX_PIXELS = 60_000
+BAD = {
+    2: "missing",
+    5: "text",
+    6: "JPEG cut short",
+    9: "BMP cut short",
+    10: "BMP cut short",
+    13: "too large",
+    17: "empty",
+    20: "TIFF cut short",
+}
+CONTENT_IS_BAD = {index for index, kind in BAD.items() if kind not in ("missing", "empty")}
+
+Batches = list[tuple[torch.Tensor, ...]]
+
+
+def encoded(format_: str, *, seed: int = 0, height: int = 60, width: int = 80) -> bytes:
+    buffer = io.BytesIO()
+    picture(seed, height=height, width=width).save(buffer, format_)
+    return buffer.getvalue()
+
+
+def bad_content(kind: str) -> bytes:
+    """Only the graph notices a BMP that is cut short; of a TIFF the windows above the cut could be decoded."""
+    good = jpeg(picture(0, height=60, width=80))
+    return {
+        "text": b"<html>404</html>",
+        "JPEG cut short": good[: len(good) // 2],
+        "BMP cut short": encoded("BMP")[:-3000],
+        "TIFF cut short": encoded("TIFF")[:-3000],
+        "too large": jpeg(picture(0, height=300, width=201)),
+        "empty": b"",
+    }[kind]
+
+
+def write_bad_folder(root: Path) -> ImageFolder:
+    """Write the samples; labels are classes."""
+    source = ImageFolder(write_folder(root, num_samples=NUM_SAMPLES))
+    for index, kind in BAD.items():
+        path = Path(source.name(index))
+        if kind == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(bad_content(kind))
+    return source
+
+
+def replacement(planner: Planner, index: int, version: int, bad: set[int]) -> int:
+    """Draw samples of the shard until one is good."""
+    if index not in bad:
+        return index
+    (shard,) = planner.owners(np.array([index])).tolist()
+    owned = planner.owned(shard)
+    (numbers,) = rng.uniforms(planner.seed, "replacement", np.array([index]), np.array([version]), 128)
+    return next(each for each in (int(owned[int(number * len(owned))]) for number in numbers) if each not in bad)
+
+
+def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, bad: set[int]) -> Batches:
+    """Compute images, labels and indices row by row: each is the image of what replaces it, drawn as sample -1 - i."""
+    replica = _replica(recipe)
+    batches: Batches = []
+    for epoch in range(epochs):
+        for plan in planner.epoch(epoch):
+            shown = np.array(
+                [
+                    replacement(planner, *pair, bad)
+                    for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)
+                ]
+            )
+            drawn = np.array(
+                [index if index == j else -1 - index for index, j in zip(plan.indices, shown, strict=True)]
+            )
+            samples = source.read(shown)
+            heights, widths = _headers().sizes(samples)
+            feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": samples}
+            for stages, numbers in ((recipe.partial, plan.version), (recipe.final, plan.serving)):
+                arrays, heights, widths = draw(
+                    stages,
+                    seed=planner.seed,
+                    indices=drawn,
+                    numbers=numbers,
+                    heights=heights,
+                    widths=widths,
+                    versions=plan.version,
+                )
+                feeds |= {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
+            replica.submit(feeds)
+            images = torch.from_numpy(np.array(replica.collect().as_tensor()))
+            batches.append((images, torch.from_numpy(source.labels[shown]), torch.from_numpy(shown)))
+    return batches
+
+
+def assert_same(wanted: Batches, served: Batches) -> None:
+    assert len(wanted) == len(served)
+    for number, (batch, other) in enumerate(zip(wanted, served, strict=True)):
+        for name, values, others in zip(("images", "labels", "indices"), batch, other, strict=True):
+            assert torch.equal(values, others), f"{name} of batch {number}"
+
+
+@lru_cache(maxsize=1)
+def _headers() -> HeaderReader:
+    return HeaderReader(64)
+
+
+@lru_cache(maxsize=16)
+def _replica(recipe: Recipe) -> Replica:
+    graph = Graph(recipe, "whole")
+    return Replica(graph, graph.serialize(max_batch_size=64, num_threads=1), num_threads=1, device_id=None)

@@ -1,0 +1,75 @@
+"""A run is recorded once, and resumed from each of its states: what is served then must be the rest of the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+
+from dalirefurb import AutoAssist, Loader
+from dalirefurb.plan import Planner
+from tests.test_bit_identity import Batches, assert_same
+
+Resume = Callable[[], AbstractContextManager[Loader]]
+"""Makes a loader, with a store of its own."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a run served.
+
+    Attributes:
+        states: As JSON, before each batch; one more after the last.
+        batches: All of them.
+    """
+
+    states: list[str]
+    batches: Batches
+
+
+def losses_of(images: torch.Tensor) -> torch.Tensor:
+    """Bright images are hard."""
+    return images.mean(dim=(1, 2, 3)) + 3
+
+
+def batches_of(loader: Loader, planner: Planner) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Train epoch after epoch, without end."""
+    while True:
+        for images, labels in loader:
+            if isinstance(planner, AutoAssist):
+                loader.observe(losses_of(images))
+            yield images.clone(), labels.clone()
+
+
+def record(loader: Loader, planner: Planner, *, epochs: int) -> Record:
+    """Train, and ask for the state after each batch."""
+    states, batches = [json.dumps(loader.state_dict())], []
+    for batch in islice(batches_of(loader, planner), epochs * len(planner)):
+        batches.append(batch)
+        states.append(json.dumps(loader.state_dict()))
+    return Record(states, batches)
+
+
+def assert_resumes_everywhere(recorded: Record, planner: Planner, resume: Resume) -> None:
+    """Resume from every state, each time with a new loader and store, and again and again with the same ones."""
+    places = range(len(recorded.batches))
+    for place in places:
+        with resume() as cold:
+            _assert_goes_on(cold, planner, recorded, place)
+    with resume() as warm:
+        for place in places:
+            _assert_goes_on(warm, planner, recorded, place)
+        assert (warm.stats().hits > 0) == (planner.peak_slots > 0)
+
+
+def _assert_goes_on(loader: Loader, planner: Planner, recorded: Record, place: int) -> None:
+    for _ in range(2):
+        loader.load_state_dict(json.loads(recorded.states[place]))
+        assert json.dumps(loader.state_dict()) == recorded.states[place]
+    expected = recorded.batches[place:]
+    assert_same(expected, list(islice(batches_of(loader, planner), len(expected))))
+    assert json.dumps(loader.state_dict()) == recorded.states[-1]

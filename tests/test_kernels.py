@@ -1,0 +1,270 @@
+"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.steps` and `kernels.operate` state?"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.operations import Choice
+from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.errors import LoaderError
+from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.part import KernelPart
+from dalirefurb.kernels.steps import Code, steps_of
+from dalirefurb.recipe import Output, Recipe, draw
+from tests.one_batch import MAX_BATCH_SIZE, levels, operate, operation_pipeline, serve, sizes
+from tests.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
+
+FILL = (10, 20, 30)
+NAMES = sorted({case.name for case in CASES})
+OF_OPENCV = {*WARPS, "Color"}
+LANES = 16
+"""Columns that OpenCV handles at a time; it rounds twice in those that are left over, once in the others."""
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module", params=["nearest", "bilinear"])
+def layer(request):
+    return RandAugmentLayer(interpolation=request.param, fill=FILL)
+
+
+@pytest.fixture(scope="module")
+def pipeline(layer):
+    return operation_pipeline(layer)
+
+
+def part(stages, output, workers):
+    steps = steps_of(tuple(stages))
+    return KernelPart(steps, output, entering="sample", decoding=None, cut=False, workers=workers, num_workers=2)
+
+
+def served(recipe, samples, workers, *, number=0):
+    """What `serve` returns, made by kernels."""
+    indices = np.arange(len(samples))
+    heights, widths = sizes(recipe, samples)
+    numbers = np.full_like(indices, number)
+    arrays, _, _ = draw(
+        recipe.stages, seed=0, indices=indices, numbers=numbers, heights=heights, widths=widths, versions=numbers
+    )
+    feeds = {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
+    whole = part(recipe.stages, recipe.output, workers)
+    whole.submit({"sample": samples, **feeds})
+    return whole.collect().as_tensor()
+
+
+def noise(*shapes):
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (*shape, 3), np.uint8) for shape in shapes]
+
+
+# Operations
+
+
+def batches(name):
+    """Every picture with every magnitude and sign of an operation, of every policy, as many at a time as fit."""
+    kinds, matrices, group = [], [], 0
+    heights, widths, _ = np.array([picture.shape for picture in PICTURES.values()]).T
+    for case in CASES:
+        if case.name == name:
+            row = [operation.name for operation in OURS[case.policy]].index(name)
+            choice = Choice(*(np.full(len(PICTURES), value) for value in (row, case.bin, case.negated)))
+            parameters = TABLES[case.policy].parameters(choice, heights=heights, widths=widths)
+            group = parameters["group"][0]
+            kinds += PICTURES
+            matrices += list(parameters["matrix"])
+    for start in range(0, len(kinds), MAX_BATCH_SIZE):
+        some = slice(start, start + MAX_BATCH_SIZE)
+        groups = np.full(len(kinds[some]), group, np.int32)
+        yield kinds[some], {"group": groups, "matrix": np.array(matrices[some], np.float32)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, workers, name):
+    kernels = part([layer], None, workers)
+    for kinds, parameters in batches(name):
+        pictures = [PICTURES[kind] for kind in kinds]
+        kernels.submit({"sample": pictures, **{f"{layer.name}/{key}": rows for key, rows in parameters.items()}})
+        expected = operate(pipeline, pictures, parameters)
+        for kind, ours, theirs in zip(kinds, kernels.collect(), expected, strict=True):
+            width = ours.shape[1]
+            in_lanes = width // LANES * LANES if name in OF_OPENCV else width
+            assert np.array_equal(ours[:, :in_lanes], theirs[:, :in_lanes]), kind
+            if name == "Color" or layer.interpolation == "bilinear":
+                assert np.abs(ours.astype(int) - theirs).max() <= 1, kind
+
+
+def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(workers):
+    layer = RandAugmentLayer(fill=FILL)
+    kernels, pipeline = part([layer], None, workers), operation_pipeline(layer)
+    different = count = 0
+    for name in WARPS:
+        for kinds, parameters in batches(name):
+            pictures = [PICTURES[kind] for kind in kinds]
+            kernels.submit({"sample": pictures, **{f"{layer.name}/{key}": rows for key, rows in parameters.items()}})
+            for ours, theirs in zip(kernels.collect(), operate(pipeline, pictures, parameters), strict=True):
+                different += (ours != theirs).sum()
+                count += ours.size
+    assert different / count < 1e-4
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [AutoAugmentFirst("first"), AutoAugmentSecond("second", first="first")],
+        [TrivialAugmentLayer()],
+        [RandAugmentLayer("one"), RandAugmentLayer("two")],
+    ],
+)
+def test_every_policys_layers_serve_what_dali_serves(workers, stages):
+    recipe = Recipe(stages, levels(64), 0)
+    pictures = noise(*[(64, 64)] * 200)
+    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+
+
+# Geometry
+
+SHAPES = [(300, 320), (97, 130), (64, 64), (1, 1), (1, 50), (50, 1), (3, 700), (700, 3), (65, 500)]
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_bilinear_crop_is_dalis_within_one_level(workers, flipped):
+    stages = [RandomResizedCrop(64), *([HorizontalFlip()] if flipped else [])]
+    recipe = Recipe(stages, levels(64), 0)
+    pictures = noise(*SHAPES * 4)
+    difference = np.abs(served(recipe, pictures, workers) - serve(recipe, pictures))
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 0.02
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_nearest_crop_is_dalis(workers, flipped):
+    stages = [RandomResizedCrop(64, interpolation="nearest"), *([HorizontalFlip()] if flipped else [])]
+    recipe = Recipe(stages, levels(64), 0)
+    pictures = noise(*SHAPES * 4)
+    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+
+
+def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(workers):
+    recipe = Recipe([Resize(72), CenterCrop(64)], levels(64), 0)
+    pictures = noise((300, 320), (97, 130), (72, 72), (200, 90), (65, 500))
+    assert np.abs(served(recipe, pictures, workers) - serve(recipe, pictures)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("crop", "size"), [(RandomCrop(32, margin=8), 40), (RandomCrop(32, margin=8, padding=4), 32), (CenterCrop(32), 37)]
+)
+def test_crops_and_flips_are_dalis(workers, crop, size):
+    recipe = Recipe([crop, HorizontalFlip()], levels(32), 0)
+    pictures = noise(*[(size, size)] * 100)
+    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+
+
+def test_a_crop_larger_than_its_image_is_padded_on_all_sides(workers):
+    recipe = Recipe([RandomCrop(32, margin=40, padding=20), HorizontalFlip()], levels(32), 0)
+    pictures = noise(*[(32, 32)] * 100)
+    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+
+
+# The output
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_output_is_dalis(workers, dtype, channels_last):
+    recipe = Recipe([HorizontalFlip()], Output(33, dtype, channels_last=channels_last), 0)
+    pictures = noise(*[(33, 33)] * 20)
+    ours, theirs = served(recipe, pictures, workers), serve(recipe, pictures)
+    assert ours.dtype == theirs.dtype
+    assert np.array_equal(ours, theirs)
+
+
+def test_images_of_another_size_than_the_outputs_are_refused(workers):
+    recipe = Recipe([HorizontalFlip()], levels(33), 0)
+    with pytest.raises(LoaderError, match=r"images of the output's size 33 x 33, got 30 x 33"):
+        served(recipe, noise((30, 33)), workers)
+
+
+# Which stages have kernels
+
+
+def test_a_flip_after_a_resize_costs_no_step_of_its_own():
+    steps = steps_of((RandomResizedCrop(8), HorizontalFlip(), HorizontalFlip(name="again")))
+    assert [step.code for step in steps] == [Code.RESIZE, Code.FLIP]
+
+
+def test_a_users_variant_of_a_stage_has_no_kernel():
+    class Blurred(RandAugmentLayer):
+        def apply(self, images, parameters):
+            return images
+
+    class Other(CenterCrop):
+        pass
+
+    assert steps_of((HorizontalFlip(), Blurred())) is None
+    assert steps_of((Other(8),)) is None
+
+
+# A batch's shares and memory
+
+
+def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
+    recipe = Recipe([RandomResizedCrop(32), HorizontalFlip(), RandAugmentLayer()], Output(32), 0)
+    pictures = noise(*SHAPES * 3)
+    together = served(recipe, pictures, workers).copy()
+    for count in (1, 4, 5):
+        assert np.array_equal(served(recipe, pictures[:count], workers), together[:count])
+
+
+def test_sources_stay_as_they_are(workers):
+    recipe = Recipe([RandAugmentLayer("one"), RandAugmentLayer("two"), HorizontalFlip()], Output(32), 0)
+    pictures = noise(*[(32, 32)] * 50)
+    copies = [picture.copy() for picture in pictures]
+    served(recipe, pictures, workers)
+    assert all(np.array_equal(*pair) for pair in zip(pictures, copies, strict=True))
+
+
+def test_memory_is_lent_again_once_no_part_of_it_is_referred_to():
+    buffers = Buffers()
+    first = buffers.take((4, 6), "float32")
+    address, row = first.ctypes.data, first[2:3].T
+    del first
+    assert buffers.take((4, 6), "float32").ctypes.data != address
+    del row
+    again = [buffers.take((4, 6), "float32") for _ in range(2)]
+    assert address in [each.ctypes.data for each in again]
+
+
+def test_batches_of_many_sizes_take_the_memory_of_the_largest():
+    """Three at a time, as runs follow each other; how many rows a run computes varies."""
+    buffers, rng = Buffers(), np.random.default_rng(0)
+    kept = [buffers.take((64, 3), "uint8") for _ in range(3)]
+    largest = {each.ctypes.data for each in kept}
+    kept = []
+    seen = set()
+    for rows in rng.integers(1, 65, 200).tolist():
+        kept = [*kept[-1:], buffers.take((rows, 3), "uint8")]
+        kept[-1][:] = rows
+        seen.add(kept[-1].ctypes.data)
+        assert all((each == len(each)).all() for each in kept)
+    assert seen == largest
+
+
+def test_a_part_that_is_restarted_goes_on_with_what_comes_after(workers):
+    recipe = Recipe([HorizontalFlip()], levels(16), 0)
+    kernels = part(recipe.stages, recipe.output, workers)
+    flips = {"flip/mirror": np.zeros(3, np.int32)}
+    kernels.submit({"sample": noise(*[(16, 16)] * 3), **flips})
+    kernels.restart()
+    pictures = [np.full((16, 16, 3), level, np.uint8) for level in range(3)]
+    kernels.submit({"sample": pictures, **flips})
+    assert np.array_equal(kernels.collect().as_tensor()[:, 0, 0, 0], [0, 1, 2])

@@ -1,0 +1,123 @@
+"""All odd files among good ones: training ends, the report lists what cannot be decoded, and memory stays bounded."""
+
+from __future__ import annotations
+
+import csv
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import FileList, Loader, MemoryStore, Refurbish, simple
+from tests.bad_files import Batches, assert_same, expected
+
+GOOD = 75
+RECIPE = simple(32)
+MAX_PIXELS = 30_000_000
+
+
+@pytest.fixture(scope="module")
+def index(shared_data: Path) -> list[dict[str, str]]:
+    with (shared_data / "odd" / "index.tsv").open() as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+@pytest.fixture(scope="module")
+def files(index: list[dict[str, str]], shared_data: Path, photos: list[Path]) -> FileList:
+    """The odd files, and after them as many photographs as make 200."""
+    paths = [shared_data / "odd" / row["file"] for row in index] + photos[::4][:GOOD]
+    assert len(paths) == 125 + GOOD
+    return FileList(paths, range(len(paths)))
+
+
+@pytest.fixture(scope="module")
+def undecodable(index: list[dict[str, str]]) -> set[int]:
+    """What DALI cannot decode, and what is too large."""
+
+    def usable(outcome: str) -> bool:
+        height, _, width = outcome.partition("(")[2].partition(", 3)")[0].partition(", ")
+        return outcome.startswith("ok") and int(height) * int(width) <= MAX_PIXELS
+
+    return {number for number, row in enumerate(index) if not usable(row["dali_cpu_rgb"])}
+
+
+def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
+    return Loader(
+        files,
+        RECIPE,
+        planner,
+        MemoryStore(),
+        num_threads=2,
+        kernels="dali",
+        on_bad_sample="replace",
+        max_pixels=MAX_PIXELS,
+        with_indices=True,
+        **options,
+    )
+
+
+def served(loader: Loader, count: int) -> Batches:
+    batches: Batches = []
+    while len(batches) < count:
+        batches += [tuple(part.clone() for part in batch) for batch in islice(loader, count - len(batches))]
+    return batches
+
+
+def peak_bytes() -> int:
+    """The most memory that the process had since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def test_what_cannot_be_decoded_is_replaced_and_listed(files: FileList, undecodable: set[int]) -> None:
+    """A bomb among them would take 2.7 GB to decode."""
+    planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
+    wanted = expected(files, RECIPE, planner, epochs=2, bad=undecodable)
+    forget_peak()
+    before = peak_bytes()
+    with loader_of(files, planner) as loader:
+        assert_same(wanted[:13], served(loader, 13))
+        state = loader.state_dict()
+        report = loader.bad_samples()
+    assert peak_bytes() - before < 1_500_000_000
+    assert {sample.index for sample in report} == undecodable
+    assert all(sample.name == files.name(sample.index) for sample in report)
+    with loader_of(files, planner) as loader:
+        loader.load_state_dict(state)
+        assert_same(wanted[13:], served(loader, 7))
+    shown = torch.cat([indices for _, _, indices in wanted[:10]]).numpy()
+    planned = np.concatenate([plan.indices for plan in planner.epoch(0)])
+    good = ~np.isin(planned, list(undecodable))
+    assert sorted(shown[good].tolist()) == sorted(set(range(200)) - undecodable)
+
+
+def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int]) -> None:
+    planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
+    wanted = expected(files, RECIPE, planner, epochs=1, bad=undecodable)
+    parts = []
+    for rank in range(2):
+        with loader_of(files, planner, rank=rank, world_size=2) as loader:
+            parts.append(served(loader, 10))
+    both = [tuple(torch.cat(halves) for halves in zip(*batches, strict=True)) for batches in zip(*parts, strict=True)]
+    assert_same(wanted, both)
+
+
+def test_pillow_decodes_what_it_can_and_dali_cannot(
+    index: list[dict[str, str]], files: FileList, undecodable: set[int]
+) -> None:
+    planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1)
+    with loader_of(files, planner, fallback_decoder="pillow") as loader:
+        shown = torch.cat([indices for _, _, indices in served(loader, 10)])
+        refused = {sample.index for sample in loader.bad_samples()}
+    too_large = {number for number in undecodable if index[number]["dali_cpu_rgb"].startswith("ok")}
+    by_pillow = {number for number in undecodable if index[number]["pillow"].startswith("ok")}
+    assert refused == undecodable - (by_pillow - too_large)
+    assert len(undecodable - refused) == 13
+    assert undecodable - refused <= set(shown.tolist())

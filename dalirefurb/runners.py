@@ -60,7 +60,7 @@ def _stages(recipe: Recipe) -> tuple[Stage, ...]:
 
 
 class Runners:
-    """Builds what runs the parts of one recipe.
+    """Builds what runs the parts of one recipe, on the CUDA device that is current when it is made, if on any.
 
     Args:
         recipe: What is done to a sample.
@@ -87,6 +87,8 @@ class Runners:
         self._kernels = kernels
         self._devices: tuple[Device, Device, Device] = partial_device, final_device, entering_device
         self._max_rows = max_rows
+        # Not when a part is built: on another thread another device may be the current one.
+        self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
         self._pace = pace
         self._num_threads = pace.replicas * pace.threads_each
         self._workers = Background(self._num_threads, name="dalirefurb-kernels")
@@ -111,7 +113,7 @@ class Runners:
             count,
             max_batch_size=self._max_rows,
             num_threads=self._pace.threads_each,
-            device_id=torch.cuda.current_device() if graph.needs_gpu else None,
+            device_id=self._device_id if graph.needs_gpu else None,
         )
 
     def _kernel_part(self, part: Part, count: int) -> Runner:

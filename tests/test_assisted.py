@@ -16,9 +16,10 @@ from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.features import FeatureTable
 from dalirefurb.plan import Planner
 from dalirefurb.recipe import Recipe
+from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 from tests.resuming import batches_of, losses_of
-from tests.test_bit_identity import STORES, Batches, Meddle, assert_same, leave_alone
+from tests.test_bit_identity import STORES, Batches, assert_same
 
 SIZE = 32
 NUM_SAMPLES = 23

@@ -47,8 +47,9 @@ from tests.bad_files import (
     expected,
     write_bad_folder,
 )
+from tests.lossy import Meddle
 from tests.pictures import write_folder
-from tests.test_bit_identity import STORES, ForgetfulStore, LeakyStore, Meddle, SmallStore
+from tests.test_bit_identity import STORES, ForgetfulStore, LeakyStore, SmallStore
 
 SIZE = 32
 EPOCHS = 3

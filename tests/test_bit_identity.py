@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from dalirefurb import (
     Arrays,
@@ -26,8 +25,10 @@ from dalirefurb import (
 from dalirefurb.plan import Planner
 from dalirefurb.runners import Kernels
 from dalirefurb.source import Source
-from dalirefurb.store import Image, Lease
+from dalirefurb.store import Store
+from tests.lossy import Forgetful, Leaky, Meddle, TooSmall, leave_alone, wipe_mid_epoch
 from tests.pictures import picture, write_folder
+from tests.placements import ON_CPU, Placement
 
 SIZE = 32
 NUM_SAMPLES = 23
@@ -35,49 +36,17 @@ BATCH_SIZE = 6
 EPOCHS = 5
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
-Meddle = Callable[[MemoryStore, int], None]
 
 
-class SmallStore(MemoryStore):
-    """A store with a third of the slots, or of the arena, that the plan needs."""
-
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: str,
-        arena_bytes: int = 0,
-    ) -> None:
-        super().open(slot_shape, slots=max(1, slots // 3), fingerprint=fingerprint, arena_bytes=arena_bytes // 3)
+class SmallStore(TooSmall, MemoryStore):
+    pass
 
 
-class LeakyStore(MemoryStore):
-    """A store that loses every other sample that is put into it."""
-
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
-    ) -> NDArray[np.bool_]:
-        stored = super().put(indices, versions, samples)
-        self.evict(indices[indices % 2 == 0])
-        return stored
+class LeakyStore(Leaky, MemoryStore):
+    pass
 
 
-class ForgetfulStore(MemoryStore):
-    """A store that loses a sample soon after it was lent."""
-
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        lease = super().get(indices, versions)
-        self.evict(indices[::3])
-        return lease
-
-
-def wipe_mid_epoch(store: MemoryStore, batch: int) -> None:
-    if batch == 2:
-        store.clear()
-
-
-def leave_alone(store: MemoryStore, batch: int) -> None:
+class ForgetfulStore(Forgetful, MemoryStore):
     pass
 
 
@@ -85,9 +54,10 @@ def serve(
     source: Source,
     recipe: Recipe,
     planner: Planner,
-    store: MemoryStore | None = None,
+    store: Store | None = None,
     *,
     meddle: Meddle = leave_alone,
+    placement: Placement = ON_CPU,
     num_threads: int = 2,
     replicas: int = 2,
     look_ahead: int = 3,
@@ -96,11 +66,14 @@ def serve(
     kernels: Kernels | None = None,
 ) -> tuple[Batches, Stats]:
     batches = []
+    partial_device, final_device = placement
     with Loader(
         source,
         recipe,
         planner,
         store,
+        partial_device=partial_device,
+        final_device=final_device,
         num_threads=num_threads,
         replicas=replicas,
         look_ahead=look_ahead,

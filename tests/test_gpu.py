@@ -23,7 +23,6 @@ from dalirefurb import (
     rand_augment,
     trivial_augment,
 )
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
@@ -39,17 +38,15 @@ from dalirefurb.graph import Graph
 from dalirefurb.store import Store
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.store.device import DeviceStore
+from tests.occupied import Spin
 from tests.one_batch import operate, operation_pipeline
 from tests.pictures import picture, write_folder
+from tests.placements import NEEDS_GPU, ON_GPU, Placement
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = NEEDS_GPU
 
 SIZE = 64
 NUM_SAMPLES = 23
-PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "gpu"), ("gpu", "gpu")]
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,7 @@ def serve(
     folder: ImageFolder,
     recipe: Recipe,
     store: Store | None,
-    placement: tuple[Device, Device],
+    placement: Placement,
     *,
     replicas: int = 2,
 ) -> tuple[list[torch.Tensor], Stats]:
@@ -85,11 +82,9 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", ON_GPU)
 @pytest.mark.parametrize("name", RECIPES)
-def test_tensors_are_the_same_with_and_without_a_store(
-    folder: ImageFolder, placement: tuple[Device, Device], name: str
-) -> None:
+def test_tensors_are_the_same_with_and_without_a_store(folder: ImageFolder, placement: Placement, name: str) -> None:
     recipe = RECIPES[name]
     expected, _ = serve(folder, recipe, None, placement, replicas=1)
     served, stats = serve(folder, recipe, MemoryStore(), placement)
@@ -99,8 +94,8 @@ def test_tensors_are_the_same_with_and_without_a_store(
         assert torch.equal(one, other), f"batch {number}"
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_images_and_labels_are_on_the_gpu(folder: ImageFolder, placement: tuple[Device, Device]) -> None:
+@pytest.mark.parametrize("placement", ON_GPU)
+def test_images_and_labels_are_on_the_gpu(folder: ImageFolder, placement: Placement) -> None:
     planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3)
     partial_device, final_device = placement
     with Loader(
@@ -135,8 +130,8 @@ def test_pinned_images_and_labels_are_those_of_ordinary_memory(folder: ImageFold
                 assert torch.equal(images.to("cuda", non_blocking=True).cpu(), other_images)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_the_layout_of_the_images_changes_no_value(folder: ImageFolder, placement: tuple[Device, Device]) -> None:
+@pytest.mark.parametrize("placement", ON_GPU)
+def test_the_layout_of_the_images_changes_no_value(folder: ImageFolder, placement: Placement) -> None:
     recipe = rand_augment(SIZE, dtype="float16", order="crop_last")
     expected, _ = serve(folder, recipe, None, placement)
     served, _ = serve(folder, recipe.with_output(channels_last=True), None, placement)
@@ -145,8 +140,8 @@ def test_the_layout_of_the_images_changes_no_value(folder: ImageFolder, placemen
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_pixels_stay_close_to_those_of_the_cpu(folder: ImageFolder, placement: tuple[Device, Device]) -> None:
+@pytest.mark.parametrize("placement", ON_GPU)
+def test_pixels_stay_close_to_those_of_the_cpu(folder: ImageFolder, placement: Placement) -> None:
     """Most pixels agree; the rest differ by decoding, resampling and rounding on the device."""
     recipe = rand_augment(SIZE, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))
     expected, _ = serve(folder, recipe, None, ("cpu", "cpu"))
@@ -199,12 +194,6 @@ def test_an_operation_is_on_the_gpu_what_it_is_on_the_cpu(pipelines: tuple[Any, 
 
 SLOT_SHAPE = (8, 9, 3)
 SLOTS = 6
-SPIN = """
-extern "C" __global__ void spin(long long cycles) {
-    long long began = clock64();
-    while (clock64() - began < cycles) {}
-}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +204,7 @@ def cupy() -> Any:
 @pytest.fixture
 def busy(cupy: Any) -> Callable[[], None]:
     """Keep the current stream busy for some 100 ms."""
-    kernel = cupy.RawKernel(SPIN, "spin")
-    kernel((1,), (1,), (np.int64(1),))
-    cupy.cuda.Device().synchronize()
-    return lambda: kernel((1,), (1,), (np.int64(2 * 10**8),))
+    return Spin(cupy).stream
 
 
 @pytest.fixture(params=[False, True], ids=["device", "pinned host"])
@@ -328,9 +314,9 @@ def test_closing_a_device_store_gives_the_memory_back(cupy: Any, pinned_host: bo
 
 
 @pytest.mark.parametrize("pinned_host", [False, True])
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", ON_GPU)
 def test_tensors_are_the_same_with_and_without_a_device_store(
-    cupy: Any, folder: ImageFolder, placement: tuple[Device, Device], pinned_host: bool
+    cupy: Any, folder: ImageFolder, placement: Placement, pinned_host: bool
 ) -> None:
     recipe = RECIPES["crop_last"]
     expected, _ = serve(folder, recipe, None, placement)
@@ -353,7 +339,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
         store.open((SIZE, SIZE, 3), slots=6, fingerprint={})
         store.put(plan.indices[:4], plan.version[:4], images[:4])
         buffer = BatchBuffer(store, max_rows=6, max_runs=1)
-        for entering in PLACEMENTS[0]:
+        for entering in ("cpu", "gpu"):
             graph = Graph(recipe, "final", "cpu", "gpu", entering)
             pipeline = Pipeline.deserialize(
                 graph.serialize(max_batch_size=6, num_threads=2),

@@ -22,8 +22,9 @@ from dalirefurb import (
 from dalirefurb.plan import Planner
 from dalirefurb.recipe import Recipe
 from dalirefurb.store import Lease
+from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
-from tests.test_bit_identity import STORES, Batches, Meddle, assert_same, leave_alone, serve
+from tests.test_bit_identity import STORES, Batches, assert_same, serve
 
 SIZE = 32
 NUM_SAMPLES = 23

@@ -1,13 +1,14 @@
-"""Does a long run leak? Resident memory, threads and descriptors at the end of every epoch, for every technique.
+"""Does a long run leak? Memory, threads and descriptors at the end of every epoch, for every technique.
 
-Claim, on any machine: after the second epoch none of the three grows by more than 1 %.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+Claim, on any machine: after the second epoch none of them grows by more than 1 %.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON. `Config` can place parts on a GPU:
+then its memory counts, too.
 n: 50 epochs over 2,000 samples for each technique, each in a process of its own.
 
 Samples are small JPEGs of varying sizes that the script makes, so that many epochs take little time: what leaks at each
 batch, run, epoch or sample leaks as well with large ones. A figure is taken once the loader has made its batches ahead
 and rests, after a garbage collection and a `malloc_trim`: glibc keeps memory that was freed, how much depends on which
-thread freed what, and a leak is what cannot be given back.
+thread freed what, and a leak is what cannot be given back. DALI's pools are asked to give back likewise.
 
     python benchmarks/soak.py                        about ten minutes on 2 cores
     python benchmarks/soak.py --quick --out s.json   seconds; its figures mean nothing
@@ -22,6 +23,7 @@ import gc
 import multiprocessing
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,10 +32,13 @@ from tempfile import TemporaryDirectory
 import compared
 import harness
 import numpy as np
+import torch
 from compared import Technique
+from nvidia.dali.backend import ReleaseUnusedMemory
 from PIL import Image
 
-from dalirefurb import AutoAssist, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
+from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
+from dalirefurb.augment.geometry import Device
 from dalirefurb.idle import wait_until_idle
 from dalirefurb.store import Store
 
@@ -41,6 +46,7 @@ REFERENCE_EPOCH = 1
 MOST_GROWTH = 0.01
 ON_DISK = "reuse factor 2, on disk"
 IN_PART = "reuse factor 2, half cached"
+ON_DEVICE = "reuse factor 2, in a device's memory"
 
 _IDLE_LIMIT_S = 60.0
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
@@ -57,6 +63,8 @@ class Config:
         size: Side of the images the model receives, in pixels.
         sides: Least and largest side of the encoded images, in pixels.
         names: Of the techniques; None for all.
+        partial_device: Where the partial part runs.
+        final_device: Where the final part runs, and a device's store is.
     """
 
     epochs: int = 50
@@ -65,6 +73,8 @@ class Config:
     size: int = 32
     sides: tuple[int, int] = (40, 90)
     names: tuple[str, ...] | None = None
+    partial_device: Device = "cpu"
+    final_device: Device = "cpu"
 
     @property
     def num_samples(self) -> int:
@@ -81,16 +91,24 @@ class Soaked:
         resident_mb: Resident memory in MB.
         threads: All of the process, DALI's and torch's included.
         descriptors: Open ones.
+        device_mb: Memory of the GPU that is in use, by whomever, in MB; 0 where all runs on the CPU.
     """
 
     technique: str
     resident_mb: list[float]
     threads: list[int]
     descriptors: list[int]
+    device_mb: list[float]
 
     def growth(self) -> dict[str, float]:
         """Return by how much of its value at the end of the second epoch each one rose at most."""
-        kinds = {"memory": self.resident_mb, "threads": self.threads, "descriptors": self.descriptors}
+        kinds: dict[str, Sequence[float]] = {
+            "memory": self.resident_mb,
+            "threads": self.threads,
+            "descriptors": self.descriptors,
+        }
+        if any(self.device_mb):
+            kinds["the GPU's memory"] = self.device_mb
         return {kind: max(values[REFERENCE_EPOCH:]) / values[REFERENCE_EPOCH] - 1 for kind, values in kinds.items()}
 
 
@@ -120,8 +138,9 @@ class Results:
                 "flat" if max(growth.values()) <= self.most_growth else f"GROWS by more than {self.most_growth:.0%}"
             )
             figures = [f"{each.resident_mb[-1]:.0f} MB", str(each.threads[-1]), str(each.descriptors[-1])]
-            rows.append([each.technique, *figures, *(f"{growth[kind]:+.2%}" for kind in growth), verdict])
-        heading = ["technique", "resident", "threads", "descriptors", "memory grew", "threads", "descriptors", ""]
+            grew = ", ".join(f"{kind} {growth[kind]:+.2%}" for kind in growth)
+            rows.append([each.technique, *figures, grew, verdict])
+        heading = ["technique", "resident", "threads", "descriptors", "grew", ""]
         return harness.table(heading, rows)
 
 
@@ -131,16 +150,28 @@ QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,))
 def soak(config: Config, name: str, root: Path) -> Soaked:
     """Train for some epochs, with a model that does nothing; run in a process of its own."""
     technique = next(each for each in techniques(config) if each.name == name)
-    store: Store = DiskStore(root.parent / "cache") if name == ON_DISK else MemoryStore()
-    taken: list[tuple[float, int, int]] = []
-    with store, Loader(ImageFolder(root), technique.recipe, technique.planner, store) as loader:
+    store: Store = MemoryStore()
+    if name == ON_DISK:
+        store = DiskStore(root.parent / "cache")
+    if name == ON_DEVICE:
+        store = DeviceStore(device=config.final_device)
+    taken: list[tuple[float, int, int, float]] = []
+    loader = Loader(
+        ImageFolder(root),
+        technique.recipe,
+        technique.planner,
+        store,
+        partial_device=config.partial_device,
+        final_device=config.final_device,
+    )
+    with store, loader:
         for _ in range(config.epochs):
             for images, _ in loader:
                 if isinstance(technique.planner, AutoAssist):
                     loader.observe(images.mean(dim=(1, 2, 3)) + 3)
-            taken.append(_usage())
-    resident, threads, descriptors = zip(*taken, strict=True)
-    return Soaked(name, list(resident), list(threads), list(descriptors))
+            taken.append((*_usage(), _device_mb() if config.final_device == "gpu" else 0.0))
+    resident, threads, descriptors, device = zip(*taken, strict=True)
+    return Soaked(name, list(resident), list(threads), list(descriptors), list(device))
 
 
 def techniques(config: Config) -> list[Technique]:
@@ -158,6 +189,7 @@ def techniques(config: Config) -> list[Technique]:
     half = Refurbish(config.num_samples, batch_size=config.batch_size, reuse_factor=2, coverage=0.5)
     listed.append(Technique(ON_DISK, refurbished.recipe, refurbished.planner))
     listed.append(Technique(IN_PART, refurbished.recipe, half))
+    listed.append(Technique(ON_DEVICE, refurbished.recipe, refurbished.planner))
     return [each for each in listed if config.names is None or each.name in config.names]
 
 
@@ -181,6 +213,14 @@ def _usage() -> tuple[float, int, int]:
     resident = int(Path("/proc/self/statm").read_text().split()[1])
     threads = len(list(Path("/proc/self/task").iterdir()))
     return round(resident * _PAGE_MB, 3), threads, len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _device_mb() -> float:
+    """Return the GPU's memory in use in MB, once all threads rest."""
+    torch.cuda.synchronize()
+    ReleaseUnusedMemory()
+    free, total = torch.cuda.mem_get_info()
+    return round((total - free) / 1e6, 3)
 
 
 def soak_all(config: Config) -> Results:

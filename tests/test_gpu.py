@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dalirefurb import (
     MemoryStore,
     Recipe,
     Refurbish,
+    Standard,
     Stats,
     auto_augment,
     evaluate,
@@ -35,6 +37,8 @@ from dalirefurb.augment.operations import (
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph
+from dalirefurb.pace import set_pace
+from dalirefurb.runners import Runners
 from dalirefurb.store import Store
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.store.device import DeviceStore
@@ -149,6 +153,27 @@ def test_pixels_stay_close_to_those_of_the_cpu(folder: ImageFolder, placement: P
     differences = torch.cat([(one - other.cpu()).abs().flatten() for one, other in zip(expected, served, strict=True)])
     assert differences.mean() < 2.0
     assert (differences <= 2).float().mean() > 0.9
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_what_another_thread_builds_is_on_the_device_that_was_current_where_the_runners_were_made() -> None:
+    with torch.cuda.device(1):
+        runners = Runners(
+            rand_augment(SIZE),
+            "dali",
+            partial_device="gpu",
+            final_device="gpu",
+            entering_device="cpu",
+            max_rows=6,
+            pace=set_pace(
+                Standard(NUM_SAMPLES, batch_size=6), num_threads=1, replicas=1, look_ahead=1, batches_per_run=1
+            ),
+        )
+    with ThreadPoolExecutor(1) as thread:
+        replicas = thread.submit(runners.build, "partial").result()
+    (replica,) = replicas._replicas
+    assert replica._pipeline.device_id == 1
+    runners.close()
 
 
 TABLES = {

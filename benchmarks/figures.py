@@ -129,7 +129,7 @@ def draw_soak(run: Run, path: Path) -> None:
             shares = [100 * value / each[kind][1] for value in each[kind]]
             axes.plot(range(1, len(shares) + 1), shares, linewidth=1.2, label=each["technique"])
         axes.axhline(100 * (1 + results["most_growth"]), color=RED, linestyle="--", linewidth=1)
-        axes.set_ylim(97, 102)
+        axes.set_ylim(96, 104)
         axes.set_xlabel("epoch")
         axes.set_title(title, fontsize=10)
         _open(axes)
@@ -138,7 +138,7 @@ def draw_soak(run: Run, path: Path) -> None:
     samples = config["epoch_batches"] * config["batch_size"]
     figure.suptitle(
         f"{config['epochs']} epochs of {samples:,} samples, each technique in a process of its own; "
-        f"the dashed line is the most that is promised",
+        f"the dashed line is the most that is promised of the last ten epochs' median",
         fontsize=9,
     )
     save(figure, path)

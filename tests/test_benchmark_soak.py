@@ -43,17 +43,19 @@ def test_every_technique_is_soaked_by_default() -> None:
 @pytest.mark.parametrize(
     ("resident", "threads", "device", "verdict"),
     [
-        ([90.0, 100.0, 100.9, 99.0], [9, 9, 9, 9], [0.0] * 4, "flat"),
-        ([90.0, 100.0, 101.1, 99.0], [9, 9, 9, 9], [0.0] * 4, "GROWS by more than 1%"),
-        ([90.0, 100.0, 100.0, 99.0], [8, 9, 9, 10], [0.0] * 4, "GROWS by more than 1%"),
-        ([90.0, 100.0, 100.0, 99.0], [9, 9, 9, 9], [300.0, 400.0, 403.0, 400.0], "flat"),
-        ([90.0, 100.0, 100.0, 99.0], [9, 9, 9, 9], [300.0, 400.0, 405.0, 400.0], "GROWS by more than 1%"),
+        ([90.0, 100.0, 109.0, 91.0, 100.9], [9] * 5, [0.0] * 5, "flat"),
+        ([90.0, 100.0, 100.0, 103.0, 100.0], [9] * 5, [0.0] * 5, "GROWS by more than 1%"),
+        ([90.0, *[100.0] * 10, 150.0, *[100.9] * 10], [9] * 22, [0.0] * 22, "flat"),
+        ([90.0, *[100.0] * 10, 101.0, *[101.1] * 10], [9] * 22, [0.0] * 22, "GROWS by more than 1%"),
+        ([100.0] * 5, [8, 9, 9, 9, 10], [0.0] * 5, "GROWS by more than 1%"),
+        ([100.0] * 5, [9] * 5, [300.0, 400.0, 400.0, 403.0, 404.0], "flat"),
+        ([100.0] * 5, [9] * 5, [300.0, 400.0, 400.0, 404.0, 405.0], "GROWS by more than 1%"),
     ],
 )
 def test_what_grows_after_the_second_epoch_by_more_than_a_hundredth_is_a_leak(
     resident: list[float], threads: list[int], device: list[float], verdict: str
 ) -> None:
-    results = soak.Results([soak.Soaked("technique", resident, threads, [5, 5, 5, 5], device)])
+    results = soak.Results([soak.Soaked("technique", resident, threads, [5] * len(resident), device)])
     assert results.holds == (verdict == "flat")
     assert results.show().rstrip().endswith(verdict)
 

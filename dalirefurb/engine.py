@@ -199,6 +199,7 @@ class Engine:
             self._reader.join()
             self._runners.join()
             self._upstream = self._downstream = None
+            self._runners.give_back()
 
 
 def _place(thread: threading.Thread) -> str:

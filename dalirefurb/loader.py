@@ -314,7 +314,10 @@ class Loader:
         return RefurbIterator(self)
 
     def close(self) -> None:
-        """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing."""
+        """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing.
+
+        What DALI's pools hold of a GPU's memory, and nobody uses any more, is free for others then.
+        """
         self._finalizer.detach()
         self._assembler.close()
 

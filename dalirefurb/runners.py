@@ -106,6 +106,13 @@ class Runners:
         """Wait until they have ended."""
         self._workers.join()
 
+    def give_back(self) -> None:
+        """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
+        if self._device_id is not None:
+            from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
+
+            ReleaseUnusedMemory()
+
     def _replicas(self, part: Part, count: int) -> Replicas:
         graph = Graph(self._recipe, part, *self._devices)
         return Replicas(

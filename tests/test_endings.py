@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from itertools import islice
 from linecache import getline
 from pathlib import Path
@@ -115,6 +116,21 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
         loader.close()
     hanging.set()
     wait_for_threads()
+
+
+def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the pipelines are gone."""
+    alive: list[int] = []
+    pipelines = weakref.WeakSet[Any]()
+    monkeypatch.setattr("nvidia.dali.backend.ReleaseUnusedMemory", lambda: alive.append(len(pipelines)))
+    loader = make(source)
+    next(iter(loader))
+    engine = loader._assembler.get().engine
+    engine._runners._device_id = 0
+    assert engine._upstream is not None
+    pipelines.add(engine._upstream._replicas)
+    loader.close()
+    assert alive == [0]
 
 
 # ---- an interrupt from the keyboard

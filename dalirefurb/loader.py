@@ -61,7 +61,8 @@ class Loader:
             recipe has no stage of the user's.
         num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
-            a time, so several threads of one pipeline wait for each other, several pipelines do not.
+            a time, so several threads of one pipeline wait for each other, several pipelines do not. Kernels need but
+            one, which decodes.
         look_ahead: Runs of the final part at a time, finished ones included; by default three per replica. A run takes
             the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as

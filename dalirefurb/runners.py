@@ -94,9 +94,10 @@ class Runners:
         self._workers = Background(self._num_threads, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
-        """Return what runs a part, in `count` copies of its pipelines, by default as many as the pace says."""
-        count = self._pace.replicas if count is None else count
-        return self._replicas(part, count) if self._kernels == "dali" else self._kernel_part(part, count)
+        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
+        if self._kernels == "numba":
+            return self._kernel_part(part)
+        return self._replicas(part, self._pace.replicas if count is None else count, self._pace.threads_each)
 
     def close(self) -> None:
         """Have the kernels' threads end. Never waits."""
@@ -113,17 +114,17 @@ class Runners:
 
             ReleaseUnusedMemory()
 
-    def _replicas(self, part: Part, count: int) -> Replicas:
+    def _replicas(self, part: Part, count: int, threads_each: int) -> Replicas:
         graph = Graph(self._recipe, part, *self._devices)
         return Replicas(
             graph,
             count,
             max_batch_size=self._max_rows,
-            num_threads=self._pace.threads_each,
+            num_threads=threads_each,
             device_id=self._device_id if graph.needs_gpu else None,
         )
 
-    def _kernel_part(self, part: Part, count: int) -> Runner:
+    def _kernel_part(self, part: Part) -> Runner:
         from dalirefurb.kernels.part import KernelPart
 
         recipe = self._recipe
@@ -135,7 +136,8 @@ class Runners:
             steps,
             None if part == "partial" else recipe.output,
             entering="partial" if part == "final" else "sample",
-            decoding=self._replicas("decoded", count) if decodes else None,
+            # One does nothing but decode, sample by sample, so that its threads never wait for each other.
+            decoding=self._replicas("decoded", 1, self._num_threads) if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
             num_workers=self._num_threads,

@@ -91,7 +91,8 @@ class Runners:
         self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
         self._pace = pace
         self._num_threads = pace.replicas * pace.threads_each
-        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
+        # While one waits for Python's lock to take its next share, another works.
+        self._workers = Background(self._num_threads + 1, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""

@@ -1,5 +1,6 @@
 """Do kernels make the pixels that DALI's operators make, as nearly as `kernels.steps` and `kernels.operate` state?"""
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -242,6 +243,16 @@ def test_memory_is_lent_again_once_no_part_of_it_is_referred_to():
     del row
     again = [buffers.take((4, 6), "float32") for _ in range(2)]
     assert address in [each.ctypes.data for each in again]
+
+
+def test_memory_that_was_lent_at_once_for_a_while_is_not_kept_for_good():
+    buffers = Buffers()
+    tracemalloc.start()
+    many = [buffers.take((1 << 20,), "uint8") for _ in range(20)]
+    assert tracemalloc.get_traced_memory()[0] > 20 << 20
+    del many
+    assert tracemalloc.get_traced_memory()[0] < 5 << 20
+    tracemalloc.stop()
 
 
 def test_batches_of_many_sizes_take_the_memory_of_the_largest():

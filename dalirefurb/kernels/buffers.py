@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_FREE = 3
+
 
 class Buffers:
     """Lends arrays. The memory of one that nobody refers to any more, nor to a part of it, is lent again.
 
-    As many stay taken as were lent at once, each as large as the largest that it was lent for.
+    Few stay taken beyond those that are lent, each as large as the largest that it was lent for.
     """
 
     def __init__(self) -> None:
@@ -32,5 +34,11 @@ class Buffers:
             memory = np.empty(size, np.uint8)
         # A view of an array would refer to the memory, not to what was lent.
         lent = np.frombuffer(memory.data, np.uint8, size)
-        weakref.finalize(lent, self._free.append, memory).atexit = False
+        weakref.finalize(lent, _keep, self._free, memory).atexit = False
         return lent.view(dtype).reshape(shape)
+
+
+def _keep(free: list[NDArray[np.uint8]], memory: NDArray[np.uint8]) -> None:
+    """Take memory back, unless enough waits already."""
+    if len(free) < _MOST_FREE:
+        free.append(memory)

@@ -11,7 +11,7 @@ from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.stage import Stage
 from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window
+from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -111,9 +111,7 @@ class Runners:
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
         if self._device_id is not None:
-            from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
-
-            ReleaseUnusedMemory()
+            release_unused_memory()
 
     def _replicas(self, part: Part, count: int, threads_each: int) -> Replicas:
         graph = Graph(self._recipe, part, *self._devices)

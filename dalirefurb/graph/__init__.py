@@ -2,7 +2,7 @@
 
 from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window, final_part, partial_part
 from dalirefurb.graph.headers import HeaderReader, undecodable
-from dalirefurb.graph.replica import GraphError, Replica, Replicas, Runner, versions, views
+from dalirefurb.graph.replica import GraphError, Replica, Replicas, Runner, release_unused_memory, versions, views
 
 __all__ = [
     "Feed",
@@ -17,6 +17,7 @@ __all__ = [
     "cut_window",
     "final_part",
     "partial_part",
+    "release_unused_memory",
     "undecodable",
     "versions",
     "views",

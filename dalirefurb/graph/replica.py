@@ -26,6 +26,13 @@ def versions() -> dict[str, str]:
     return {"dali": nvidia.dali.__version__, "nvimgcodec": nvimgcodec.__version__}
 
 
+def release_unused_memory() -> None:
+    """Have DALI's pools give back what nobody uses, of a GPU's memory and of pinned memory."""
+    from nvidia.dali.backend import ReleaseUnusedMemory  # type: ignore[attr-defined]
+
+    ReleaseUnusedMemory()
+
+
 class Runner(Protocol):
     """Makes images of batches: one part of a recipe. It has one owner thread."""
 

@@ -1,6 +1,6 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
-from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window, final_part, partial_part
+from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window
 from dalirefurb.graph.headers import HeaderReader, undecodable
 from dalirefurb.graph.replica import GraphError, Replica, Replicas, Runner, release_unused_memory, versions, views
 
@@ -15,8 +15,6 @@ __all__ = [
     "Replicas",
     "Runner",
     "cut_window",
-    "final_part",
-    "partial_part",
     "release_unused_memory",
     "undecodable",
     "versions",

@@ -309,6 +309,20 @@ def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_p
     assert "SmartCache / no cache" in done.stdout
 
 
+def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
+    pytest.importorskip("numba")
+    out = tmp_path / "kernels.json"
+    done = run("kernels.py", "--quick", "--data", folder, "--out", out)
+    assert done.returncode == 0, done.stderr
+    stages = {each["name"]: each for each in json.loads(out.read_text())["results"]}
+    assert {"crop, resize, flip", "RandAugment layer, nearest", "- Equalize", "output"} < set(stages)
+    for each in stages.values():
+        assert len(each["dali_us"]) == len(each["kernels_us"]) > 1
+        assert each["name"] in done.stdout
+        ratios = [dali / ours for dali, ours in zip(each["dali_us"], each["kernels_us"], strict=True)]
+        assert each["ratio"]["median"] == pytest.approx(median(ratios))
+
+
 def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
     done = run("planning.py", "--quick", "--out", tmp_path / "planning.json")
     assert done.returncode == 0, done.stderr

@@ -83,7 +83,8 @@ def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str
         try:
             pipeline.share_outputs()
         except RuntimeError as error:
-            yield row, GraphError(str(error)).reason
+            said = GraphError(str(error)).reason.removeprefix("Failed to decode sample #0 :").strip()
+            yield row, said or "its data are damaged, or end early"
         finally:
             pipeline.release_outputs()
 

@@ -11,7 +11,7 @@ A feed takes its turn and lets go of the device again; what it cached stays for 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +21,14 @@ import numpy as np
 import torch
 from choosers import MEAN, STD
 from harness import Contender, Placement
-from loaders import default_placement
+from loaders import LoaderTurns, Step
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from dalirefurb import Arrays, DeviceStore, FileList, Loader, MemoryStore, Recipe, Refurbish, rand_augment
+from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.geometry import Device
-from dalirefurb.store import Store
-
-Take = Callable[[torch.Tensor, torch.Tensor], None]
-"""What is done with images and labels."""
 
 _LAYERS, _MAGNITUDE = 2, 9
 _PREFETCHED = 2
@@ -76,67 +72,28 @@ FEEDS = (
 )
 
 
-class LoaderFeed:
-    """A loader with its own store, which is where the final part runs if partial images have one size.
-
-    Args:
-        stack: Closes the store.
-        feed: Who feeds.
-        source: Of samples.
-        recipe: What is done to them.
-        batch_size: Samples of a batch.
-        take: What is done with every batch.
-    """
-
-    def __init__(
-        self, stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: Take
-    ) -> None:
-        self.name = feed.name
-        self._feed, self._source, self._recipe, self._take = feed, source, recipe, take
-        self._planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=feed.reuse_factor, drop_last=True)
-        self._store: Store | None = None
-        if self._planner.peak_slots:
-            self._store = stack.enter_context(DeviceStore() if feed.partial_device == "gpu" else MemoryStore())
-        self._state: dict[str, Any] | None = None
-
-    @contextmanager
-    def turn(self) -> Iterator[Contender]:
-        """Make the loader, go on where it was, and close it."""
-        feed = self._feed
-        with Loader(
-            self._source,
-            self._recipe,
-            self._planner,
-            self._store,
-            partial_device=feed.partial_device,
-            final_device=feed.final_device,
-            pin_memory=torch.cuda.is_available(),
-        ) as loader:
-            if self._state is not None:
-                loader.load_state_dict(self._state)
-            batches = self._batches(loader)
-            yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
-            batches.close()
-            self._state = loader.state_dict()
-
-    def settle(self) -> None:
-        """Serve the first epoch, which misses everything."""
-        if self._store is not None:
-            with self.turn() as contender:
-                for _ in range(len(self._planner)):
-                    next(contender.batches)
-
-    def _batches(self, loader: Loader) -> Generator[int, None, None]:
-        while True:
-            for images, labels in loader:
-                self._take(images, labels)
-                yield len(labels)
+def loader_feed(
+    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: Step
+) -> LoaderTurns:
+    """Make a loader with its own store, which is where the partial part runs; for the arguments see `LoaderTurns`."""
+    return LoaderTurns(
+        stack,
+        feed.name,
+        source,
+        recipe,
+        Refurbish(len(source), batch_size=batch_size, reuse_factor=feed.reuse_factor, drop_last=True),
+        take,
+        make_store=DeviceStore if feed.partial_device == "gpu" else MemoryStore,
+        partial_device=feed.partial_device,
+        final_device=feed.final_device,
+        pin_memory=torch.cuda.is_available(),
+    )
 
 
 class StockFeed:
-    """Stock DALI with its own iterator. Arguments as those of `LoaderFeed`."""
+    """Stock DALI with its own iterator. Arguments as those of `loader_feed`."""
 
-    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Take) -> None:
+    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Step) -> None:
         self.name = feed.name
         self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
 

@@ -167,8 +167,8 @@ class Network:
     def __init__(self, size: int) -> None:
         self._model = SmallResNet(10, size=size)
 
-    def __call__(self, images: torch.Tensor) -> None:
-        """Learn from one batch that all images are of class 0."""
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Learn from one batch that all images are of class 0: there may be more classes than the network knows."""
         loss = torch.nn.functional.cross_entropy(self._model(images), torch.zeros(len(images), dtype=torch.int64))
         self._model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -253,10 +253,11 @@ def _trained(
         for name in (STANDARD, refurbished)
     }
     images = torch.randn(config.batch_size, 3, config.size, config.size)
+    labels = torch.zeros(config.batch_size, dtype=torch.int64)
 
     def batches() -> Generator[int, None, None]:
         while True:
-            act(images)
+            act(images, labels)
             yield len(images)
 
     return {MEMORY: Contender(_name(MEMORY, cores, step), "memory", 0, batches()), **entrants}
@@ -272,7 +273,7 @@ def _planners(config: Config, source: FileList) -> dict[str, Planner]:
 
 
 def _wait(seconds: float) -> Step:
-    return lambda images: time.sleep(seconds)
+    return lambda images, labels: time.sleep(seconds)
 
 
 def _name(contender: str, cores: int, step: float | str | None) -> str:

@@ -23,9 +23,10 @@ from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
 from dalirefurb.source import Source
+from dalirefurb.store import Store
 
-Step = Callable[[torch.Tensor], object]
-"""What a training loop does with a batch of images, (B, 3, H, W) float32."""
+Step = Callable[[torch.Tensor, torch.Tensor], object]
+"""What a training loop does with a batch: images, (B, 3, H, W) float32, and labels, (B,)."""
 
 _STEADY_EPOCHS = range(1, 7)
 _LAYERS = 2
@@ -40,7 +41,9 @@ class LoaderTurns:
         source: Of samples.
         recipe: Where it splits.
         planner: What is served.
-        step: What the consumer does with each batch's images; None: nothing.
+        step: What the consumer does with each batch; None: nothing.
+        make_store: Makes its store.
+        options: Of the loader.
 
     Attributes:
         stats: What was done in each turn, all untimed batches included.
@@ -54,13 +57,17 @@ class LoaderTurns:
         recipe: Recipe,
         planner: Planner,
         step: Step | None = None,
+        *,
+        make_store: Callable[[], Store] = MemoryStore,
+        **options: Any,
     ) -> None:
         self._name = name
         self._source = source
         self._recipe = recipe
         self._planner = planner
         self._step = step
-        self._store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
+        self._options = options
+        self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
         self.stats: list[Stats] = []
 
@@ -72,7 +79,7 @@ class LoaderTurns:
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Make the loader, go on where it was, and close it."""
-        with Loader(self._source, self._recipe, self._planner, self._store) as loader:
+        with Loader(self._source, self._recipe, self._planner, self._store, **self._options) as loader:
             if self._state is not None:
                 loader.load_state_dict(self._state)
             batches = endless(loader, self._step)
@@ -94,9 +101,9 @@ class LoaderTurns:
 def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, None]:
     """Consume epoch after epoch, and yield the size of each batch; between epochs the loader works on."""
     while True:
-        for images, _ in loader:
+        for images, labels in loader:
             if step is not None:
-                step(images)
+                step(images, labels)
             yield len(images)
 
 

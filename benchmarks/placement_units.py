@@ -15,7 +15,7 @@ from typing import Any
 import harness
 import torch
 from choosers import read
-from feeds import FEEDS, LoaderFeed, StockFeed, recipe_of
+from feeds import FEEDS, StockFeed, loader_feed, recipe_of
 from harness import Contender, Entrant, Placement
 from loaders import repeated
 from networks import NETWORKS
@@ -220,7 +220,7 @@ def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list
             if feed.stock:
                 entrants.append(StockFeed(feed, source, workload.size, batch_size, model.take))
             else:
-                fed = LoaderFeed(stack, feed, source, recipe, batch_size, model.take)
+                fed = loader_feed(stack, feed, source, recipe, batch_size, model.take)
                 fed.settle()
                 entrants.append(fed)
         if unit.model != ALONE:

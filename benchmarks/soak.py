@@ -39,11 +39,11 @@ import harness
 import numpy as np
 import torch
 from compared import Technique
-from nvidia.dali.backend import ReleaseUnusedMemory
 from PIL import Image
 
 from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
 from dalirefurb.augment.geometry import Device
+from dalirefurb.graph import release_unused_memory
 from dalirefurb.idle import wait_until_idle
 from dalirefurb.store import Store
 
@@ -224,7 +224,7 @@ def _usage() -> tuple[float, int, int]:
 def _device_mb() -> float:
     """Return the GPU's memory in use in MB, once all threads rest."""
     torch.cuda.synchronize()
-    ReleaseUnusedMemory()
+    release_unused_memory()
     free, total = torch.cuda.mem_get_info()
     return round((total - free) / 1e6, 3)
 

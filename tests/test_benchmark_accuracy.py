@@ -11,6 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.mosaics import write_mosaics
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
@@ -33,14 +35,7 @@ KINDS = {"runs": Run, "slices": script.Slice}
 @pytest.fixture(scope="module")
 def mosaics(tmp_path_factory):
     """A folder of mosaics: for each label 4 images to train on, and 2 to test with."""
-    folder = tmp_path_factory.mktemp("data") / "mosaics"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for label in range(10):
-        for part, columns in (("train", 4), ("test", 2)):
-            mosaic = rng.integers(0, 60, (32, 32 * columns, 3), np.uint8) + 20 * label
-            Image.fromarray(mosaic.astype(np.uint8)).save(folder / f"{part}_{label}_name.webp", lossless=True)
-    return folder
+    return write_mosaics(tmp_path_factory.mktemp("data") / "mosaics", train=(1, 4), test=(1, 2))
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,7 @@ def one_thread():
 def test_a_step_of_the_network_learns_from_the_batch():
     step = headspace.Network(32)
     before = [weights.detach().clone() for weights in step._model.parameters()]
-    step(torch.randn(2, 3, 32, 32))
+    step(torch.randn(2, 3, 32, 32), torch.arange(2))
     assert any(not torch.equal(a, b) for a, b in zip(before, step._model.parameters(), strict=True))
 
 

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from dalirefurb import AutoAssist, Standard
+from tests.mosaics import write_mosaics
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -34,14 +35,7 @@ def run(*arguments):
 @pytest.fixture(scope="module")
 def mosaics(tmp_path_factory):
     """A folder of mosaics: for each label 3 x 4 images to train on, and 1 x 4 to test with."""
-    folder = tmp_path_factory.mktemp("data") / "mosaics"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for label in range(10):
-        for part, rows in (("train", 3), ("test", 1)):
-            mosaic = rng.integers(0, 60, (32 * rows, 128, 3), np.uint8) + 20 * label
-            Image.fromarray(mosaic.astype(np.uint8)).save(folder / f"{part}_{label}_name.webp", lossless=True)
-    return folder
+    return write_mosaics(tmp_path_factory.mktemp("data") / "mosaics", train=(3, 4), test=(1, 4))
 
 
 @pytest.fixture(scope="module")

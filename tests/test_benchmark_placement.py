@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import placement as script  # noqa: E402
-from feeds import FEEDS, LoaderFeed, StockFeed, recipe_of  # noqa: E402
+from feeds import FEEDS, StockFeed, loader_feed, recipe_of  # noqa: E402
 from harness import cores  # noqa: E402
 from networks import NETWORKS  # noqa: E402
 from placement_units import ALONE, HEADSPACE, Config, Turn, Workload  # noqa: E402
@@ -57,7 +57,7 @@ def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, arr
         if feed.stock:
             entrant = StockFeed(feed, arrays, SIZE, BATCH, take)
         else:
-            entrant = LoaderFeed(stack, feed, arrays, recipe_of(arrays, SIZE), BATCH, take)
+            entrant = loader_feed(stack, feed, arrays, recipe_of(arrays, SIZE), BATCH, take)
         first_batches(entrant, taken, 2)
     for images, labels in taken:
         assert images.shape == (BATCH, 3, SIZE, SIZE)
@@ -70,7 +70,7 @@ def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, arr
 
 def test_a_loader_that_has_settled_begins_its_turn_with_hits(arrays):
     with ExitStack() as stack:
-        entrant = LoaderFeed(stack, FEEDS[1], arrays, recipe_of(arrays, SIZE), BATCH, lambda *_: None)
+        entrant = loader_feed(stack, FEEDS[1], arrays, recipe_of(arrays, SIZE), BATCH, lambda *_: None)
         entrant.settle()
         first_batches(entrant, [], 1)
         assert entrant._state["epoch"] == 1

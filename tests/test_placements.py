@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from nvidia.dali.backend import ReleaseUnusedMemory
 
 from dalirefurb import ImageFolder, Loader, MemoryStore, Recipe, Refurbish, auto_augment, rand_augment, simple
+from dalirefurb.graph import release_unused_memory
 from dalirefurb.store import Store
 from tests.endings import nothing_left
 from tests.lossy import LOSSES, WIPED, losing
@@ -248,7 +248,7 @@ def _used_on_gpu() -> int:
     """Have all pools give back what nobody uses."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    ReleaseUnusedMemory()
+    release_unused_memory()
     cupy = sys.modules.get("cupy")
     if cupy is not None:
         cupy.get_default_memory_pool().free_all_blocks()

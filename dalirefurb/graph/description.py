@@ -155,13 +155,13 @@ class Graph:
         nodes = {declared.name: declared.node() for declared in self.inputs}
         device = self.entering_device if self.part == "final" else self.partial_device
         if self.part == "decoded":
-            return decoded_part(self.recipe, nodes, device)
-        images = nodes["partial"] if self.part == "final" else partial_part(self.recipe, nodes, device)
+            return _decoded_part(self.recipe, nodes, device)
+        images = nodes["partial"] if self.part == "final" else _partial_part(self.recipe, nodes, device)
         if self.part == "partial":
             return images.cpu() if device == "gpu" else images
         if device != self.final_device:
             images = images.gpu()
-        return final_part(self.recipe, images, nodes)
+        return _final_part(self.recipe, images, nodes)
 
 
 def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -174,11 +174,11 @@ def cut_window(recipe: Recipe) -> Window | None:
     return after if isinstance(after, Window) else None
 
 
-def partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
     """Trace from the source's samples to partial images; a window right after decoding is decoded by region."""
     stages = recipe.partial
     if recipe.encoded:
-        images, window = decoded_part(recipe, nodes, device), cut_window(recipe)
+        images, window = _decoded_part(recipe, nodes, device), cut_window(recipe)
         if window is not None:
             images = window.apply_to_window(images, _parameters(window, nodes))
         stages = stages[1 if window is None else 2 :]
@@ -189,7 +189,7 @@ def partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> N
     return images
 
 
-def decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+def _decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
     """Trace from encoded samples to decoded images, or windows of them."""
     decode, window = recipe.stages[0], cut_window(recipe)
     assert isinstance(decode, Decode)
@@ -199,7 +199,7 @@ def decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> N
     return decode.decode_region(nodes["sample"], device, parameters["start"], parameters["shape"])
 
 
-def final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:
+def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:
     """Trace from partial images to the output; a crop and a flip at the end are fused with normalisation."""
     stages = list(recipe.final)
     fused: dict[str, Any] = {}

@@ -134,9 +134,8 @@ class Downstream:
             self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), shown))
         else:
             assert isinstance(ticket.lease, DeviceLease)
-            leased = np.array(ticket.leased, np.int64)
             with self._buffer.on_stream():
-                images = self._buffer.fill(len(plan.indices), ticket.lease, leased, ticket.computed_images())
+                images = self._buffer.fill(len(plan.indices), ticket.lease, ticket.leased, ticket.computed_images())
                 self._replicas.submit(self._feeder.final(plan, images, shown))
         self._tally.add(preparing_s=time.perf_counter() - began)
 

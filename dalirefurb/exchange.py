@@ -14,7 +14,7 @@ How it is intended to behave (if the code differs, that is a bug):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.images import Images
 from dalirefurb.next_uses import next_uses, turns
 from dalirefurb.plan import BatchPlan, Indices, Planner, joined
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
-from dalirefurb.store import Image, Lease, Store
+from dalirefurb.store import Lease, Store
 
 Pair = tuple[int, int]
 """An index and a version."""
@@ -43,7 +44,7 @@ class Computed:
     """
 
     indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    images: Sequence[Image] = ()
+    images: Images = field(default_factory=lambda: Images(()))
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Ticket:
         computed: The partial images of `rows`.
         stored: Which of `rows` go into the store.
         lease: What the store lends, for the rows in `leased`.
-        leased: Rows that the store was asked for; it may have found some of them only.
+        leased: Rows that the store was asked for, ascending; it may have found some of them only.
         borrowed: Rows whose images are computed for other rows: the row, by which run, and at which place there.
         shown: The sample that each row shows: the plan's, or what replaces it.
         images: What a graph of both parts made of it, a DALI tensor list.
@@ -71,7 +72,7 @@ class Ticket:
     computed: Computed = field(default_factory=Computed)
     stored: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     lease: Lease | None = None
-    leased: list[int] = field(default_factory=list)
+    leased: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     borrowed: list[tuple[int, Computed, int]] = field(default_factory=list)
     shown: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Any = None
@@ -89,20 +90,21 @@ class Ticket:
             shown[row] = computed.indices[place]
         return shown
 
-    def partial_images(self) -> list[Image]:
+    def partial_images(self) -> Images:
         """Return the partial image of each row; the runs before it have computed theirs."""
-        images = self.computed_images()
+        parts = self.computed_images()
         if self.lease is not None:
-            found = zip(self.leased, self.lease.samples, strict=True)
-            images |= {row: image for row, image in found if image is not None}
-        return [images[row] for row in range(len(self.plan.indices))]
+            parts.append((self.leased[self.lease.found], self.lease.images))
+        return Images.joined(len(self.plan.indices), parts)
 
-    def computed_images(self) -> dict[int, Image]:
-        """Return the partial images of the rows that the store did not lend; asked once, as above."""
-        images = dict(zip(self.rows.tolist(), self.computed.images, strict=True))
-        images |= {row: computed.images[place] for row, computed, place in self.borrowed}
+    def computed_images(self) -> list[tuple[NDArray[np.int64], Images]]:
+        """Return rows that the store did not lend, with their partial images; asked once, as above."""
+        parts = [(self.rows, self.computed.images)]
+        for lender in {id(computed): computed for _, computed, _ in self.borrowed}.values():
+            rows, places = np.array([(row, place) for row, by, place in self.borrowed if by is lender]).T
+            parts.append((rows, lender.images.chosen(places)))
         self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
-        return images
+        return parts
 
     def release(self) -> None:
         """Give back what the store lent."""
@@ -152,23 +154,18 @@ class Exchange:
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
         pairs = list(zip(plan.indices.tolist(), plan.version.tolist(), strict=True))
-        computed = Computed()
-        borrowed: list[tuple[int, Computed, int]] = []
-        leased: list[int] = []
-        bad = self._reader.bad(plan.indices).tolist()
-        missing: list[int] = []
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
-        for row, pair in enumerate(pairs):
-            source = self._coming.get(pair)
-            if source is not None:
-                borrowed.append((row, *source))
-            else:
-                (missing if bad[row] else leased).append(row)
+        sources = list(map(self._coming.get, pairs))
+        borrowed = [(row, *source) for row, source in enumerate(sources) if source is not None]
+        computed = Computed()
+        missing = np.ones(len(pairs), np.bool_)
+        missing[[row for row, *_ in borrowed]] = False
+        leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[leased], plan.version[leased])
-        missing += [row for row, found in zip(leased, lease.found.tolist(), strict=True) if not found]
+        missing[leased[lease.found]] = False
         rows: list[int] = []
         coming: dict[Pair, tuple[Computed, int]] = {}
-        for row in sorted(missing):
+        for row in np.flatnonzero(missing).tolist():
             source = coming.get(pairs[row])
             if source is None:
                 coming[pairs[row]] = computed, len(rows)
@@ -207,8 +204,7 @@ class Exchange:
         self._store.evict(plan.evict)
         self._advise(ticket, self._store)
         places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
-        rows = ticket.rows[places]
-        images = [ticket.computed.images[place] for place in places.tolist()]
+        rows, images = ticket.rows[places], ticket.computed.images.chosen(places)
         stored = self._store.put(plan.indices[rows], plan.version[rows], images)
         self._forget(ticket)
         return stored

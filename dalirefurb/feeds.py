@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Arrays
 from dalirefurb.graph import Feed
+from dalirefurb.images import Images
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Samples
 from dalirefurb.recipe import Recipe, draw
@@ -88,8 +89,8 @@ class Feeder:
         if self.partial_size is not None:
             height, width = self.partial_size
             return np.full(len(images), height), np.full(len(images), width)
-        sizes = np.array([image.shape[:2] for image in images], dtype=np.int64)
-        return sizes[:, 0], sizes[:, 1]
+        places = (images if isinstance(images, Images) else Images(images)).places
+        return places.sizes[:, 0], places.sizes[:, 1]
 
 
 def drawn_as(indices: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:

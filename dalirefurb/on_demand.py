@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from dalirefurb.errors import LoaderError
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Runner, views
+from dalirefurb.images import Images
 from dalirefurb.reader import Reader
 
-Computed = tuple[NDArray[np.int64], list[NDArray[np.uint8]]]
+Computed = tuple[NDArray[np.int64], Images]
 
 
 class OnDemand:

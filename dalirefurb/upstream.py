@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
@@ -23,6 +22,7 @@ from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Part, Runner, views
 from dalirefurb.handover import Handover, Stopped
+from dalirefurb.images import Images
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Run
@@ -196,15 +196,15 @@ class Upstream:
         if self._watch is not None:
             self._watch(ticket)
 
-    def _checked(self, images: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    def _checked(self, images: Images) -> Images:
         """Refuse what a stage made of another size or type than it declares."""
         expected = self._feeder.partial_size
-        for image in images:
-            right_size = expected is None or image.shape[:2] == expected
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not right_size:
+        for dtype, shape in images.kinds:
+            right_size = expected is None or shape[:2] == expected
+            if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or not right_size:
                 raise LoaderError(
                     f"the partial part must leave uint8 images of shape {(*(expected or ('H', 'W')), 3)}, got "
-                    f"{image.dtype} of {image.shape}; one of its stages ({names(self._recipe.partial)}) makes "
+                    f"{dtype} of {shape}; one of its stages ({names(self._recipe.partial)}) makes "
                     f"another size or type than it declares"
                 )
         return images

@@ -309,7 +309,7 @@ def test_runs_that_are_laid_out_one_after_another_do_not_touch_each_other(store:
     runs = []
     for entering in images:
         with store.get(none, none) as lease:
-            runs.append(buffer.fill(1, lease, none, {0: entering}))
+            runs.append(buffer.fill(1, lease, none, [(np.arange(1), [entering])]))
     for run, entered in zip(runs, images, strict=True):
         np.testing.assert_array_equal(run[0], entered)
 
@@ -330,7 +330,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
         hits = np.arange(len(images)) % 3 != number % 4
         store.put(plan.indices[hits], plan.version[hits], [images[row] for row in np.flatnonzero(hits)])
         leased = np.random.default_rng(number).permutation(len(images))
-        others = {row: images[row] for row in np.flatnonzero(~hits).tolist()}
+        others = [(np.array([row]), [images[row]]) for row in np.flatnonzero(~hits).tolist()]
         with store.get(plan.indices[leased], plan.version[leased]) as lease:
             batch = buffer.fill(len(images), lease, leased, others)
             np.testing.assert_array_equal(batch, np.stack(images))

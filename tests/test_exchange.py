@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.echo import BatchEcho, Echo
 from dalirefurb.exchange import Exchange, Ticket
+from dalirefurb.images import Images
 from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
 from dalirefurb.refurbish import Refurbish, Standard
@@ -55,7 +56,7 @@ class Line:
         pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
         self.computed += pairs
         ticket.computed.indices = plan.indices[ticket.rows]
-        ticket.computed.images = [image_of(*pair) for pair in pairs]
+        ticket.computed.images = Images([image_of(*pair) for pair in pairs])
         return ticket
 
     def finish(self, ticket: Ticket) -> None:

@@ -377,7 +377,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
             for _ in range(3):
                 with buffer.on_stream(), store.get(plan.indices[:4], plan.version[:4]) as lease:
                     busy()
-                    batch = buffer.fill(6, lease, np.arange(4), {4: images[4], 5: images[5]})
+                    batch = buffer.fill(6, lease, np.arange(4), [(np.array([4, 5]), images[4:])])
                     for name, feed in feeds.items():
                         partial = name == "partial"
                         fed = batch if partial and entering == "gpu" else feed

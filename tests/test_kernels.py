@@ -14,6 +14,7 @@ from dalirefurb.augment.operations import Choice
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import LoaderError
+from dalirefurb.kernels import part as kernel_part
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.part import KernelPart
 from dalirefurb.kernels.steps import Code, steps_of
@@ -176,6 +177,14 @@ def test_a_crop_larger_than_its_image_is_padded_on_all_sides(workers):
     assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_windows_of_mirrored_windows_are_dalis(workers, channels_last):
+    stages = [HorizontalFlip(), RandomCrop(40, margin=8), HorizontalFlip(name="again"), CenterCrop(23)]
+    recipe = Recipe(stages, Output(23, channels_last=channels_last), 0)
+    pictures = noise(*[(48, 48)] * 40)
+    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+
+
 # The output
 
 
@@ -187,6 +196,26 @@ def test_the_output_is_dalis(workers, dtype, channels_last):
     ours, theirs = served(recipe, pictures, workers), serve(recipe, pictures)
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_numbers_that_go_past_the_caches_are_the_same(workers, monkeypatch, channels_last):
+    output = Output(48, channels_last=channels_last)
+    recipe = Recipe([RandomCrop(48, margin=8), HorizontalFlip()], output, 0)
+    pictures = noise(*[(56, 56)] * 20)
+    assert not kernel_part.streamed(output, len(pictures))
+    kept = served(recipe, pictures, workers).copy()
+    monkeypatch.setattr(kernel_part, "STREAMED_BYTES", 1)
+    assert kernel_part.streamed(output, len(pictures))
+    assert np.array_equal(served(recipe, pictures, workers), kept)
+
+
+def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vectors():
+    assert kernel_part.streamed(Output(224), 64)
+    assert not kernel_part.streamed(Output(224), 16)
+    assert not kernel_part.streamed(Output(32), 256)
+    assert not kernel_part.streamed(Output(230), 256)
+    assert not kernel_part.streamed(Output(224, "float16"), 256)
 
 
 def test_images_of_another_size_than_the_outputs_are_refused(workers):

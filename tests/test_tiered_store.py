@@ -19,6 +19,7 @@ from dalirefurb import Arrays, ImageFolder
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.exchange import Exchange
 from dalirefurb.frozen import Frozen
+from dalirefurb.images import Images
 from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
 from dalirefurb.runs import Position, planned, runs
@@ -161,7 +162,7 @@ def carry_out(
             made = [pairs(ticket.plan)[row] for row in ticket.rows.tolist()]
             computed += made
             ticket.computed.indices = ticket.plan.indices[ticket.rows]
-            ticket.computed.images = [image_of(*pair) for pair in made]
+            ticket.computed.images = Images([image_of(*pair) for pair in made])
             on_the_way.append(ticket)
         if on_the_way and (run is None or len(on_the_way) > ahead):
             ticket = on_the_way.popleft()

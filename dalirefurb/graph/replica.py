@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph.description import Feed, Graph, Input
+from dalirefurb.images import Images
 
 
 def versions() -> dict[str, str]:
@@ -147,14 +147,16 @@ class Replicas:
             replica.restart()
 
 
-def views(images: Any) -> list[NDArray[np.uint8]]:
-    """View each image of a list in place; one array's rows where all have one shape, since that is ten times faster.
+def views(images: Any) -> Images:
+    """View the images of a list in place; as one array where all have one shape, since that is ten times faster.
 
     A view keeps the whole list in memory: whoever wants an image for long copies it.
     """
+    if isinstance(images, Images):
+        return images
     if len(images) and images.is_dense_tensor():
-        return list(np.asarray(images.as_tensor()))
-    return [np.asarray(image) for image in images]
+        return Images(np.asarray(images.as_tensor()))
+    return Images([np.asarray(image) for image in images])
 
 
 def _leave_alone() -> None:

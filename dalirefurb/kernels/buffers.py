@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+ALIGNMENT = 64
+"""Bytes of a cache line."""
+
 _MOST_FREE = 3
 
 
@@ -22,7 +25,7 @@ class Buffers:
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Lend a C-contiguous array with whatever is in it."""
+        """Lend a C-contiguous array with whatever is in it, which begins at a multiple of `ALIGNMENT` bytes."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if not size:
             return np.empty(shape, dtype)
@@ -31,7 +34,9 @@ class Buffers:
         except IndexError:
             memory = np.empty(0, np.uint8)
         if len(memory) < size:
-            memory = np.empty(size, np.uint8)
+            unaligned = np.empty(size + ALIGNMENT, np.uint8)
+            start = -unaligned.ctypes.data % ALIGNMENT
+            memory = unaligned[start : start + size]
         # A view of an array would refer to the memory, not to what was lent.
         lent = np.frombuffer(memory.data, np.uint8, size)
         weakref.finalize(lent, _keep, self._free, memory).atexit = False

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _numba_intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,11 +23,12 @@ def compiled(function: Function) -> Function:
     return cast(Function, njit(**options)(function))
 
 
-def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    return cast(Callable[..., Any], intrinsic(function))
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have kernels call what the function generates: instructions that Python has no word for."""
+    return cast(Callable[..., Any], _numba_intrinsic(function))
 
 
-@_intrinsic
+@intrinsic
 def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c of float32 numbers, rounded once, as OpenCV does where the processor can."""
 
@@ -49,7 +50,7 @@ def grey(red: Any, green: Any, blue: Any) -> Any:
     return (np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
 
 
-@_intrinsic
+@intrinsic
 def _pointer(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
@@ -63,7 +64,7 @@ def memory(address: Any, shape: Any, dtype: Any) -> Any:
     return carray(_pointer(address), shape, dtype)
 
 
-@_intrinsic
+@intrinsic
 def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
     """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
 
@@ -77,7 +78,7 @@ def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
     return types.uint32(image, offset), generate
 
 
-@_intrinsic
+@intrinsic
 def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any:
     """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
 
@@ -90,3 +91,14 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
         return context.get_dummy_value()
 
     return types.void(image, offset, types.uint32), generate
+
+
+@intrinsic
+def fence(typing_context: Any) -> Any:
+    """Let other threads see what was streamed."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -7,7 +7,7 @@ samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -20,43 +20,19 @@ from dalirefurb.augment.geometry import Window
 from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed, Replicas, views
+from dalirefurb.images import Images, Places, row_addresses
 from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import WIDTH, Step
 from dalirefurb.recipe import Output
 
+STREAMED_BYTES = 16 << 20
+"""Results of a batch from which on they are streamed."""
+
 _SHARES_PER_THREAD = 2
 _LEAST_ROWS = 4
 _KINDS = {"float32": FLOATS, "float16": HALVES}
-
-
-class Images(Sequence[NDArray[Any]]):
-    """What kernels made of one batch; to be used like a DALI tensor list.
-
-    Args:
-        images: One array of all of them, or a list where sizes vary.
-    """
-
-    def __init__(self, images: NDArray[Any] | list[NDArray[Any]]) -> None:
-        self._images = images
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitem__(self, row: Any) -> Any:
-        return self._images[row]
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        return iter(self._images)
-
-    def is_dense_tensor(self) -> bool:
-        """Tell whether all images are one array."""
-        return isinstance(self._images, np.ndarray)
-
-    def as_tensor(self) -> NDArray[Any]:
-        """Return that array."""
-        assert isinstance(self._images, np.ndarray)
-        return self._images
 
 
 @dataclass
@@ -124,7 +100,8 @@ class KernelPart:
         if self._decoding is not None:
             self._decoding.submit(feeds)
         else:
-            self._start(batch, list(feeds[self._entering]))
+            entering = feeds[self._entering]
+            self._start(batch, entering if isinstance(entering, Images) else Images(entering))
         self._batches.append(batch)
 
     def collect(self) -> Images:
@@ -149,12 +126,12 @@ class KernelPart:
             wait([job for job in batch.jobs if not job.cancel()])
         self._batches.clear()
 
-    def _start(self, batch: _Batch, images: Sequence[NDArray[np.uint8]]) -> None:
+    def _start(self, batch: _Batch, images: Images) -> None:
         """Let the workers carry out all steps for some images."""
         count = len(images)
-        sizes, numbers = self._lay_out(batch.feeds, images)
-        batch.images = self._results(sizes[-1])
-        origins, targets = _addresses(images), _addresses(batch.images)
+        origins, entering = images.places
+        sizes, numbers = self._lay_out(batch.feeds, entering)
+        batch.images, targets = self._results(sizes[-1])
         rows = max(_LEAST_ROWS, -(-count // (_SHARES_PER_THREAD * self._num_workers)))
         output = self._output
         batch.jobs = [
@@ -174,6 +151,7 @@ class KernelPart:
                     min(first + rows, count),
                     _KINDS[output.dtype] if output else LEVELS,
                     output.channels_last if output else True,
+                    output is not None and streamed(output, count),
                     self._means,
                     self._scales,
                     self._halves,
@@ -183,18 +161,17 @@ class KernelPart:
         ]
 
     def _lay_out(
-        self, feeds: Mapping[str, Feed], images: Sequence[NDArray[np.uint8]]
+        self, feeds: Mapping[str, Feed], entering: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), and numbers, (s, n, WIDTH)."""
-        sizes = np.empty((len(self._steps) + 1, len(images), 2), np.int64)
-        for row, image in enumerate(images):
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.flags.c_contiguous:
-                raise LoaderError(
-                    f"images must be C-contiguous uint8 of shape (H, W, 3), got {image.dtype} of {image.shape}; "
-                    f"convert them in the source"
-                )
-            sizes[0, row] = image.shape[:2]
-        numbers = np.zeros((len(self._steps), len(images), WIDTH))
+        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), and numbers, (s, n, WIDTH).
+
+        Args:
+            feeds: Of the batch.
+            entering: Sizes before the first step, (n, 2).
+        """
+        sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
+        sizes[0] = entering
+        numbers = np.zeros((len(self._steps), len(entering), WIDTH))
         for place, step in enumerate(self._steps):
             heights, widths = sizes[place].T
             stage = step.stage
@@ -209,13 +186,16 @@ class KernelPart:
             sizes[place + 1] = np.stack(stage.output_sizes(heights, widths), axis=1)
         return sizes, numbers
 
-    def _results(self, sizes: NDArray[np.int64]) -> Images:
-        """Make room for images of these sizes, (n, 2)."""
+    def _results(self, sizes: NDArray[np.int64]) -> tuple[Images, NDArray[np.int64]]:
+        """Make room for images of these sizes, (n, 2); return it, and the addresses, (n,)."""
         output, count = self._output, len(sizes)
         if output is None:
             if (sizes != sizes[0]).any():
-                return Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
-            return Images(self._buffers.take((count, *sizes[0].tolist(), 3), "uint8"))
+                each = Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
+                return each, each.places.addresses
+            levels = self._buffers.take((count, *sizes[0].tolist(), 3), "uint8")
+            targets = row_addresses(levels)
+            return Images.on_demand(count, lambda: levels, lambda: Places(targets, sizes)), targets
         size = output.size
         other = (sizes != size).any(axis=1)
         if other.any():
@@ -225,13 +205,15 @@ class KernelPart:
                 f"end with a crop or a resize to that size"
             )
         shape = (size, size, 3) if output.channels_last else (3, size, size)
-        return Images(self._buffers.take((count, *shape), output.dtype))
+        results = self._buffers.take((count, *shape), output.dtype)
+        return Images(results), row_addresses(results)
+
+
+def streamed(output: Output, count: int) -> bool:
+    """Tell whether results go past the caches, see `normalise`: of a batch that these would not hold for the model."""
+    return output.dtype == "float32" and output.size % LANES == 0 and 12 * count * output.size**2 >= STREAMED_BYTES
 
 
 def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
     """Run one share of a batch's rows; what its addresses point to is kept meanwhile, whatever becomes of the part."""
     run(*arguments)
-
-
-def _addresses(images: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
-    return np.array([image.__array_interface__["data"][0] for image in images], np.int64)

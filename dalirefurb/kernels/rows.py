@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from dalirefurb.kernels.compiled import compiled, memory
+from dalirefurb.kernels.compiled import compiled, fence, memory
 from dalirefurb.kernels.geometry import crop, flip, pick
 from dalirefurb.kernels.operate import operate
-from dalirefurb.kernels.output import half_pixels, half_planes, pixels, planes
+from dalirefurb.kernels.output import half_pixels, half_planes, normalise
 from dalirefurb.kernels.resize import resize
 from dalirefurb.kernels.steps import Code
 
@@ -46,18 +46,34 @@ def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: A
 
 
 @compiled
-def _finish(image: Any, kind: Any, channels_last: Any, means: Any, scales: Any, halves: Any, address: Any) -> None:
-    """Write what comes out of the last step to where it belongs."""
+def _view(codes: Any, numbers: Any, sizes: Any, first: Any) -> Any:
+    """Tell what crops and flips from one step on leave of an image, as `normalise` sees it; False if more than that."""
+    height, width = sizes[first]
+    start, stride, mirrored = 0, 3 * width, False
+    for step in range(first, codes.size):
+        if codes[step] == _FLIP:
+            mirrored ^= numbers[step, 0] > 0
+        else:
+            top, left, lines, columns = (
+                int(numbers[step, 0]),
+                int(numbers[step, 1]),
+                sizes[step + 1, 0],
+                sizes[step + 1, 1],
+            )
+            if top < 0 or left < 0 or top + lines > height or left + columns > width:
+                return False, (start, stride, height, width, mirrored)
+            start += top * stride + 3 * (width - left - columns if mirrored else left)
+            height, width = lines, columns
+    return True, (start, stride, height, width, mirrored)
+
+
+@compiled
+def _finish(image: Any, kind: Any, channels_last: Any, halves: Any, address: Any) -> None:
+    """Write what comes out of the last step to where it belongs, but for float32."""
     if kind == LEVELS:
         levels = memory(address, (image.size,), np.uint8)
         for i in range(image.size):
             levels[i] = image[i]
-    elif kind == FLOATS:
-        floats = memory(address, (image.size,), np.float32)
-        if channels_last:
-            pixels(image, means, scales, floats)
-        else:
-            planes(image, means, scales, floats)
     else:
         bits = memory(address, (image.size,), np.uint16)
         if channels_last:
@@ -82,6 +98,7 @@ def _run(keep: bool) -> Any:
         types.int64,  # stop
         types.int64,  # kind
         types.boolean,  # channels_last
+        types.boolean,  # streamed
         types.float32[::1],  # means
         types.float32[::1],  # scales
         types.uint16[:, ::1],  # halves
@@ -99,11 +116,16 @@ def _run(keep: bool) -> Any:
         stop: Any,
         kind: Any,
         channels_last: Any,
+        streamed: Any,
         means: Any,
         scales: Any,
         halves: Any,
     ) -> None:
         _ = sources
+        # Crops and flips at the end are not done, but seen to when numbers are made.
+        tail = codes.size
+        while kind == FLOATS and tail > 0 and (codes[tail - 1] == _CROP or codes[tail - 1] == _FLIP):
+            tail -= 1
         largest = 0
         for step in range(sizes.shape[0]):
             for row in range(first, stop):
@@ -112,14 +134,29 @@ def _run(keep: bool) -> Any:
         for row in range(first, stop):
             height, width = sizes[0, row]
             image = memory(origins[row], (3 * height * width,), np.uint8)
-            for step in range(codes.size):
+            seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
+            written = False
+            for step in range(tail if seen else codes.size):
                 before = sizes[step, row, 0], sizes[step, row, 1]
                 after = sizes[step + 1, row, 0], sizes[step + 1, row, 1]
                 out = one[: 3 * after[0] * after[1]]
+                written = kind == LEVELS and step == codes.size - 1
+                if written:
+                    out = memory(targets[row], (3 * after[0] * after[1],), np.uint8)
                 if _take(codes[step], switches[step], numbers[step, row], fills[step], image, before, after, out):
                     image = out
                     one, other = other, one
-            _finish(image, kind, channels_last, means, scales, halves, targets[row])
+                else:
+                    written = False
+            if kind == FLOATS:
+                if not seen:
+                    _, view = _view(codes, numbers[:, row], sizes[:, row], codes.size)
+                floats = memory(targets[row], (3 * view[2] * view[3],), np.float32)
+                normalise(image, view, means, scales, channels_last, streamed, floats)
+            elif not written:
+                _finish(image, kind, channels_last, halves, targets[row])
+        if streamed:
+            fence()
 
     return njit(signature, nogil=True, error_model="numpy", cache=keep)(run)
 
@@ -133,8 +170,8 @@ def compile_run() -> Any:
         int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
         (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
         images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
-        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; means and scales, float32 (3,); and float16
-        results for each level, as uint16 (3, 256).
+        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
+        means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
     """
     try:
         return _run(keep=True)

@@ -1,6 +1,7 @@
 """Where partially augmented samples wait to be used again."""
 
-from dalirefurb.store.contract import Image, Lease, Store
+from dalirefurb.images import Image
+from dalirefurb.store.contract import Lease, Store
 from dalirefurb.store.device import DeviceStore
 from dalirefurb.store.disk import DiskStore
 from dalirefurb.store.memory import MemoryStore

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.contract import Image
+from dalirefurb.images import Image
 from dalirefurb.store.device import DeviceLease, DeviceStore
 from dalirefurb.store.device_memory import Array
 from dalirefurb.store.gather import scatter
@@ -28,14 +28,20 @@ class BatchBuffer:
         self._runs = store.memory.empty((max_runs, max_rows, *store.slot_shape))
         self._turn = 0
 
-    def fill(self, num_rows: int, lease: DeviceLease, leased: NDArray[np.int64], others: Mapping[int, Image]) -> Array:
+    def fill(
+        self,
+        num_rows: int,
+        lease: DeviceLease,
+        leased: NDArray[np.int64],
+        others: Sequence[tuple[NDArray[np.int64], Sequence[Image]]],
+    ) -> Array:
         """Lay a run out.
 
         Args:
             num_rows: Of the run.
             lease: What the store lends; it can be released once this returns.
             leased: Which row each sample of the lease is, shape (n,).
-            others: Host images of the rows that the lease does not have.
+            others: Rows that the lease does not have, with their host images.
 
         Returns:
             (num_rows, H, W, C) uint8, until `max_runs` more runs are laid out: to be fed inside `on_stream`.
@@ -45,7 +51,9 @@ class BatchBuffer:
         with self.on_stream():
             # First what leaves all other rows undefined.
             lease.gather(out, leased)
-            scatter(self._memory.xp, out, list(others), list(others.values()), list(range(len(others))))
+            rows = [row for some, _ in others for row in some.tolist()]
+            images = [image for _, some in others for image in some]
+            scatter(self._memory.xp, out, rows, images, list(range(len(rows))))
         return out
 
     def on_stream(self) -> AbstractContextManager[None]:

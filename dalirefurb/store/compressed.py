@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.images import Image, Images
 from dalirefurb.store.arena import ALIGNMENT
-from dalirefurb.store.contract import Image, Lease, Store
+from dalirefurb.store.contract import Lease, Store
 from dalirefurb.store.opening import Opening
 
 _FORMAT = 1
@@ -106,14 +107,11 @@ class Compressed(Store):
         """Lend samples, as `Store.get` says, decompressed into memory of their own."""
         lease = self._store.get(indices, versions)
         try:
-            images = self._share(_decompress, [block for block in lease.samples if block is not None])
+            images = Images(self._share(_decompress, lease.images))
         except BaseException:
             lease.release()
             raise
-        samples: list[Image | None] = [None] * len(lease.found)
-        for row, image in zip(np.flatnonzero(lease.found).tolist(), images, strict=True):
-            samples[row] = image
-        return Lease(lease.found, samples, lease.release)
+        return Lease(lease.found, images, lease.release)
 
     def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Prepare to lend samples, as `Store.prefetch` says."""

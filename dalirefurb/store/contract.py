@@ -19,19 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.images import Image, Images
 
-Image = NDArray[np.uint8]
-"""A partially augmented sample, HWC."""
+Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Sample indices and their versions, each of shape (n,)."""
 
-Keys = tuple[list[int], list[int]]
-"""Sample indices and their versions, each of length n."""
+Pair = tuple[int, int]
+"""An index and a version."""
 
 
 def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Keys:
-    """Turn two integer arrays of shape (n,) into lists.
+    """Return two arrays of shape (n,).
 
     Raises:
-        ConfigurationError: They are not integers of one equal length.
+        ConfigurationError: They are not signed integers of one equal length.
     """
     indices, versions = np.asarray(indices), np.asarray(versions)
     if indices.ndim != 1 or indices.shape != versions.shape:
@@ -44,7 +45,12 @@ def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Key
             f"indices and versions must be signed integers, but are {indices.dtype} and {versions.dtype}: "
             "convert them with .astype(np.int64)"
         )
-    return indices.tolist(), versions.tolist()
+    return indices.astype(np.int64, copy=False), versions.astype(np.int64, copy=False)
+
+
+def pairs_of(keys: Keys) -> list[Pair]:
+    """Return n versions one by one."""
+    return list(zip(keys[0].tolist(), keys[1].tolist(), strict=True))
 
 
 class Lease:
@@ -52,19 +58,28 @@ class Lease:
 
     Attributes:
         found: Whether the store held the version asked for, shape (n,).
-        samples: Read-only HWC uint8 images, None where not found; empty once released.
+        images: What was found, by itself.
     """
 
-    __slots__ = ("_on_release", "found", "samples")
+    __slots__ = ("_on_release", "_samples", "found", "images")
 
-    def __init__(self, found: NDArray[np.bool_], samples: list[Image | None], on_release: Callable[[], None]) -> None:
+    def __init__(self, found: NDArray[np.bool_], images: Images, on_release: Callable[[], None]) -> None:
         self.found = found
-        self.samples = samples
+        self.images = images
+        self._samples: list[Image | None] | None = None
         self._on_release: Callable[[], None] | None = on_release
+
+    @property
+    def samples(self) -> list[Image | None]:
+        """Read-only HWC uint8 images, None where not found; empty once released."""
+        if self._samples is None:
+            images = iter(self.images)
+            self._samples = [next(images) if found else None for found in self.found.tolist()]
+        return self._samples
 
     def release(self) -> None:
         """Give the slots back: views taken from `samples` must not be read any more. Twice is as once."""
-        on_release, self._on_release, self.samples = self._on_release, None, []
+        on_release, self._on_release, self._samples, self.images = self._on_release, None, [], Images(())
         if on_release is not None:
             on_release()
 

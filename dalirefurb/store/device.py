@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
-from dalirefurb.store.contract import Image, Keys, Lease, Store, checked_keys
+from dalirefurb.images import Image, Images
+from dalirefurb.store.contract import Lease, Pair, Store, checked_keys, pairs_of
 from dalirefurb.store.device_memory import Array, device_memory
 from dalirefurb.store.device_slots import DeviceSlots
 from dalirefurb.store.ledger import Ledger
@@ -98,17 +99,17 @@ class DeviceStore(Store):
         with self._lock:
             contents = self._opened()
             contents.opening.check_samples(samples, len(keys[0]))
-            return contents.keep(keys, samples)
+            return contents.keep(pairs_of(keys), samples)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._lock:
-            self._opened().ledger.hide_all(keys)
+            self._opened().ledger.hide_all(keys.tolist())
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(zip(*checked_keys(indices, versions), strict=True))
+        wanted = set(pairs_of(checked_keys(indices, versions)))
         with self._lock:
             self._opened().ledger.retain(wanted)
 
@@ -157,28 +158,16 @@ class DeviceStore(Store):
 
 
 class DeviceLease(Lease):
-    """Samples lent on the device: to be gathered there, or to be looked at on the host."""
+    """Samples lent on the device: to be gathered there, or to be looked at on the host, where they are copied then."""
 
-    __slots__ = ("_room", "_samples", "_slots")
+    __slots__ = ("_room", "_slots")
 
     def __init__(self, slots: NDArray[np.int64], room: DeviceSlots, on_release: Callable[[], None]) -> None:
-        super().__init__(slots >= 0, [], on_release)
+        found = slots >= 0
+        lent = slots[found]
+        super().__init__(found, Images.on_demand(len(lent), lambda: room.host_images(lent)), on_release)
         self._slots = slots
         self._room: DeviceSlots | None = room
-        self._samples: list[Image | None] | None = None
-
-    @property
-    def samples(self) -> list[Image | None]:
-        """Read-only HWC uint8 images, None where not found; empty once released. First asked, they come to the host."""
-        if self._samples is None:
-            assert self._room is not None
-            images = iter(self._room.host_images(self._slots[self.found]))
-            self._samples = [next(images) if found else None for found in self.found.tolist()]
-        return self._samples
-
-    @samples.setter
-    def samples(self, samples: list[Image | None]) -> None:
-        self._samples = samples
 
     def gather(self, out: Array, rows: NDArray[np.int64]) -> None:
         """Write what was found into a batch, by one kernel; the batch's other rows are undefined after that.
@@ -219,13 +208,13 @@ class _Contents:
         self.ledger = Ledger(opening.slots)
         self.room = room
 
-    def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
+    def keep(self, pairs: Sequence[Pair], samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
         """Copy n samples in, unless their versions are held; say which are held now, shape (n,)."""
         ledger = self.ledger
-        held = np.ones(len(keys[0]), np.bool_)
+        held = np.ones(len(pairs), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.
         row_of_slot: dict[int, int] = {}
-        for row, (index, version) in enumerate(zip(*keys, strict=True)):
+        for row, (index, version) in enumerate(pairs):
             if (index, version) in ledger:
                 continue
             ledger.hide(index, older_than=version)
@@ -237,7 +226,7 @@ class _Contents:
         except BaseException as error:
             rows = list(row_of_slot.values())
             for row in rows:
-                ledger.forget(keys[0][row], keys[1][row])
+                ledger.forget(*pairs[row])
             # Where there is no room for what writing needs beside the slots, the store declines.
             if not isinstance(error, MemoryError):
                 raise

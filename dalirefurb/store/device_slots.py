@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.store.contract import Image
+from dalirefurb.images import Image
 from dalirefurb.store.device_memory import Array, DeviceMemory
 from dalirefurb.store.gather import gather, scatter
 

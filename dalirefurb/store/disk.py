@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import StoreError
+from dalirefurb.images import Image, Images
 from dalirefurb.store import upkeep
-from dalirefurb.store.contract import Image, Lease, Store, checked_keys
+from dalirefurb.store.contract import Lease, Store, checked_keys, pairs_of
 from dalirefurb.store.disk_contents import DiskContents
 from dalirefurb.store.opening import Opening
 
@@ -84,18 +85,15 @@ class DiskStore(Store):
                 contents.ledger.pin(pinned)
                 records = contents.records[pinned]
             try:
-                images, buffer = contents.file.read(records)
+                whole, images, buffer = contents.file.read(records)
             except OSError as error:
-                images, buffer = [None] * len(pinned), np.empty(0, np.uint8)
+                whole, images, buffer = np.zeros(len(pinned), np.bool_), Images(()), np.empty(0, np.uint8)
                 with self._lock:
                     contents.lose(f"cannot be read ({error.strerror})")
             with self._lock:
-                self.corrupt += contents.forget_damaged(records, images)
-        samples: list[Image | None] = [None] * len(slots)
-        for row, image in zip(np.flatnonzero(found).tolist(), images, strict=True):
-            samples[row] = image
-        found = np.array([sample is not None for sample in samples], np.bool_)
-        return Lease(found, samples, partial(self._release, contents, pinned, buffer))
+                self.corrupt += contents.forget_damaged(records[~whole])
+        found[found] = whole
+        return Lease(found, images.chosen(np.flatnonzero(whole)), partial(self._release, contents, pinned, buffer))
 
     def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Have the kernel begin to read samples, as `Store.prefetch` says."""
@@ -113,18 +111,18 @@ class DiskStore(Store):
         keys = checked_keys(indices, versions)
         with self._using() as contents:
             contents.opening.check_samples(samples, len(keys[0]))
-            stored = [self._keep(contents, *row) for row in zip(*keys, samples, strict=True)]
+            stored = [self._keep(contents, *pair, sample) for pair, sample in zip(pairs_of(keys), samples, strict=True)]
         return np.array(stored, dtype=np.bool_)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._using() as contents, self._lock:
-            contents.clear(contents.ledger.hide_all(keys))
+            contents.clear(contents.ledger.hide_all(keys.tolist()))
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(zip(*checked_keys(indices, versions), strict=True))
+        wanted = set(pairs_of(checked_keys(indices, versions)))
         with self._using() as contents, self._lock:
             contents.clear(contents.ledger.retain(wanted))
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.images import Image
 from dalirefurb.store.arena import Arena
-from dalirefurb.store.contract import Image, Keys
+from dalirefurb.store.contract import Keys
 from dalirefurb.store.file_header import PAGE
 from dalirefurb.store.ledger import Hidden, Ledger
 from dalirefurb.store.opening import Opening
@@ -77,7 +78,7 @@ class DiskContents:
         """
         start = self._starts[slot]
         self.free(self.ledger.unpin(np.array([slot])))
-        if self.ledger.find([key[0]], [key[1]])[0] != slot:
+        if self.ledger.slot(*key) != slot:
             return False
         if pixels is None:
             self.clear(self.ledger.forget(*key))
@@ -88,12 +89,13 @@ class DiskContents:
             self.decline(error)
         return True
 
-    def forget_damaged(self, records: Records, images: Sequence[Image | None]) -> int:
-        """Forget those of n samples that were not read whole, and count them."""
-        damaged = [row for row, image in enumerate(images) if image is None] if not self._lost else []
-        for index, version in records[["index", "version"]][damaged].tolist():
+    def forget_damaged(self, records: Records) -> int:
+        """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
+        if self._lost:
+            return 0
+        for index, version in records[["index", "version"]].tolist():
             self.clear(self.ledger.forget(index, version))
-        return len(damaged)
+        return len(records)
 
     def clear(self, hidden: Hidden) -> None:
         """Write down that slots hold nothing any more, and give back the blocks of those that are free."""

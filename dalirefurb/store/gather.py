@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.contract import Image
+from dalirefurb.images import Image
 from dalirefurb.store.device_memory import Array
 
 _KERNEL_BYTES = 2**28

@@ -7,6 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_TABLED = 1 << 24
+"""Indices from here on are found one by one, lest few large ones take much memory."""
+
 
 class Hidden(NamedTuple):
     """Slots whose versions were forgotten, and those of them that are free now; pinned ones are not, yet."""
@@ -25,8 +28,8 @@ class Ledger:
         >>> ledger = Ledger(1)
         >>> ledger.take(7, 0)
         0
-        >>> ledger.pin(ledger.find([7], [0]))
-        >>> ledger.hide(7), ledger.find([7], [0]), ledger.full
+        >>> ledger.pin(ledger.find(np.array([7]), np.array([0])))
+        >>> ledger.hide(7), ledger.find(np.array([7]), np.array([0])), ledger.full
         (Hidden(slots=[0], freed=[]), array([-1]), True)
         >>> ledger.unpin(np.array([0])), ledger.full
         ([0], False)
@@ -36,6 +39,10 @@ class Ledger:
         self._slots = slots
         self._slot_of: dict[tuple[int, int], int] = {}
         self._versions_of: dict[int, tuple[int, ...]] = {}
+        # The same in arrays, where most are found: the slot that was last taken for each index, and what slots hold.
+        # The last row is of no slot.
+        self._latest = np.empty(0, np.int32)
+        self._holds = np.full((slots + 1, 2), -1)
         self._pins = np.zeros(slots, np.int64)
         self._hidden = np.zeros(slots, np.bool_)
         self._free: list[int] = []
@@ -55,11 +62,20 @@ class Ledger:
         """Whether every slot is held or hidden."""
         return not self._free and self._fresh == self._slots
 
-    def find(self, indices: list[int], versions: list[int]) -> NDArray[np.int64]:
+    def slot(self, index: int, version: int) -> int:
+        """Return the slot of a version, -1 if it is not held."""
+        return self._slot_of.get((index, version), -1)
+
+    def find(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the slots of n versions, shape (n,), -1 where one is not held."""
-        slot_of = self._slot_of.get
-        slots = [slot_of(key, -1) for key in zip(indices, versions, strict=True)]
-        return np.array(slots, dtype=np.int64)
+        slots = np.full(len(indices), -1)
+        tabled = (indices >= 0) & (indices < len(self._latest))
+        slots[tabled] = self._latest[indices[tabled]]
+        held = self._holds[slots]
+        others = np.flatnonzero(~tabled | (held[:, 0] != indices) | (held[:, 1] != versions))
+        pairs = zip(indices[others].tolist(), versions[others].tolist(), strict=True)
+        slots[others] = [self.slot(*pair) for pair in pairs]
+        return slots
 
     def take(self, index: int, version: int) -> int:
         """Name a free slot after a version that is not held; the ledger must not be full."""
@@ -70,13 +86,24 @@ class Ledger:
             self._fresh += 1
         self._slot_of[index, version] = slot
         self._versions_of[index] = (*self._versions_of.get(index, ()), version)
+        self._table(slot, index, version)
         return slot
+
+    def _table(self, slot: int, index: int, version: int) -> None:
+        """Note what a slot holds where `find` looks first."""
+        self._holds[slot] = index, version
+        if 0 <= index < _MOST_TABLED:
+            if index >= len(self._latest):
+                more = np.full(max(index + 1, 2 * len(self._latest)) - len(self._latest), -1, np.int32)
+                self._latest = np.concatenate([self._latest, more])
+            self._latest[index] = slot
 
     def restore(self, slots: list[int], indices: list[int], versions: list[int]) -> None:
         """Name n slots, ascending, after n versions; nothing was taken before."""
         self._slot_of = dict(zip(zip(indices, versions, strict=True), slots, strict=True))
-        for index, version in self._slot_of:
+        for (index, version), slot in self._slot_of.items():
             self._versions_of[index] = (*self._versions_of.get(index, ()), version)
+            self._table(slot, index, version)
         self._fresh = slots[-1] + 1 if slots else 0
         self._free = sorted(set(range(self._fresh)) - set(slots), reverse=True)
 
@@ -110,6 +137,7 @@ class Ledger:
                 continue
             slot = self._slot_of.pop((index, version))
             hidden.slots.append(slot)
+            self._holds[slot] = -1
             if self._pins[slot]:
                 self._hidden[slot] = True
             else:
@@ -126,7 +154,10 @@ class Ledger:
     def unpin(self, slots: NDArray[np.int64]) -> list[int]:
         """Undo one `pin` of the same slots, and return those that are free now."""
         np.subtract.at(self._pins, slots, 1)
-        freed: list[int] = np.unique(slots[self._hidden[slots] & (self._pins[slots] == 0)]).tolist()
+        hidden = slots[self._hidden[slots]]
+        if not len(hidden):
+            return []
+        freed: list[int] = np.unique(hidden[self._pins[hidden] == 0]).tolist()
         self._hidden[freed] = False
         self._free += freed
         return freed

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError, StoreError
+from dalirefurb.images import Image, Images, Places
 from dalirefurb.store.arena import ALIGNMENT, Arena
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.budget import Budget, budget_bytes
-from dalirefurb.store.contract import Image, Lease, Store, checked_keys
+from dalirefurb.store.contract import Lease, Store, checked_keys, pairs_of
 from dalirefurb.store.ledger import Ledger
 from dalirefurb.store.opening import Opening
 
@@ -64,9 +65,7 @@ class MemoryStore(Store):
             found = slots >= 0
             pinned = slots[found]
             contents.ledger.pin(pinned)
-            views = contents.views
-            samples = [views.get(slot) for slot in slots.tolist()]
-        return Lease(found, samples, partial(self._release, contents, pinned))
+        return Lease(found, contents.images(pinned), partial(self._release, contents, pinned))
 
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
@@ -76,7 +75,7 @@ class MemoryStore(Store):
         with self._lock:
             contents = self._opened()
             contents.opening.check_samples(samples, len(keys[0]))
-            stored = [contents.keep(*row) for row in zip(*keys, samples, strict=True)]
+            stored = [contents.keep(*pair, sample) for pair, sample in zip(pairs_of(keys), samples, strict=True)]
         return np.array(stored, dtype=np.bool_)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
@@ -84,11 +83,11 @@ class MemoryStore(Store):
         keys, _ = checked_keys(indices, indices)
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.hide_all(keys).freed)
+            contents.free(contents.ledger.hide_all(keys.tolist()).freed)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(zip(*checked_keys(indices, versions), strict=True))
+        wanted = set(pairs_of(checked_keys(indices, versions)))
         with self._lock:
             contents = self._opened()
             contents.free(contents.ledger.retain(wanted).freed)
@@ -154,7 +153,7 @@ class _Contents:
         self.nbytes = affordable.nbytes
         self.ledger = Ledger(affordable.slots)
         self.views: dict[int, Image] = {}
-        self._room = _Blocks(self.nbytes) if opening.slot_shape is None else _Rows(affordable)
+        self._room = _Blocks(affordable) if opening.slot_shape is None else _Rows(affordable)
 
     def keep(self, index: int, version: int, sample: Image) -> bool:
         """Copy one sample in, unless its version is held; False when there is no room."""
@@ -173,6 +172,13 @@ class _Contents:
         self.views[slot] = view
         return True
 
+    def images(self, slots: NDArray[np.int64]) -> Images:
+        """View the samples in some slots, shape (n,), which stay as they are until they are free."""
+        views = self.views
+        return Images.on_demand(
+            len(slots), lambda: [views[slot] for slot in slots.tolist()], lambda: self._room.places(slots)
+        )
+
     def free(self, slots: list[int]) -> None:
         """Give back the bytes of slots that the ledger has freed."""
         for slot in slots:
@@ -186,11 +192,17 @@ class _Rows:
     def __init__(self, opening: Opening) -> None:
         assert opening.slot_shape is not None
         self._rows = _aligned_empty(opening.nbytes).reshape(opening.slots, *opening.slot_shape)
+        self._start: int = self._rows.ctypes.data
 
     def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
         """Return the slot's bytes, of the one shape there is."""
         row: Image = self._rows[slot]
         return row
+
+    def places(self, slots: NDArray[np.int64]) -> Places:
+        """Tell where slots, shape (n,), lie in memory."""
+        sizes = np.full((len(slots), 2), self._rows.shape[1:3], np.int64)
+        return Places(self._start + slots * self._rows.strides[0], sizes)
 
     def free(self, slot: int) -> None:
         """Do nothing: a row belongs to its slot."""
@@ -199,10 +211,12 @@ class _Rows:
 class _Blocks:
     """Bytes for slots of any shape: blocks of one arena."""
 
-    def __init__(self, nbytes: int) -> None:
-        self._bytes = _aligned_empty(nbytes)
-        self._arena = Arena(nbytes)
-        self._starts: dict[int, int] = {}
+    def __init__(self, opening: Opening) -> None:
+        self._bytes = _aligned_empty(opening.nbytes)
+        self._start: int = self._bytes.ctypes.data
+        self._arena = Arena(opening.nbytes)
+        # Where each slot's block begins, and height and width of what it holds.
+        self._blocks = np.zeros((opening.slots, 3), np.int64)
 
     def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
         """Return bytes for the slot, or None when no free block is large enough."""
@@ -210,12 +224,17 @@ class _Blocks:
         start = self._arena.allocate(nbytes)
         if start is None:
             return None
-        self._starts[slot] = start
+        self._blocks[slot] = start, *shape[:2]
         return self._bytes[start : start + nbytes].reshape(shape)
+
+    def places(self, slots: NDArray[np.int64]) -> Places:
+        """Tell where slots, shape (n,), lie in memory."""
+        blocks = self._blocks[slots]
+        return Places(self._start + blocks[:, 0], blocks[:, 1:])
 
     def free(self, slot: int) -> None:
         """Give the slot's block back."""
-        self._arena.free(self._starts.pop(slot))
+        self._arena.free(int(self._blocks[slot, 0]))
 
 
 def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:

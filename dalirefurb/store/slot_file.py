@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
+from dalirefurb.images import Image, Images, Places
 from dalirefurb.store import file_lock
-from dalirefurb.store.contract import Image
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.opening import Opening, differences
 from dalirefurb.store.read_ahead import ReadAhead
@@ -137,11 +137,12 @@ class SlotFile:
                 f"use another path, or delete it by `dalirefurb cache purge {self._path}`"
             )
 
-    def read(self, records: Records) -> tuple[list[Image | None], NDArray[np.uint8]]:
-        """Read n samples; None where the pixels are not those that were written.
+    def read(self, records: Records) -> tuple[NDArray[np.bool_], Images, NDArray[np.uint8]]:
+        """Read n samples.
 
         Returns:
-            The samples, read-only, and the buffer that they lie in, to be given back.
+            Whether the pixels of each are those that were written, shape (n,); what was read, read-only; and the
+            buffer where it lies, to be given back.
 
         Raises:
             OSError: The device fails, or the file ends early.
@@ -150,7 +151,7 @@ class SlotFile:
         steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
         buffer = self.buffers.take(int(steps.sum()))
         target = buffer.data
-        images = _images(buffer, steps, records["shape"])
+        whole = np.ones(len(records), np.bool_)
         starts, checksums = (records["start"] + SAMPLES_START).tolist(), records["pixels"].tolist()
         place = 0
         for row, (step, size) in enumerate(zip(steps.tolist(), nbytes.tolist(), strict=True)):
@@ -158,9 +159,9 @@ class SlotFile:
             if os.preadv(self._fd, (pixels,), starts[row]) != size:
                 raise OSError(errno.EIO, "it ends early")
             if xxh3_64_intdigest(pixels) != checksums[row]:
-                images[row] = None
+                whole[row] = False
             place += step
-        return images, buffer
+        return whole, _images(buffer, steps, records["shape"]), buffer
 
     def write(self, start: int, sample: Image) -> int:
         """Write a sample's pixels into the block at `start`, and return their checksum.
@@ -188,19 +189,21 @@ class SlotFile:
         return "was cut short" if state.st_size < self.layout.nbytes else None
 
 
-def _images(buffer: NDArray[np.uint8], steps: NDArray[np.int64], shapes: NDArray[np.int32]) -> list[Image | None]:
-    """View n images in a buffer, read-only, each so many bytes behind the one before; alike ones all at once."""
-    shown = buffer.view()
-    shown.flags.writeable = False
-    if len(shapes) and (shapes == shapes[0]).all():
-        height, width, channels = shapes[0].tolist()
-        strides = (int(steps[0]), width * channels, channels, 1)
-        return list(np.ndarray((len(shapes), height, width, channels), np.uint8, shown.data, strides=strides))
-    places = (np.cumsum(steps) - steps).tolist()
-    return [
-        shown[place : place + math.prod(shape)].reshape(shape)
-        for place, shape in zip(places, shapes.tolist(), strict=True)
-    ]
+def _images(buffer: NDArray[np.uint8], steps: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:
+    """View n images in a buffer, read-only, each so many bytes behind the one before."""
+    offsets = np.cumsum(steps) - steps
+
+    def look() -> list[Image]:
+        shown = buffer.view()
+        shown.flags.writeable = False
+        return [
+            shown[offset : offset + math.prod(shape)].reshape(shape)
+            for offset, shape in zip(offsets.tolist(), shapes.tolist(), strict=True)
+        ]
+
+    return Images.on_demand(
+        len(shapes), look, lambda: Places(buffer.ctypes.data + offsets, shapes[:, :2].astype(np.int64))
+    )
 
 
 def _usable(records: Records, seed: int, samples_bytes: int) -> NDArray[np.bool_]:

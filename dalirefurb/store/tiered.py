@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.images import Image
 from dalirefurb.launcher import local_processes
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.budget import Budget, budget_bytes
-from dalirefurb.store.contract import Image, Lease, Store, checked_keys
+from dalirefurb.store.contract import Lease, Store, checked_keys
 from dalirefurb.store.memory import MemoryStore
 from dalirefurb.store.opening import Opening
-from dalirefurb.store.tiers import Keys, Tiers
+from dalirefurb.store.tiers import Tiers
 
 _DISK_BLOCK_BYTES = 4096
 
@@ -162,32 +163,32 @@ class TieredStore(Store):
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend samples, as `Store.get` says."""
-        return self._opened().get(_checked(indices, versions))
+        return self._opened().get(checked_keys(indices, versions))
 
     def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Announce to each tier what is to be read from it, as `Store.prefetch` says."""
-        self._opened().prefetch(_checked(indices, versions))
+        self._opened().prefetch(checked_keys(indices, versions))
 
     def advise(self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]) -> None:
         """Move samples to where they should be, as `Store.advise` says."""
-        self._opened().advise(_checked(indices, versions), next_uses)
+        self._opened().advise(checked_keys(indices, versions), next_uses)
 
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
     ) -> NDArray[np.bool_]:
         """Copy samples in, as `Store.put` says."""
-        keys, tiers = _checked(indices, versions), self._opened()
+        keys, tiers = checked_keys(indices, versions), self._opened()
         assert self._opening is not None
         self._opening.check_samples(samples, len(keys[0]))
         return tiers.put(keys, samples)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
-        self._opened().evict(_checked(indices, indices)[0])
+        self._opened().evict(checked_keys(indices, indices)[0])
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        self._opened().retain(_checked(indices, versions))
+        self._opened().retain(checked_keys(indices, versions))
 
     def close(self) -> None:
         """Close the tiers, as `Store.close` says."""
@@ -234,9 +235,3 @@ def _disk_tier(path: Path, budget: Budget | None) -> Tier:
         return (shutil.disk_usage(path.parent).free + own) // local_processes()
 
     return Tier(DiskStore(path), budget, available, _DISK_BLOCK_BYTES)
-
-
-def _checked(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Keys:
-    """Refuse keys that do not pair."""
-    checked_keys(indices, versions)
-    return np.asarray(indices), np.asarray(versions)

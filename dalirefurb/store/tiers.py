@@ -17,10 +17,9 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.placement import Moves, Pair, Placement
-from dalirefurb.store.contract import Image, Lease, Store
-
-Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
+from dalirefurb.images import Image, Images
+from dalirefurb.placement import Moves, Placement
+from dalirefurb.store.contract import Keys, Lease, Pair, Store, pairs_of
 
 
 class Tiers:
@@ -46,7 +45,7 @@ class Tiers:
         # What was decided about versions that are not put yet.
         self._expected: dict[Pair, int | None] = {}
         for tier, store in enumerate(self.stores):
-            for pair in _pairs(store.recovered()):
+            for pair in pairs_of(store.recovered()):
                 if pair in self._placement:
                     self._placement.add_spare(pair, tier)
                 else:
@@ -59,22 +58,26 @@ class Tiers:
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples; see `Store.get`."""
-        samples: list[Image | None] = [None] * len(keys[0])
+        parts: list[tuple[NDArray[np.int64], Images]] = []
         with ExitStack() as leases:
-            missing = self._lend(keys, np.arange(len(samples)), samples, leases)
-            pairs = _pairs(keys)
+            missing = self._lend(keys, np.arange(len(keys[0])), parts, leases)
+            pairs = pairs_of(keys)
             if any(pairs[row] in self._placement for row in missing.tolist()):
                 with self._lock:  # It moved just now, or it is lost.
-                    for row in self._lend(keys, missing, samples, leases).tolist():
+                    missing = self._lend(keys, missing, parts, leases)
+                    for row in missing.tolist():
                         if pairs[row] not in self._expected:
                             self._placement.relocate(pairs[row], None)
             release = leases.pop_all().close
-        found = np.array([sample is not None for sample in samples], np.bool_)
-        return Lease(found, samples, release)
+        found = np.ones(len(keys[0]), np.bool_)
+        found[missing] = False
+        places = np.cumsum(found) - 1
+        images = Images.joined(int(found.sum()), [(places[rows], lent) for rows, lent in parts])
+        return Lease(found, images, release)
 
     def prefetch(self, keys: Keys) -> None:
         """Let each tier prepare what lives there."""
-        homes = np.array([self._placement.tier(pair) for pair in _pairs(keys)], np.float64)  # NaN for none
+        homes = np.array([self._placement.tier(pair) for pair in pairs_of(keys)], np.float64)  # NaN for none
         for tier, store in enumerate(self.stores):
             rows = homes == tier
             if rows.any():
@@ -85,7 +88,7 @@ class Tiers:
         with self._lock:
             for pair in self._expected:
                 self._placement.relocate(pair, None)
-            uses = dict(zip(_pairs(keys), next_uses.tolist(), strict=True))
+            uses = dict(zip(pairs_of(keys), next_uses.tolist(), strict=True))
             self._forget(pair for pair, use in uses.items() if use < 0 and pair in self._placement)
             moves = self._placement.settle({pair: use for pair, use in uses.items() if use >= 0})
             self._expected = moves.targets
@@ -93,7 +96,7 @@ class Tiers:
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Copy samples in; see `Store.put`."""
-        pairs = _pairs(keys)
+        pairs = pairs_of(keys)
         with self._lock:
             older = [self._older(pair) for pair in pairs]
             if not any(older) and len(set(keys[0].tolist())) == len(pairs):
@@ -115,7 +118,7 @@ class Tiers:
 
     def retain(self, keys: Keys) -> None:
         """Forget everything but these versions."""
-        wanted = set(_pairs(keys))
+        wanted = set(pairs_of(keys))
         with self._lock:
             for store in self.stores:
                 store.retain(*keys)
@@ -123,16 +126,15 @@ class Tiers:
                 self._leave(pair)
 
     def _lend(
-        self, keys: Keys, rows: NDArray[np.int64], samples: list[Image | None], leases: ExitStack
+        self, keys: Keys, rows: NDArray[np.int64], parts: list[tuple[NDArray[np.int64], Images]], leases: ExitStack
     ) -> NDArray[np.int64]:
-        """Ask the tiers in turn for some rows, and return those that none of them holds."""
+        """Ask the tiers in turn for some rows, add what each lends, and return those that none of them holds."""
         for tier, store in enumerate(self.stores):
             if not len(rows):
                 break
             lease = store.get(keys[0][rows], keys[1][rows])
             leases.callback(lease.release)
-            for row, sample in zip(rows.tolist(), lease.samples, strict=True):
-                samples[row] = sample
+            parts.append((rows[lease.found], lease.images))
             with self._counting:
                 self.hits[tier] += np.count_nonzero(lease.found)
             rows = rows[~lease.found]
@@ -220,10 +222,6 @@ class Tiers:
         with self.stores[tier].get(*_keys(pairs)) as lease:
             found = zip(pairs, lease.samples, strict=True)
             yield {pair: sample for pair, sample in found if sample is not None}
-
-
-def _pairs(keys: Keys) -> list[Pair]:
-    return list(zip(keys[0].tolist(), keys[1].tolist(), strict=True))
 
 
 def _keys(pairs: Sequence[Pair]) -> Keys:

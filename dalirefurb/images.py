@@ -1,0 +1,150 @@
+"""Where do the images of a batch lie? In one array, or each in memory of its own.
+
+Kernels ask for addresses. Whoever made room for images knows them; asked array by array, NumPy takes longer than the
+bookkeeping of a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import LoaderError
+
+Image = NDArray[np.uint8]
+"""A partially augmented sample, HWC."""
+
+
+class Places(NamedTuple):
+    """Where n C-contiguous images lie.
+
+    Attributes:
+        addresses: Of their first bytes, shape (n,).
+        sizes: Heights and widths, shape (n, 2).
+    """
+
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    def of(self, rows: NDArray[Any] | list[int]) -> Places:
+        """Return the places of some images."""
+        return Places(self.addresses[rows], self.sizes[rows])
+
+
+class Images(Sequence[NDArray[Any]]):
+    """The images of one batch; to be used like a DALI tensor list.
+
+    Args:
+        images: One array of all of them, or each by itself.
+    """
+
+    def __init__(self, images: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
+        self._count = len(images)
+        self._look: Callable[[], NDArray[Any] | Sequence[NDArray[Any]]] = lambda: images
+        self._locate: Callable[[], Places] | None = None
+
+    @classmethod
+    def on_demand(
+        cls,
+        count: int,
+        look: Callable[[], NDArray[Any] | Sequence[NDArray[Any]]],
+        locate: Callable[[], Places] | None = None,
+    ) -> Images:
+        """Say how to find `count` images, and where they lie if somebody knows: asked once at most, if at all."""
+        images = cls(())
+        images._count, images._look, images._locate = count, look, locate
+        return images
+
+    @classmethod
+    def joined(cls, count: int, parts: Sequence[tuple[NDArray[np.int64], Images]]) -> Images:
+        """Put the images of several owners together, given the rows, out of `count`, that each one's are."""
+
+        def look() -> list[NDArray[Any]]:
+            images: list[Any] = [None] * count
+            for rows, part in parts:
+                for row, image in zip(rows.tolist(), part, strict=True):
+                    images[row] = image
+            return images
+
+        def locate() -> Places:
+            places = Places(np.empty(count, np.int64), np.empty((count, 2), np.int64))
+            for rows, part in parts:
+                places.addresses[rows], places.sizes[rows] = part.places
+            return places
+
+        return cls.on_demand(count, look, locate)
+
+    def chosen(self, rows: NDArray[np.int64]) -> Images:
+        """Return the images of some rows, shape (n,)."""
+        if np.array_equal(rows, np.arange(len(self))):
+            return self
+        return Images.on_demand(len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.places.of(rows))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: Any) -> Any:
+        return self._images[row]
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter(self._images)
+
+    @cached_property
+    def _images(self) -> NDArray[Any] | Sequence[NDArray[Any]]:
+        return self._look()
+
+    @cached_property
+    def places(self) -> Places:
+        """Where they lie.
+
+        Raises:
+            LoaderError: One is not C-contiguous uint8 of shape (H, W, 3).
+        """
+        return _located(self._images) if self._locate is None else self._locate()
+
+    @property
+    def kinds(self) -> set[tuple[np.dtype[Any], tuple[int, ...]]]:
+        """The different dtypes and shapes."""
+        if isinstance(self._images, np.ndarray):
+            return {(self._images.dtype, self._images.shape[1:])}
+        return {(image.dtype, image.shape) for image in self._images}
+
+    def is_dense_tensor(self) -> bool:
+        """Tell whether all images are one array."""
+        return isinstance(self._images, np.ndarray)
+
+    def as_tensor(self) -> NDArray[Any]:
+        """Return that array."""
+        assert isinstance(self._images, np.ndarray)
+        return self._images
+
+
+def row_addresses(array: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the address of each row of an array, shape (n,)."""
+    start: int = array.__array_interface__["data"][0]
+    return start + array.strides[0] * np.arange(len(array), dtype=np.int64)
+
+
+def _located(images: NDArray[Any] | Sequence[NDArray[Any]]) -> Places:
+    """Find out where images lie."""
+    if isinstance(images, np.ndarray) and len(images):
+        _check(images[0])
+        return Places(row_addresses(images), np.full((len(images), 2), images.shape[1:3]))
+    for image in images:
+        _check(image)
+    return Places(
+        np.array([image.__array_interface__["data"][0] for image in images], np.int64),
+        np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2),
+    )
+
+
+def _check(image: NDArray[Any]) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.flags.c_contiguous:
+        raise LoaderError(
+            f"images must be C-contiguous uint8 of shape (H, W, 3), got {image.dtype} of {image.shape}; "
+            f"convert them in the source"
+        )

@@ -111,7 +111,7 @@ MAY_IMPORT = {
     "kernels.geometry": KERNEL,
     "kernels.levels": KERNEL,
     "kernels.operate": KERNEL,
-    "kernels.output": KERNEL,
+    "kernels.output": KERNEL | {"numba", "llvmlite"},
     "kernels.part": {"augment", "background", "errors", "graph", "images", "kernels", "recipe", "numpy"},
     "kernels.resize": KERNEL,
     "kernels.rows": KERNEL | {"numba"},

@@ -15,7 +15,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph.description import Feed, Graph, Input
-from dalirefurb.images import Images
+from dalirefurb.images import Images, Places
 
 
 def versions() -> dict[str, str]:
@@ -156,7 +156,14 @@ def views(images: Any) -> Images:
         return images
     if len(images) and images.is_dense_tensor():
         return Images(np.asarray(images.as_tensor()))
-    return Images([np.asarray(image) for image in images])
+
+    def locate() -> Places:
+        return Places(
+            np.array([image.data_ptr() for image in images], np.int64),
+            np.array([shape[:2] for shape in images.shape()], np.int64),
+        )
+
+    return Images.on_demand(len(images), lambda: [np.asarray(image) for image in images], locate)
 
 
 def _leave_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -111,41 +112,38 @@ class Ledger:
         """Forget an index's versions, or only those below `older_than`."""
         versions = self._versions_of.get(index, ())
         kept = () if older_than is None else tuple(v for v in versions if v >= older_than)
-        return self._hide_others(index, kept)
+        return self._hide([(index, kept)])
 
     def forget(self, index: int, version: int) -> Hidden:
         """Forget one version; see `hide`."""
-        return self._hide_others(index, tuple(v for v in self._versions_of.get(index, ()) if v != version))
+        return self._hide([(index, tuple(v for v in self._versions_of.get(index, ()) if v != version))])
 
     def hide_all(self, indices: list[int]) -> Hidden:
         """Forget every version of these indices; see `hide`."""
-        return _joined([self.hide(index) for index in indices])
+        return self._hide((index, ()) for index in indices)
 
     def retain(self, wanted: set[tuple[int, int]]) -> Hidden:
         """Forget every (index, version) that is not wanted; see `hide`."""
-        return _joined(
-            [
-                self._hide_others(index, tuple(v for v in versions if (index, v) in wanted))
-                for index, versions in list(self._versions_of.items())
-            ]
-        )
+        held = list(self._versions_of.items())
+        return self._hide((index, tuple(v for v in versions if (index, v) in wanted)) for index, versions in held)
 
-    def _hide_others(self, index: int, kept: tuple[int, ...]) -> Hidden:
-        hidden = Hidden([], [])
-        for version in self._versions_of.pop(index, ()):
-            if version in kept:
-                continue
-            slot = self._slot_of.pop((index, version))
-            hidden.slots.append(slot)
-            self._holds[slot] = -1
-            if self._pins[slot]:
-                self._hidden[slot] = True
-            else:
-                hidden.freed.append(slot)
-        if kept:
-            self._versions_of[index] = kept
-        self._free += hidden.freed
-        return hidden
+    def _hide(self, kept: Iterable[tuple[int, tuple[int, ...]]]) -> Hidden:
+        """Forget indices but for those versions of each that are kept."""
+        slots: list[int] = []
+        for index, remaining in kept:
+            forgotten = [version for version in self._versions_of.pop(index, ()) if version not in remaining]
+            slots += [self._slot_of.pop((index, version)) for version in forgotten]
+            if remaining:
+                self._versions_of[index] = remaining
+        if not slots:
+            return Hidden([], [])
+        hidden = np.array(slots)
+        self._holds[hidden] = -1
+        pinned = self._pins[hidden] > 0
+        self._hidden[hidden[pinned]] = True
+        freed = hidden[~pinned].tolist()
+        self._free += freed
+        return Hidden(slots, freed)
 
     def pin(self, slots: NDArray[np.int64]) -> None:
         """Keep slots from being taken, shape (n,), until each is unpinned as often as it was pinned."""
@@ -161,7 +159,3 @@ class Ledger:
         self._hidden[freed] = False
         self._free += freed
         return freed
-
-
-def _joined(parts: list[Hidden]) -> Hidden:
-    return Hidden([slot for part in parts for slot in part.slots], [slot for part in parts for slot in part.freed])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from typing import Any, get_args
 
@@ -86,6 +88,26 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
     replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
     assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+def nice() -> dict[int, int]:
+    """How much each thread of the process gives way."""
+    return {int(thread): os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")}
+
+
+@pytest.mark.parametrize(
+    ("part", "gives_way"), [("partial", True), ("decoded", True), ("whole", True), ("final", False)]
+)
+def test_threads_give_way_but_for_those_of_the_final_part(part: Part, gives_way: bool) -> None:
+    graph = Graph(RECIPES["rand_augment"], part)
+    before = nice()
+    replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    mine = before[threading.get_native_id()]
+    made = {level for thread, level in nice().items() if thread not in before}
+    assert nice()[threading.get_native_id()] == mine
+    assert made
+    assert {level > mine for level in made} == {gives_way}
+    replica.restart()
 
 
 def test_the_operators_own_message_and_row_are_found_in_dalis() -> None:

@@ -19,7 +19,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, versions
+from dalirefurb.graph import Graph, versions, views
 from dalirefurb.kernels import VERSION
 from dalirefurb.on_demand import OnDemand, unless_replaced
 from dalirefurb.pace import Pace
@@ -28,7 +28,7 @@ from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
 from dalirefurb.replacements import Replacements
-from dalirefurb.runners import Kernels, Runners
+from dalirefurb.runners import Kernels, Runners, choose_mix
 from dalirefurb.runs import Position, numbered, planned
 from dalirefurb.screening import Screening
 from dalirefurb.source import Source
@@ -121,20 +121,24 @@ def assemble(
         fallback=screening.fallback(),
         replacements=replacements,
     )
-    feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape)
+    feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
     if store is not None:
         _open(store, source, recipe, planner, reader, fingerprint)
     exchange = Exchange(reader, store)
     tally = Tally()
     buffer: BatchBuffer | None = None
     if isinstance(store, DeviceStore) and store.device == final_device:
+        _check_device(store)
         buffer = BatchBuffer(store, max_rows=max_rows, max_runs=pace.look_ahead)
+    # An Assistant looks at partial images on the host.
+    stay = buffer is not None and partial_device == "gpu" and not isinstance(planner, AutoAssist)
     runners = Runners(
         recipe,
         kernels,
         partial_device=partial_device,
         final_device=final_device,
         entering_device="cpu" if buffer is None else final_device,
+        leaving_device="gpu" if stay else "cpu",
         max_rows=max_rows,
         pace=pace,
     )
@@ -154,6 +158,7 @@ def assemble(
         part="partial" if apart else "whole",
         in_flight=pace.partial_ahead if apart else pace.look_ahead,
         admitted=pace.admitted,
+        view=buffer.images if stay and buffer is not None else views,
         watch=watch,
         tally=tally,
     )
@@ -238,6 +243,16 @@ def _watch(features: FeatureTable) -> Watch:
             features.fill(indices, unless_replaced(indices, computed.indices[places], images))
 
     return watch
+
+
+def _check_device(store: DeviceStore) -> None:
+    """Refuse a store on another CUDA device than the one whose threads and graphs are about to be made."""
+    device = store.memory.device_id
+    if device is not None and device != torch.cuda.current_device():
+        raise ConfigurationError(
+            f"a DeviceStore must be on the CUDA device that is current when a loader begins, but it was made on device "
+            f"{device} and device {torch.cuda.current_device()} is current: call torch.cuda.set_device before both"
+        )
 
 
 def _check_gpu() -> None:

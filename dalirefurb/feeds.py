@@ -13,6 +13,7 @@ from dalirefurb.images import Images
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Samples
 from dalirefurb.recipe import Recipe, draw
+from dalirefurb.rng import Mix
 
 Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -27,11 +28,15 @@ class Feeder:
         recipe: Whose parameters are drawn.
         seed: The run's.
         entering: Shape of the source's images, None where it varies.
+        mix: See `rng.uniforms_for`.
     """
 
-    def __init__(self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None) -> None:
+    def __init__(
+        self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None, mix: Mix | None = None
+    ) -> None:
         self._recipe = recipe
         self._seed = seed
+        self._mix = mix
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
 
     def partial(self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples) -> dict[str, Feed]:
@@ -67,6 +72,7 @@ class Feeder:
             numbers=versions,
             heights=samples.heights,
             widths=samples.widths,
+            mix=self._mix,
         )
         return {"sample": samples.data, **_named(drawn)}, (heights, widths)
 
@@ -81,6 +87,7 @@ class Feeder:
             heights=heights,
             widths=widths,
             versions=plan.version,
+            mix=self._mix,
         )
         return _named(drawn)
 

@@ -39,19 +39,25 @@ class Images(Sequence[NDArray[Any]]):
     """The images of one batch; to be used like a DALI tensor list.
 
     Args:
-        images: One array of all of them, or each by itself.
+        images: One array of all of them, which may be on a device, or each by itself.
+
+    Attributes:
+        whole: If one array has all of them: that one, and which of its rows they are, shape (n,).
     """
 
-    def __init__(self, images: NDArray[Any] | Sequence[NDArray[Any]]) -> None:
+    def __init__(self, images: Any) -> None:
         self._count = len(images)
-        self._look: Callable[[], NDArray[Any] | Sequence[NDArray[Any]]] = lambda: images
+        self._look: Callable[[], Any] = lambda: images
         self._locate: Callable[[], Places] | None = None
+        self.whole: tuple[Any, NDArray[np.int64]] | None = None
+        if hasattr(images, "shape"):
+            self.whole = images, np.arange(self._count)
 
     @classmethod
     def on_demand(
         cls,
         count: int,
-        look: Callable[[], NDArray[Any] | Sequence[NDArray[Any]]],
+        look: Callable[[], Any],
         locate: Callable[[], Places] | None = None,
     ) -> Images:
         """Say how to find `count` images, and where they lie if somebody knows: asked once at most, if at all."""
@@ -82,7 +88,10 @@ class Images(Sequence[NDArray[Any]]):
         """Return the images of some rows, shape (n,)."""
         if np.array_equal(rows, np.arange(len(self))):
             return self
-        return Images.on_demand(len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.places.of(rows))
+        chosen = Images.on_demand(len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.places.of(rows))
+        if self.whole is not None:
+            chosen.whole = self.whole[0], self.whole[1][rows]
+        return chosen
 
     def __len__(self) -> int:
         return self._count
@@ -94,7 +103,7 @@ class Images(Sequence[NDArray[Any]]):
         return iter(self._images)
 
     @cached_property
-    def _images(self) -> NDArray[Any] | Sequence[NDArray[Any]]:
+    def _images(self) -> Any:
         return self._look()
 
     @cached_property
@@ -109,8 +118,8 @@ class Images(Sequence[NDArray[Any]]):
     @property
     def kinds(self) -> set[tuple[np.dtype[Any], tuple[int, ...]]]:
         """The different dtypes and shapes."""
-        if isinstance(self._images, np.ndarray):
-            return {(self._images.dtype, self._images.shape[1:])}
+        if self.whole is not None:
+            return {(self.whole[0].dtype, self.whole[0].shape[1:])}
         return {(image.dtype, image.shape) for image in self._images}
 
     def is_dense_tensor(self) -> bool:
@@ -119,8 +128,8 @@ class Images(Sequence[NDArray[Any]]):
 
     def as_tensor(self) -> NDArray[Any]:
         """Return that array."""
-        assert isinstance(self._images, np.ndarray)
-        return self._images
+        array: NDArray[Any] = self._images
+        return array
 
 
 def row_addresses(array: NDArray[Any]) -> NDArray[np.int64]:

@@ -9,16 +9,19 @@ It is written in integer arithmetic that every NumPy computes alike, so a stream
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+Mix = Callable[..., NDArray[np.float64]]
+"""Computes uniforms as `_mixed` does, of the same arguments."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
+MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 
 
 @lru_cache(maxsize=4096)
@@ -36,9 +39,9 @@ def key(seed: int, *purpose: str | int) -> np.uint64:
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scramble 64-bit values in place; a bijection, so distinct values stay distinct."""
     values ^= values >> np.uint64(30)
-    values *= _MULTIPLIER_1
+    values *= MULTIPLIER_1
     values ^= values >> np.uint64(27)
-    values *= _MULTIPLIER_2
+    values *= MULTIPLIER_2
     values ^= values >> np.uint64(31)
     return values
 
@@ -62,16 +65,40 @@ def uniforms(
 
 
 def uniforms_for(
-    seed: int, counts: Mapping[str, int], indices: NDArray[np.int64], numbers: NDArray[np.int64]
+    seed: int,
+    counts: Mapping[str, int],
+    indices: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    mix: Mix | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Draw for several purposes in one go: `uniforms` of each, by its purpose; `counts` says how many per row."""
+    """Draw for several purposes in one go: `uniforms` of each, by its purpose.
+
+    Args:
+        seed: As of `uniforms`, and so are `indices` and `numbers`.
+        counts: How many per row each purpose needs.
+        indices: Shape (n,).
+        numbers: Shape (n,).
+        mix: Another way to compute the same, faster perhaps.
+    """
     index_keys, number_keys, purposes, counters = _keys(seed, tuple(counts.items()))
-    rows = _mix((indices.astype(np.uint64) * _GOLDEN)[:, None] + index_keys)  # (n, purposes)
-    rows = _mix((rows ^ number_keys) + (numbers.astype(np.uint64) * _GOLDEN)[:, None])
-    bits = _mix(rows.take(purposes, axis=1) + counters)  # (n, all counts)
-    values = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    values = (mix or _mixed)(index_keys, number_keys, purposes, counters, indices, numbers)
     ends = np.cumsum([0, *counts.values()])
     return {purpose: values[:, ends[i] : ends[i + 1]] for i, purpose in enumerate(counts)}
+
+
+def _mixed(
+    index_keys: NDArray[np.uint64],
+    number_keys: NDArray[np.uint64],
+    purposes: NDArray[np.int64],
+    counters: NDArray[np.uint64],
+    indices: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Compute uniforms, shape (n, all counts), of n rows; for the keys see `_keys`."""
+    rows = _mix((indices.astype(np.uint64) * GOLDEN)[:, None] + index_keys)  # (n, purposes)
+    rows = _mix((rows ^ number_keys) + (numbers.astype(np.uint64) * GOLDEN)[:, None])
+    bits = _mix(rows.take(purposes, axis=1) + counters)  # (n, all counts)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @lru_cache(maxsize=64)
@@ -80,13 +107,13 @@ def _keys(seed: int, counts: tuple[tuple[str, int], ...]) -> tuple[NDArray[Any],
     index_keys = np.array([key(seed, purpose, "index") for purpose, _ in counts], dtype=np.uint64)
     number_keys = np.array([key(seed, purpose, "number") for purpose, _ in counts], dtype=np.uint64)
     purposes = np.repeat(np.arange(len(counts)), [count for _, count in counts])
-    counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for _, count in counts]) * _GOLDEN
+    counters = np.concatenate([np.arange(1, count + 1, dtype=np.uint64) for _, count in counts]) * GOLDEN
     return index_keys, number_keys, purposes, counters
 
 
 def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:
     """Give `size` distinct random 64-bit numbers; sorting by them is a random order without ties."""
-    counters = np.arange(size, dtype=np.uint64) * _GOLDEN
+    counters = np.arange(size, dtype=np.uint64) * GOLDEN
     counters += key(seed, *purpose)
     return _mix(counters)
 

@@ -15,6 +15,7 @@ from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
+from dalirefurb.rng import Mix
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
@@ -54,6 +55,15 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Devi
     return kernels
 
 
+def choose_mix(kernels: Kernels) -> Mix | None:
+    """Return what computes random numbers, see `rng.uniforms_for`."""
+    if kernels == "dali":
+        return None
+    from dalirefurb.kernels.draws import compile_mix
+
+    return compile_mix()
+
+
 def _stages(recipe: Recipe) -> tuple[Stage, ...]:
     """Return the stages that kernels can do: all but decoding."""
     return recipe.stages[1:] if recipe.encoded else recipe.stages
@@ -68,6 +78,7 @@ class Runners:
         partial_device: Where the partial part runs.
         final_device: Where the final part runs.
         entering_device: Where partial images enter it.
+        leaving_device: Where they leave the partial part.
         max_rows: Of one batch.
         pace: How many copies and threads there are.
     """
@@ -80,12 +91,15 @@ class Runners:
         partial_device: Device,
         final_device: Device,
         entering_device: Device,
+        leaving_device: Device = "cpu",
         max_rows: int,
         pace: Pace,
     ) -> None:
         self._recipe = recipe
         self._kernels = kernels
-        self._devices: tuple[Device, Device, Device] = partial_device, final_device, entering_device
+        self._devices: tuple[Device, Device] = partial_device, final_device
+        self._entering_device: Device = entering_device
+        self._leaving_device: Device = leaving_device
         self._max_rows = max_rows
         # Not when a part is built: on another thread another device may be the current one.
         self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
@@ -114,7 +128,13 @@ class Runners:
             release_unused_memory()
 
     def _replicas(self, part: Part, count: int, threads_each: int) -> Replicas:
-        graph = Graph(self._recipe, part, *self._devices)
+        graph = Graph(
+            self._recipe,
+            part,
+            *self._devices,
+            entering_device=self._entering_device if part == "final" else "cpu",
+            leaving_device=self._leaving_device if part == "partial" else "cpu",
+        )
         return Replicas(
             graph,
             count,

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Part, Runner, views
+from dalirefurb.graph import GraphError, Part, Runner
 from dalirefurb.handover import Handover, Stopped
 from dalirefurb.images import Images
 from dalirefurb.reader import Reader, Samples
@@ -30,6 +31,9 @@ from dalirefurb.stats import Tally
 
 _POLL_S = 1.0
 _READ_AHEAD = 2
+
+View = Callable[[Any], Images]
+"""Views the images that a runner made."""
 
 Watch = Callable[[Ticket], None]
 """Looks at a run whose partial images were computed."""
@@ -51,6 +55,7 @@ class Upstream:
         part: Which of these.
         in_flight: Runs that the replicas are given at a time.
         admitted: Runs beyond these that are planned, so that their files are read, at most.
+        view: Views what the replicas collect.
         watch: Is shown what is computed.
         tally: Counts.
     """
@@ -66,6 +71,7 @@ class Upstream:
         part: Part,
         in_flight: int,
         admitted: int,
+        view: View,
         watch: Watch | None,
         tally: Tally,
     ) -> None:
@@ -77,6 +83,7 @@ class Upstream:
         self._part = part
         self._in_flight = in_flight
         self._admitted = admitted
+        self._view = view
         self._watch = watch
         self._tally = tally
 
@@ -192,7 +199,7 @@ class Upstream:
         if self._part == "whole":
             ticket.images = images
             return
-        ticket.computed.images = self._checked(views(images))
+        ticket.computed.images = self._checked(self._view(images))
         if self._watch is not None:
             self._watch(ticket)
 

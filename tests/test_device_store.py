@@ -25,6 +25,7 @@ from dalirefurb.augment.geometry import Device
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, Replica
+from dalirefurb.images import Images
 from dalirefurb.store import gather as gathering
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.store.device import DeviceLease, DeviceStore
@@ -44,9 +45,22 @@ class DenselyPut(DeviceStore):
         return super().put(indices, versions, np.stack(samples) if dense else samples)
 
 
+class PutAsLeft(DeviceStore):
+    """A device store that is given samples as a graph leaves them there: rows of an array that has others, too."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        dense = len(samples) and len({sample.shape for sample in samples}) == 1
+        if dense:
+            others = np.full_like(samples[0], EMPTY)
+            array = np.stack([each for sample in reversed(samples) for each in (others, sample)])
+            samples = Images(array).chosen(np.arange(2 * len(samples))[::-2])
+        return super().put(indices, versions, samples)
+
+
 MAKES: dict[str, Callable[[], DeviceStore]] = {
     "device": lambda: DeviceStore(device="cpu"),
     "device, samples there": lambda: DenselyPut(device="cpu"),
+    "device, samples of a graph": lambda: PutAsLeft(device="cpu"),
     "pinned host": lambda: DeviceStore(device="cpu", pinned_host=True),
     "pinned host, samples on the device": lambda: DenselyPut(device="cpu", pinned_host=True),
 }
@@ -309,7 +323,7 @@ def test_runs_that_are_laid_out_one_after_another_do_not_touch_each_other(store:
     runs = []
     for entering in images:
         with store.get(none, none) as lease:
-            runs.append(buffer.fill(1, lease, none, [(np.arange(1), [entering])]))
+            runs.append(buffer.fill(1, lease, none, [(np.arange(1), Images([entering]))]))
     for run, entered in zip(runs, images, strict=True):
         np.testing.assert_array_equal(run[0], entered)
 
@@ -330,7 +344,11 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
         hits = np.arange(len(images)) % 3 != number % 4
         store.put(plan.indices[hits], plan.version[hits], [images[row] for row in np.flatnonzero(hits)])
         leased = np.random.default_rng(number).permutation(len(images))
-        others = [(np.array([row]), [images[row]]) for row in np.flatnonzero(~hits).tolist()]
+        misses = np.flatnonzero(~hits)
+        apart = [(np.array([row]), Images([images[row]])) for row in misses.tolist()]
+        # As a graph leaves them: one array, of which some rows are asked for.
+        together = [(misses, Images(np.stack(images)).chosen(misses))]
+        others = apart if number % 2 else together
         with store.get(plan.indices[leased], plan.version[leased]) as lease:
             batch = buffer.fill(len(images), lease, leased, others)
             np.testing.assert_array_equal(batch, np.stack(images))
@@ -360,3 +378,13 @@ def test_a_final_graph_on_the_gpu_takes_partial_images_where_it_is_told(order: A
 def test_only_a_final_graph_on_the_gpu_is_fed_there(arguments: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"the part is {arguments[0]!r} and its final_device {arguments[2]!r}"):
         Graph(rand_augment(64), *arguments, entering_device="gpu")
+
+
+def test_a_store_on_another_device_than_the_loaders_is_refused(
+    arrays: Arrays, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DeviceStore(device="cpu")
+    monkeypatch.setattr(store.memory, "device_id", 1, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(ConfigurationError, match="made on device 1 and device 0 is current: call"):
+        Loader(arrays, recipe, refurbish(), store)

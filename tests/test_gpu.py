@@ -37,6 +37,7 @@ from dalirefurb.augment.operations import (
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph
+from dalirefurb.images import Images
 from dalirefurb.pace import set_pace
 from dalirefurb.runners import Runners
 from dalirefurb.store import Store
@@ -377,7 +378,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
             for _ in range(3):
                 with buffer.on_stream(), store.get(plan.indices[:4], plan.version[:4]) as lease:
                     busy()
-                    batch = buffer.fill(6, lease, np.arange(4), [(np.array([4, 5]), images[4:])])
+                    batch = buffer.fill(6, lease, np.arange(4), [(np.array([4, 5]), Images(images[4:]))])
                     for name, feed in feeds.items():
                         partial = name == "partial"
                         fed = batch if partial and entering == "gpu" else feed

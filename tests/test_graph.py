@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -64,15 +65,30 @@ def test_decoding_alone_is_for_encoded_images_on_the_cpu() -> None:
         Graph(RECIPES["simple"], "decoded", "cpu", "gpu")
 
 
+def leaves_on(graph: Graph) -> str:
+    pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
+        batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
+    )
+    pipeline.serialize()
+    (output,) = pipeline._graph_outputs
+    device: str = output.device
+    return device
+
+
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
 def test_images_leave_on_the_final_device_and_partial_ones_on_the_host(partial: Device, final: Device) -> None:
     for part, device in (("partial", "cpu"), ("final", final), ("whole", final)):
-        graph = Graph(RECIPES["rand_augment"], part, partial, final)
-        pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
-            batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
-        )
-        pipeline.serialize()
-        assert [output.device for output in pipeline._graph_outputs] == [device]
+        assert leaves_on(Graph(RECIPES["rand_augment"], part, partial, final)) == device
+
+
+def test_partial_images_can_stay_on_the_gpu() -> None:
+    for name in ("rand_augment", "raw crop_last"):
+        graph = Graph(RECIPES[name], "partial", "gpu", "gpu", leaving_device="gpu")
+        assert leaves_on(graph) == "gpu"
+        assert graph.serialize(max_batch_size=4, num_threads=2)
+    for part, partial in (("final", "gpu"), ("partial", "cpu")):
+        with pytest.raises(ConfigurationError, match="leaving_device='gpu' is for the partial part on the GPU"):
+            Graph(RECIPES["simple"], part, partial, "gpu", leaving_device="gpu")
 
 
 def test_a_final_part_on_the_host_after_a_partial_part_on_the_gpu_is_refused() -> None:
@@ -92,13 +108,12 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
 
 def nice() -> dict[int, int]:
     """How much each thread of the process gives way."""
-    return {int(thread): os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")}
+    threads = [int(each.name) for each in Path("/proc/self/task").iterdir()]
+    return {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
 
 
-@pytest.mark.parametrize(
-    ("part", "gives_way"), [("partial", True), ("decoded", True), ("whole", True), ("final", False)]
-)
-def test_threads_give_way_but_for_those_of_the_final_part(part: Part, gives_way: bool) -> None:
+@pytest.mark.parametrize("part", get_args(Part))
+def test_threads_give_way_but_for_those_of_the_final_part(part: Part) -> None:
     graph = Graph(RECIPES["rand_augment"], part)
     before = nice()
     replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
@@ -106,7 +121,7 @@ def test_threads_give_way_but_for_those_of_the_final_part(part: Part, gives_way:
     made = {level for thread, level in nice().items() if thread not in before}
     assert nice()[threading.get_native_id()] == mine
     assert made
-    assert {level > mine for level in made} == {gives_way}
+    assert {level > mine for level in made} == {part != "final"}
     replica.restart()
 
 

@@ -6,6 +6,7 @@ import importlib.util
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -178,16 +179,16 @@ def test_a_part_that_is_dropped_at_work_leaves_its_threads_their_memory() -> Non
 
 
 def test_nothing_is_kept_on_disk_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dalirefurb.kernels import rows
+    from dalirefurb.kernels import compiled
 
     asked = []
 
-    def run(keep: bool) -> str:
-        asked.append(keep)
-        if keep:
+    def njit(signature: Any, *, cache: bool = False, **options: Any) -> Callable[..., Any]:
+        asked.append(cache)
+        if cache:
             raise RuntimeError("cannot cache function 'run': no locator available for file 'rows.py'")
-        return "compiled"
+        return lambda function: function
 
-    monkeypatch.setattr(rows, "_run", run)
-    assert rows.compile_run.__wrapped__() == "compiled"
+    monkeypatch.setattr(compiled, "njit", njit)
+    assert compiled.kept(len, "void()") is len
     assert asked == [True, False]

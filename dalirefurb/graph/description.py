@@ -77,9 +77,10 @@ class Graph:
     Attributes:
         recipe: What is done to a sample.
         part: What of it this pipeline does.
-        partial_device: Where the partial part runs. Partial images leave the partial graph on the host.
+        partial_device: Where the partial part runs.
         final_device: Where the final part runs; "cpu" only if the partial part is on the CPU too.
         entering_device: Where partial images enter the final graph; "gpu" only if the final part is there.
+        leaving_device: Where they leave the partial graph; "gpu" only if the partial part is there.
     """
 
     recipe: Recipe
@@ -87,6 +88,7 @@ class Graph:
     partial_device: Device = "cpu"
     final_device: Device = "cpu"
     entering_device: Device = "cpu"
+    leaving_device: Device = "cpu"
 
     def __post_init__(self) -> None:
         placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
@@ -105,6 +107,11 @@ class Graph:
             raise ConfigurationError(
                 f"entering_device='gpu' is for the final part on the GPU, but the part is {self.part!r} and its "
                 f"final_device {self.final_device!r}: leave it out"
+            )
+        if self.leaving_device == "gpu" and (self.part, self.partial_device) != ("partial", "gpu"):
+            raise ConfigurationError(
+                f"leaving_device='gpu' is for the partial part on the GPU, but the part is {self.part!r} and its "
+                f"partial_device {self.partial_device!r}: leave it out"
             )
 
     @property
@@ -158,7 +165,7 @@ class Graph:
             return _decoded_part(self.recipe, nodes, device)
         images = nodes["partial"] if self.part == "final" else _partial_part(self.recipe, nodes, device)
         if self.part == "partial":
-            return images.cpu() if device == "gpu" else images
+            return images.cpu() if device != self.leaving_device else images
         if device != self.final_device:
             images = images.gpu()
         return _final_part(self.recipe, images, nodes)

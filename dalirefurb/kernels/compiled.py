@@ -28,6 +28,19 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], _numba_intrinsic(function))
 
 
+def kept(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """Compile what is called from Python, or load what was compiled before.
+
+    Where no folder can be written, nothing is kept. Numba tells whether that is of today by the function's own file,
+    and by what a closure refers to.
+    """
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return cast(Callable[..., Any], njit(signature, cache=True, **options)(function))
+    except RuntimeError:  # Numba found no folder for its cache.
+        return cast(Callable[..., Any], njit(signature, **options)(function))
+
+
 @intrinsic
 def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c of float32 numbers, rounded once, as OpenCV does where the processor can."""

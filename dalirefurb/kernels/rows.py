@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
-from dalirefurb.kernels.compiled import compiled, fence, memory
+from dalirefurb.kernels.compiled import compiled, fence, kept, memory
 from dalirefurb.kernels.geometry import crop, flip, pick
 from dalirefurb.kernels.operate import operate
 from dalirefurb.kernels.output import half_pixels, half_planes, normalise
@@ -82,7 +82,7 @@ def _finish(image: Any, kind: Any, channels_last: Any, halves: Any, address: Any
             half_planes(image, halves, bits)
 
 
-def _run(keep: bool) -> Any:
+def _run() -> Any:
     # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
     # at, too.
     sources = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
@@ -158,7 +158,7 @@ def _run(keep: bool) -> Any:
         if streamed:
             fence()
 
-    return njit(signature, nogil=True, error_model="numpy", cache=keep)(run)
+    return kept(run, signature)
 
 
 @cache
@@ -173,7 +173,4 @@ def compile_run() -> Any:
         `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
         means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
     """
-    try:
-        return _run(keep=True)
-    except RuntimeError:  # Numba found no folder for its cache.
-        return _run(keep=False)
+    return _run()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.images import Image
+from dalirefurb.images import Image, Images
 from dalirefurb.store.device import DeviceLease, DeviceStore
 from dalirefurb.store.device_memory import Array
 from dalirefurb.store.gather import scatter
@@ -26,6 +27,7 @@ class BatchBuffer:
     def __init__(self, store: DeviceStore, *, max_rows: int, max_runs: int) -> None:
         self._memory = store.memory
         self._runs = store.memory.empty((max_runs, max_rows, *store.slot_shape))
+        self._read: list[list[Images]] = [[]] * max_runs
         self._turn = 0
 
     def fill(
@@ -33,7 +35,7 @@ class BatchBuffer:
         num_rows: int,
         lease: DeviceLease,
         leased: NDArray[np.int64],
-        others: Sequence[tuple[NDArray[np.int64], Sequence[Image]]],
+        others: Sequence[tuple[NDArray[np.int64], Images]],
     ) -> Array:
         """Lay a run out.
 
@@ -41,20 +43,36 @@ class BatchBuffer:
             num_rows: Of the run.
             lease: What the store lends; it can be released once this returns.
             leased: Which row each sample of the lease is, shape (n,).
-            others: Rows that the lease does not have, with their host images.
+            others: Rows that the lease does not have, with their images, on the device or on the host.
 
         Returns:
             (num_rows, H, W, C) uint8, until `max_runs` more runs are laid out: to be fed inside `on_stream`.
         """
+        xp = self._memory.xp
         out = self._runs[self._turn, :num_rows]
+        read: list[Images] = []
+        # What is on the device is read later than this returns, but before its turn comes again.
+        self._read[self._turn] = read
         self._turn = (self._turn + 1) % len(self._runs)
+        rows: list[int] = []
+        images: list[Image] = []
         with self.on_stream():
             # First what leaves all other rows undefined.
             lease.gather(out, leased)
-            rows = [row for some, _ in others for row in some.tolist()]
-            images = [image for _, some in others for image in some]
-            scatter(self._memory.xp, out, rows, images, list(range(len(rows))))
+            for some, part in others:
+                if part.whole is not None and isinstance(part.whole[0], xp.ndarray):
+                    array, places = part.whole
+                    scatter(xp, out, some.tolist(), array, places.tolist())
+                    read.append(part)
+                else:
+                    rows += some.tolist()
+                    images += part
+            scatter(xp, out, rows, images, list(range(len(rows))))
         return out
+
+    def images(self, computed: Any) -> Images:
+        """View a DALI tensor list of one shape, on the device, in place."""
+        return Images(self._memory.xp.asarray(computed.as_tensor()))
 
     def on_stream(self) -> AbstractContextManager[None]:
         """Make the stream on which the buffer is written CuPy's current one; DALI's `feed_input` reads on that."""

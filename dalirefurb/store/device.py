@@ -92,8 +92,8 @@ class DeviceStore(Store):
         Args:
             indices: Shape (n,).
             versions: Shape (n,).
-            samples: Host images, or one array (n, H, W, C) on the device: it is read after what CuPy's current stream
-                was given before, and before what it is given then.
+            samples: Host images, or `Images` on the device that are there already, or one array (n, H, W, C) on the
+                device: it is read after what CuPy's current stream was given before, and before what it is given then.
         """
         keys = checked_keys(indices, versions)
         with self._lock:

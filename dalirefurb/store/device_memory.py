@@ -37,6 +37,10 @@ class DeviceMemory(Protocol):
     def xp(self) -> Any:
         """The library."""
 
+    @property
+    def device_id(self) -> int | None:
+        """Number of the CUDA device; None on the host."""
+
     def empty(self, shape: Shape) -> Array:
         """Allocate uint8 on the device, until the last array of it goes; MemoryError where there is no room."""
 
@@ -87,6 +91,7 @@ class _NumPyMemory:
     """Host memory, in which everything is done by the time it returns."""
 
     xp = np
+    device_id = None
 
     def empty(self, shape: Shape) -> Array:
         return np.empty(shape, np.uint8)
@@ -120,7 +125,7 @@ class _CuPyMemory:
     def __init__(self, cupy: Any) -> None:
         self.xp = cupy
         self._cuda = cupy.cuda
-        self._device_id = cupy.cuda.Device().id
+        self.device_id = cupy.cuda.Device().id
         # For temporary arrays, so that they can be given back without emptying CuPy's pool for everybody.
         self._pool = cupy.cuda.MemoryPool()
         # A blocking stream would wait for the default one, and so for the training step that is queued there.
@@ -134,7 +139,7 @@ class _CuPyMemory:
         nbytes = _nbytes(shape)
         pinned = self._allocated(self._cuda.PinnedMemory, nbytes)
         # Host and device have one address space: pinned memory has the same address in both.
-        memory = self._cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self._device_id)
+        memory = self._cuda.UnownedMemory(pinned.ptr, nbytes, pinned, self.device_id)
         slab = self.xp.ndarray(shape, np.uint8, memptr=self._cuda.MemoryPointer(memory, 0))
         return slab, np.ndarray(shape, np.uint8, buffer=self._cuda.PinnedMemoryPointer(pinned, 0))
 
@@ -170,7 +175,7 @@ class _CuPyMemory:
 
     def _device(self) -> Any:
         """Name the device anew: a CuPy device remembers in itself what to go back to, for whichever thread."""
-        return self._cuda.Device(self._device_id)
+        return self._cuda.Device(self.device_id)
 
     def _event(self) -> Any:
         return self._cuda.Event(disable_timing=True)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.images import Image
+from dalirefurb.images import Image, Images
 from dalirefurb.store.device_memory import Array, DeviceMemory
 from dalirefurb.store.gather import gather, scatter
 
@@ -35,6 +35,13 @@ class DeviceSlots:
     def write(self, row_of_slot: Mapping[int, int], samples: Sequence[Image] | Array) -> None:
         """Put samples[row] into each slot."""
         xp = self._memory.xp
+        if isinstance(samples, Images) and samples.whole is not None and isinstance(samples.whole[0], xp.ndarray):
+            array, rows = samples.whole
+            with self._memory.on_stream():
+                scatter(xp, self._slab, list(row_of_slot), array, rows[list(row_of_slot.values())].tolist())
+            # Its memory may be DALI's, who takes it back as soon as nobody refers to it.
+            self._memory.synchronize()
+            return
         on_device = isinstance(samples, xp.ndarray)
         if self._host is not None and not on_device:
             # A gather that was asked for before may still read these slots.

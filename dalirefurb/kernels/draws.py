@@ -1,0 +1,47 @@
+"""How are random numbers drawn for a batch? As `rng` says, bit for bit, without an array for each step of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from dalirefurb.kernels.compiled import compiled, kept
+from dalirefurb.rng import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, Mix
+
+
+@compiled
+def _scrambled(value: Any) -> Any:
+    value = (value ^ (value >> np.uint64(30))) * MULTIPLIER_1
+    value = (value ^ (value >> np.uint64(27))) * MULTIPLIER_2
+    return value ^ (value >> np.uint64(31))
+
+
+def mixed(index_keys: Any, number_keys: Any, purposes: Any, counters: Any, indices: Any, numbers: Any) -> Any:
+    """Compute uniforms; see `rng`."""
+    values = np.empty((indices.size, counters.size))
+    rows = np.empty(index_keys.size, np.uint64)
+    for i in range(indices.size):
+        index, number = np.uint64(indices[i]) * GOLDEN, np.uint64(numbers[i]) * GOLDEN
+        for purpose in range(rows.size):
+            of_index = _scrambled(index + index_keys[purpose])
+            rows[purpose] = _scrambled((of_index ^ number_keys[purpose]) + number)
+        for column in range(counters.size):
+            bits = _scrambled(rows[purposes[column]] + counters[column])
+            values[i, column] = np.float64(bits >> np.uint64(11)) * 2.0**-53
+    return values
+
+
+@cache
+def compile_mix() -> Mix:
+    """Compile `mixed`, or load what was compiled before, once in a process."""
+    keys, integers = (types.Array(kind, 1, "C", readonly=True) for kind in (types.uint64, types.int64))
+    mix = kept(mixed, types.float64[:, ::1](keys, keys, integers, keys, integers, integers))
+
+    def mix_any(*arguments: Any) -> Any:
+        *keys, indices, numbers = arguments
+        return mix(*keys, *(np.ascontiguousarray(each, np.int64) for each in (indices, numbers)))
+
+    return mix_any

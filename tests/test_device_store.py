@@ -26,6 +26,7 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, Replica
 from dalirefurb.images import Images
+from dalirefurb.reader import Samples
 from dalirefurb.store import gather as gathering
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.store.device import DeviceLease, DeviceStore
@@ -388,3 +389,30 @@ def test_a_store_on_another_device_than_the_loaders_is_refused(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(ConfigurationError, match="made on device 1 and device 0 is current: call"):
         Loader(arrays, recipe, refurbish(), store)
+
+
+def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_slots_from_there(
+    arrays: Arrays, recipe: Recipe, store: DeviceStore
+) -> None:
+    store.close()
+    graph = Graph(recipe, "partial")
+    plan = next(iter(refurbish().epoch(0)))
+    samples = arrays.read(plan.indices)
+    sides = np.full(len(samples), SIZE)
+    feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
+    feeds = feeder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
+    replica = Replica(graph, graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1), num_threads=1, device_id=None)
+    replica.submit(feeds)
+    left = replica.collect()
+    expected = np.array(left.as_tensor())
+    store.open(expected.shape[1:], slots=NUM_SAMPLES, fingerprint={})
+    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_runs=1)
+    images = buffer.images(left)
+    assert images.whole is not None
+    assert np.shares_memory(images.whole[0], np.asarray(left.as_tensor()))
+    some = np.array([3, 0, 2])
+    assert store.put(plan.indices[some], plan.version[some], images.chosen(some)).all()
+    others = np.setdiff1d(np.arange(len(samples)), some)
+    with store.get(plan.indices[some], plan.version[some]) as lease:
+        batch = buffer.fill(len(samples), lease, some, [(others, images.chosen(others))])
+        np.testing.assert_array_equal(batch, expected)

@@ -54,12 +54,8 @@ def _view(codes: Any, numbers: Any, sizes: Any, first: Any) -> Any:
         if codes[step] == _FLIP:
             mirrored ^= numbers[step, 0] > 0
         else:
-            top, left, lines, columns = (
-                int(numbers[step, 0]),
-                int(numbers[step, 1]),
-                sizes[step + 1, 0],
-                sizes[step + 1, 1],
-            )
+            top, left = int(numbers[step, 0]), int(numbers[step, 1])
+            lines, columns = sizes[step + 1, 0], sizes[step + 1, 1]
             if top < 0 or left < 0 or top + lines > height or left + columns > width:
                 return False, (start, stride, height, width, mirrored)
             start += top * stride + 3 * (width - left - columns if mirrored else left)

@@ -165,7 +165,7 @@ class Replicas:
 def _giving_way(build: Callable[[], Pipeline]) -> Pipeline:
     """Build a pipeline whose CPU threads give way to others: on Linux, threads are as nice as the one that made them.
 
-    So batches come at more regular intervals, and a network that trains on the same cores is not held up.
+    So batches come at more regular intervals, and a network that trains on the same cores has more of them.
     """
 
     def nicely() -> Pipeline:

@@ -19,9 +19,9 @@ from accuracy_figure import draw_accuracy
 from figures import FIGURES, caption, save, whiskers
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
-_BARS = {"standard": "#9aa5b1", "reuse factor 2": "#3f7fbf", "reuse factor 3": "#1f4e8c"}
+_BARS = {"standard": "#9aa5b1", "reuse factor 2": "#3f7fbf", "reuse factor 3": "#1f4e8c", "reuse factor 4": "#10294a"}
 _ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
-_BAR_WIDTH = 0.27
+_GROUP_WIDTH = 0.81
 _BOUND = "#d1495b"
 _BAR = "#3f7fbf"
 
@@ -31,15 +31,17 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
     cases = run["results"]
     figure, axes = plt.subplots(figsize=(4 + 1.5 * len(cases), 5), layout="constrained")
     highest = 0.0
-    for place, (name, colour) in enumerate(_BARS.items()):
+    bars = {name: colour for name, colour in _BARS.items() if all(name in case["bound"] for case in cases)}
+    width = _GROUP_WIDTH / len(bars)
+    for place, (name, colour) in enumerate(bars.items()):
         for group, case in enumerate(cases):
-            x = group + (place - 1) * _BAR_WIDTH
+            x = group + (place - (len(bars) - 1) / 2) * width
             speed, bound = case["images_per_s"][name], case["bound"][name]["median"]
             whisker = [[speed["median"] - speed["lower"]], [speed["upper"] - speed["median"]]]
             axes.bar(
                 x,
                 speed["median"],
-                0.9 * _BAR_WIDTH,
+                0.9 * width,
                 yerr=whisker,
                 capsize=4,
                 color=colour,
@@ -48,8 +50,8 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
             )
             axes.hlines(
                 bound,
-                x - _BAR_WIDTH / 2,
-                x + _BAR_WIDTH / 2,
+                x - width / 2,
+                x + width / 2,
                 color=_BOUND,
                 linewidth=2,
                 label="amortised bound" if (place, group) == (2, 0) else None,

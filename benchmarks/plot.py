@@ -63,7 +63,7 @@ def draw(run: Mapping[str, Any], path: Path) -> None:
     axes.set_ylabel("images/s, consumer does nothing")
     axes.set_ylim(0, 1.05 * highest)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(ncols=4, loc="outside lower center", frameon=False)
+    figure.legend(ncols=3, loc="outside lower center", frameon=False)
     axes.set_title(caption(run), fontsize=10)
     save(figure, path)
 

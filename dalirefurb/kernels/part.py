@@ -20,7 +20,7 @@ from dalirefurb.augment.geometry import Window
 from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed, Replicas, views
-from dalirefurb.images import Images, Places, row_addresses
+from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
@@ -194,8 +194,7 @@ class KernelPart:
                 each = Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
                 return each, each.places.addresses
             levels = self._buffers.take((count, *sizes[0].tolist(), 3), "uint8")
-            targets = row_addresses(levels)
-            return Images.on_demand(count, lambda: levels, lambda: Places(targets, sizes)), targets
+            return Images(levels), row_addresses(levels)
         size = output.size
         other = (sizes != size).any(axis=1)
         if other.any():

@@ -35,7 +35,7 @@ from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.batch_buffer import BatchBuffer
-from dalirefurb.upstream import Upstream, Watch
+from dalirefurb.upstream import Upstream, View, Watch
 
 _READING_THREADS = 4
 
@@ -122,23 +122,28 @@ def assemble(
         replacements=replacements,
     )
     feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
+    device_store = store if isinstance(store, DeviceStore) and store.device == final_device else None
+    if device_store is not None:
+        _check_device(device_store)
     if store is not None:
         _open(store, source, recipe, planner, reader, fingerprint)
     exchange = Exchange(reader, store)
     tally = Tally()
     buffer: BatchBuffer | None = None
-    if isinstance(store, DeviceStore) and store.device == final_device:
-        _check_device(store)
-        buffer = BatchBuffer(store, max_rows=max_rows, max_runs=pace.look_ahead)
-    # An Assistant looks at partial images on the host.
-    stay = buffer is not None and partial_device == "gpu" and not isinstance(planner, AutoAssist)
+    view: View = views
+    leaving_device: Device = "cpu"
+    if device_store is not None:
+        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=pace.look_ahead)
+        # An Assistant looks at partial images on the host.
+        if partial_device == "gpu" and not isinstance(planner, AutoAssist):
+            view, leaving_device = buffer.images, "gpu"
     runners = Runners(
         recipe,
         kernels,
         partial_device=partial_device,
         final_device=final_device,
         entering_device="cpu" if buffer is None else final_device,
-        leaving_device="gpu" if stay else "cpu",
+        leaving_device=leaving_device,
         max_rows=max_rows,
         pace=pace,
     )
@@ -158,7 +163,7 @@ def assemble(
         part="partial" if apart else "whole",
         in_flight=pace.partial_ahead if apart else pace.look_ahead,
         admitted=pace.admitted,
-        view=buffer.images if stay and buffer is not None else views,
+        view=view,
         watch=watch,
         tally=tally,
     )

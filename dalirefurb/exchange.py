@@ -29,9 +29,7 @@ from dalirefurb.plan import BatchPlan, Indices, Planner, joined
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
 from dalirefurb.store import Lease, Store
-
-Pair = tuple[int, int]
-"""An index and a version."""
+from dalirefurb.store.contract import Pair, pairs_of
 
 
 @dataclass(eq=False)
@@ -153,7 +151,7 @@ class Exchange:
         plan = run.plans[0] if len(run.plans) == 1 else joined(run.plans)
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
-        pairs = list(zip(plan.indices.tolist(), plan.version.tolist(), strict=True))
+        pairs = pairs_of((plan.indices, plan.version))
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
         sources = list(map(self._coming.get, pairs))
         borrowed = [(row, *source) for row, source in enumerate(sources) if source is not None]
@@ -228,9 +226,9 @@ class Exchange:
             self._forget(ticket)
 
     def _forget(self, ticket: Ticket) -> None:
-        plan = ticket.plan
-        for row in ticket.rows.tolist() if self._store is not None else ():
-            self._coming.pop((int(plan.indices[row]), int(plan.version[row])), None)
+        if self._store is not None:
+            for pair in pairs_of((ticket.plan.indices[ticket.rows], ticket.plan.version[ticket.rows])):
+                self._coming.pop(pair, None)
 
 
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

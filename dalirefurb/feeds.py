@@ -96,7 +96,7 @@ class Feeder:
         if self.partial_size is not None:
             height, width = self.partial_size
             return np.full(len(images), height), np.full(len(images), width)
-        places = (images if isinstance(images, Images) else Images(images)).places
+        places = Images.of(images).places
         return places.sizes[:, 0], places.sizes[:, 1]
 
 

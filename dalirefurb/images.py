@@ -30,7 +30,7 @@ class Places(NamedTuple):
     addresses: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
-    def of(self, rows: NDArray[Any] | list[int]) -> Places:
+    def of(self, rows: NDArray[np.int64]) -> Places:
         """Return the places of some images."""
         return Places(self.addresses[rows], self.sizes[rows])
 
@@ -54,12 +54,12 @@ class Images(Sequence[NDArray[Any]]):
             self.whole = images, np.arange(self._count)
 
     @classmethod
-    def on_demand(
-        cls,
-        count: int,
-        look: Callable[[], Any],
-        locate: Callable[[], Places] | None = None,
-    ) -> Images:
+    def of(cls, images: Any) -> Images:
+        """Return what these are already, or make it of them."""
+        return images if isinstance(images, cls) else cls(images)
+
+    @classmethod
+    def on_demand(cls, count: int, look: Callable[[], Any], locate: Callable[[], Places] | None = None) -> Images:
         """Say how to find `count` images, and where they lie if somebody knows: asked once at most, if at all."""
         images = cls(())
         images._count, images._look, images._locate = count, look, locate

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment
+from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment, runners
 from dalirefurb.augment.geometry import Device
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Replica
+from dalirefurb.graph import Graph, Replica, Replicas
 from dalirefurb.images import Images
 from dalirefurb.reader import Samples
 from dalirefurb.store import gather as gathering
@@ -416,3 +416,40 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     with store.get(plan.indices[some], plan.version[some]) as lease:
         batch = buffer.fill(len(samples), lease, some, [(others, images.chosen(others))])
         np.testing.assert_array_equal(batch, expected)
+
+
+class OnTheHost(Replicas):
+    """Runs a graph that is meant for a GPU on the host, and sees to it that it could be made for one."""
+
+    def __init__(self, graph: Graph, count: int, *, max_batch_size: int, num_threads: int, device_id: int | None):
+        assert graph.serialize(max_batch_size=max_batch_size, num_threads=num_threads)
+        self.inputs = graph.inputs
+        here = Graph(graph.recipe, graph.part)
+        super().__init__(here, count, max_batch_size=max_batch_size, num_threads=num_threads, device_id=None)
+
+
+@pytest.mark.parametrize("partial_device", ["cpu", "gpu"])
+def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what_the_host_serves(
+    arrays: Arrays, recipe: Recipe, partial_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but the GPU: its graphs run here, and its memory is NumPy's."""
+
+    def served(store: DeviceStore | None, **options: Any) -> list[torch.Tensor]:
+        with Loader(arrays, recipe, refurbish(), store, **options) as loader:
+            return [images.clone() for _ in range(3) for images, _ in loader]
+
+    expected = served(None, kernels="dali")
+    views = []
+    view = BatchBuffer.images
+    monkeypatch.setattr(BatchBuffer, "images", lambda self, computed: views.append(1) or view(self, computed))
+    monkeypatch.setattr(runners, "Replicas", OnTheHost)
+    monkeypatch.setattr(runners, "release_unused_memory", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    store = DeviceStore(device="cpu")
+    store.device = "gpu"
+    with store:
+        made = served(store, partial_device=partial_device, final_device="gpu")
+        assert len(store)
+    assert all(torch.equal(*pair) for pair in zip(made, expected, strict=True))
+    assert bool(views) == (partial_device == "gpu")

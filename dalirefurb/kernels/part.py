@@ -100,8 +100,7 @@ class KernelPart:
         if self._decoding is not None:
             self._decoding.submit(feeds)
         else:
-            entering = feeds[self._entering]
-            self._start(batch, entering if isinstance(entering, Images) else Images(entering))
+            self._start(batch, Images.of(feeds[self._entering]))
         self._batches.append(batch)
 
     def collect(self) -> Images:

@@ -78,7 +78,18 @@ def _finish(image: Any, kind: Any, channels_last: Any, halves: Any, address: Any
             half_planes(image, halves, bits)
 
 
-def _run() -> Any:
+@cache
+def compile_run() -> Any:
+    """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
+
+    Returns:
+        A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
+        int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
+        (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
+        images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
+        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
+        means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
+    """
     # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
     # at, too.
     sources = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
@@ -155,18 +166,3 @@ def _run() -> Any:
             fence()
 
     return kept(run, signature)
-
-
-@cache
-def compile_run() -> Any:
-    """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
-
-    Returns:
-        A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
-        int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
-        (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
-        images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
-        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
-        means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
-    """
-    return _run()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb.images import Image, Images
 from dalirefurb.store.device import DeviceLease, DeviceStore
 from dalirefurb.store.device_memory import Array
-from dalirefurb.store.gather import scatter
+from dalirefurb.store.gather import scatter, within
 
 
 class BatchBuffer:
@@ -60,13 +60,13 @@ class BatchBuffer:
             # First what leaves all other rows undefined.
             lease.gather(out, leased)
             for some, part in others:
-                if part.whole is not None and isinstance(part.whole[0], xp.ndarray):
-                    array, places = part.whole
-                    scatter(xp, out, some.tolist(), array, places.tolist())
-                    read.append(part)
-                else:
+                whole = within(xp, part)
+                if whole is None:
                     rows += some.tolist()
                     images += part
+                else:
+                    scatter(xp, out, some.tolist(), whole[0], whole[1].tolist())
+                    read.append(part)
             scatter(xp, out, rows, images, list(range(len(rows))))
         return out
 

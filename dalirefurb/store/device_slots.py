@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.images import Image, Images
+from dalirefurb.images import Image
 from dalirefurb.store.device_memory import Array, DeviceMemory
-from dalirefurb.store.gather import gather, scatter
+from dalirefurb.store.gather import gather, scatter, within
 
 
 class DeviceSlots:
@@ -35,8 +35,9 @@ class DeviceSlots:
     def write(self, row_of_slot: Mapping[int, int], samples: Sequence[Image] | Array) -> None:
         """Put samples[row] into each slot."""
         xp = self._memory.xp
-        if isinstance(samples, Images) and samples.whole is not None and isinstance(samples.whole[0], xp.ndarray):
-            array, rows = samples.whole
+        whole = within(xp, samples)
+        if whole is not None:
+            array, rows = whole
             with self._memory.on_stream():
                 scatter(xp, self._slab, list(row_of_slot), array, rows[list(row_of_slot.values())].tolist())
             # Its memory may be DALI's, who takes it back as soon as nobody refers to it.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.images import Image
+from dalirefurb.images import Image, Images
 from dalirefurb.store.device_memory import Array
 
 _KERNEL_BYTES = 2**28
@@ -35,6 +35,12 @@ def gather(xp: Any, slab: Array, slots: NDArray[np.int64], out: Array, rows: NDA
     slot_of_row = np.full(len(out), slots[0])
     slot_of_row[rows] = slots
     xp.take(slab, xp.asarray(slot_of_row), axis=0, out=out)
+
+
+def within(xp: Any, samples: Array | Sequence[Image]) -> tuple[Array, NDArray[np.int64]] | None:
+    """Return the array of `xp` that samples are rows of, and which rows, if they are `Images` of one."""
+    whole = samples.whole if isinstance(samples, Images) else None
+    return whole if whole is not None and isinstance(whole[0], xp.ndarray) else None
 
 
 def scatter(xp: Any, target: Array, places: Sequence[int], samples: Array | Sequence[Image], rows: list[int]) -> None:

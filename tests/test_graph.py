@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -104,6 +106,20 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
     replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
     assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1M"), ("64k", "64k")])
+def test_dali_keeps_large_blocks_unless_the_user_says_otherwise(given: str | None, expected: str) -> None:
+    name = "DALI_MALLOC_POOL_THRESHOLD"
+    environment = {key: value for key, value in os.environ.items() if key != name} | ({name: given} if given else {})
+    told = subprocess.run(
+        [sys.executable, "-c", f"import os, dalirefurb.graph; print(os.environ[{name!r}])"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == expected
 
 
 def nice() -> dict[int, int]:

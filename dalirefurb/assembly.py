@@ -146,6 +146,7 @@ def assemble(
         leaving_device=leaving_device,
         max_rows=max_rows,
         pace=pace,
+        reserve=None if store is None else store.reserve,
     )
     assistant: Assistant | None = None
     watch: Watch | None = None

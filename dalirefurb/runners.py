@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
@@ -12,6 +13,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
+from dalirefurb.images import Images
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -81,6 +83,7 @@ class Runners:
         leaving_device: Where they leave the partial part.
         max_rows: Of one batch.
         pace: How many copies and threads there are.
+        reserve: Gives room for partial images, see `Store.reserve`.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Runners:
         leaving_device: Device = "cpu",
         max_rows: int,
         pace: Pace,
+        reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
         self._kernels = kernels
@@ -104,6 +108,7 @@ class Runners:
         # Not when a part is built: on another thread another device may be the current one.
         self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
         self._pace = pace
+        self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
         # While one waits for Python's lock to take its next share, another works.
         self._workers = Background(self._num_threads + 1, name="dalirefurb-kernels")
@@ -160,4 +165,5 @@ class Runners:
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
             num_workers=self._num_threads,
+            reserve=self._reserve if part == "partial" else None,
         )

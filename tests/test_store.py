@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
+from dalirefurb.images import Images
 from dalirefurb.store import DiskStore, MemoryStore, Store
 from dalirefurb.store.arena import ALIGNMENT, Arena
 from dalirefurb.store.available import available_bytes
@@ -38,13 +39,15 @@ ARENA_BYTES = 1024
 class Kind:
     """A store to test, made in an empty folder, and the arguments it is opened with.
 
-    One that `lasts` holds after closing and opening what it held before.
+    One that `lasts` holds after closing and opening what it held before; one that `gives_room` lets samples be made in
+    its memory.
     """
 
     make: Callable[[Path], Store]
     slot_shape: tuple[int, int, int] | None
     arena_bytes: int = 0
     lasts: bool = False
+    gives_room: bool = False
 
     def open(self, store: Store, **changes: Any) -> None:
         arguments = {"slots": SLOTS, "fingerprint": {"name": "first"}, "arena_bytes": self.arena_bytes, **changes}
@@ -52,7 +55,7 @@ class Kind:
 
 
 KINDS = {
-    "memory, fixed slots": Kind(lambda folder: MemoryStore(), SHAPE),
+    "memory, fixed slots": Kind(lambda folder: MemoryStore(), SHAPE, gives_room=True),
     "memory, arena": Kind(lambda folder: MemoryStore(), None, ARENA_BYTES),
     "disk, fixed slots": Kind(lambda folder: DiskStore(folder / "store"), SHAPE, lasts=True),
     "disk, arena": Kind(lambda folder: DiskStore(folder / "store"), None, ARENA_BYTES, lasts=True),
@@ -104,6 +107,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.leases: list[tuple[Any, list[np.ndarray | None]]] = []
         self.closed: list[tuple[Any, list[np.ndarray | None]]] = []
         self.puts = 0
+        # What was made in the store's room, with the pixels that were written there.
+        self.rooms: list[tuple[Images, list[np.ndarray]]] = []
+        self.closed_rooms: list[tuple[Images, list[np.ndarray]]] = []
 
     def occupied(self) -> list[np.ndarray]:
         """The images that take a slot: held, or lent."""
@@ -119,7 +125,9 @@ class StoreMachine(RuleBasedStateMachine):
             self.puts += 1
             images.append(image(self.puts, self.kind.slot_shape or (height, 7, 3)))
         indices, versions = (ints(*(key[axis] for key in keys)) for axis in (0, 1))
-        stored = self.store.put(indices, versions, images)
+        self.expect(keys, images, self.store.put(indices, versions, images))
+
+    def expect(self, keys: list[tuple[int, int]], images: list[np.ndarray], stored: np.ndarray) -> None:
         for key, new, was_stored in zip(keys, images, stored, strict=True):
             if key in self.images:
                 assert was_stored
@@ -133,6 +141,33 @@ class StoreMachine(RuleBasedStateMachine):
                 assert was_stored == has_slot
             if was_stored:
                 self.images[key] = new
+
+    @rule(count=st.integers(0, SLOTS))
+    def make_some_in_its_room(self, count: int) -> None:
+        room = self.store.reserve(count)
+        used = sum(len(pixels) for _, pixels in self.rooms)
+        assert (room is not None) == (self.kind.gives_room and 0 < count <= SLOTS - used)
+        if room is not None:
+            written = []
+            for row in range(count):
+                self.puts += 1
+                written.append(image(self.puts))
+                room[row][:] = written[-1]
+            self.rooms.append((room, written))
+
+    @precondition(lambda self: self.rooms)
+    @rule(keys=keys, data=st.data())
+    def put_what_was_made_there(self, keys: list[tuple[int, int]], data: st.DataObject) -> None:
+        room, written = data.draw(st.sampled_from(self.rooms))
+        rows = data.draw(st.lists(st.integers(0, len(written) - 1), min_size=len(keys), max_size=len(keys)))
+        indices, versions = (ints(*(key[axis] for key in keys)) for axis in (0, 1))
+        stored = self.store.put(indices, versions, room.chosen(ints(*rows)))
+        self.expect(keys, [written[row].copy() for row in rows], stored)
+
+    @precondition(lambda self: self.rooms)
+    @rule(data=st.data())
+    def have_no_more_of_what_was_made_there(self, data: st.DataObject) -> None:
+        self.rooms.pop(data.draw(st.integers(0, len(self.rooms) - 1)))
 
     @rule(keys=keys)
     def get(self, keys: list[tuple[int, int]]) -> None:
@@ -180,6 +215,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.images = self.images if self.kind.lasts else {}
         self.closed += self.leases
         self.leases = []
+        self.closed_rooms += self.rooms
+        self.rooms = []
 
     @precondition(lambda self: not self.occupied())
     @rule()
@@ -207,6 +244,12 @@ class StoreMachine(RuleBasedStateMachine):
                 if pixels is not None:
                     assert sample.flags.c_contiguous
                     np.testing.assert_array_equal(sample, pixels)
+
+    @invariant()
+    def what_was_made_in_its_room_stays_as_it_is(self) -> None:
+        for room, written in [*self.rooms, *self.closed_rooms]:
+            for made, pixels in zip(room, written, strict=True):
+                np.testing.assert_array_equal(made, pixels)
 
     def teardown(self) -> None:
         self.store.close()
@@ -243,6 +286,33 @@ def test_a_memory_store_copies_nothing_to_lend_it() -> None:
     store.put(ints(0), ints(0), [image(0)])
     with store.get(ints(0, 0), ints(0, 0)) as lease:
         assert np.shares_memory(lease.samples[0], lease.samples[1])
+
+
+def test_a_memory_store_does_not_copy_what_was_made_in_its_room() -> None:
+    store = MemoryStore()
+    store.open(SHAPE, slots=3, fingerprint={})
+    room = store.reserve(2)
+    assert room is not None
+    for row, made in enumerate(room):
+        made[:] = row
+    assert store.put(ints(7, 8), ints(0, 0), room).all()
+    with store.get(ints(8, 7), ints(0, 0)) as lease:
+        assert lease.images.places.addresses.tolist() == room.places.addresses[::-1].tolist()
+
+
+def test_a_memory_store_takes_its_room_back_when_nobody_has_what_was_made_there() -> None:
+    store = MemoryStore()
+    store.open(SHAPE, slots=2, fingerprint={})
+    for index in range(9):
+        room = store.reserve(2)
+        assert room is not None
+        assert store.reserve(1) is None
+        chosen = room.chosen(ints(1))
+        store.put(ints(index % 3), ints(index), chosen)
+        store.evict(ints(index % 3))
+        del room
+        assert store.reserve(1) is None
+        del chosen
 
 
 def test_a_full_store_declines_and_keeps_what_it_holds(store: Store) -> None:

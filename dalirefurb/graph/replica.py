@@ -19,7 +19,7 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.graph.description import Feed, Graph, Input
 from dalirefurb.images import Images, Places
 
-# Larger blocks DALI keeps for the next batch. Malloc gives them back to the system, which clears them anew: now and then,
+# DALI keeps larger blocks for the next batch. Malloc gives them back to the system, which clears them anew; at times
 # that holds up a batch for as long as two take. DALI looks once, at its first allocation.
 os.environ.setdefault("DALI_MALLOC_POOL_THRESHOLD", "1M")
 

@@ -32,6 +32,10 @@ STREAMED_BYTES = 16 << 20
 
 _SHARES_PER_THREAD = 2
 _LEAST_ROWS = 4
+
+Reserve = Callable[[int], Images | None]
+"""Gives room for a number of images, or has none."""
+
 _KINDS = {"float32": FLOATS, "float16": HALVES}
 
 
@@ -61,6 +65,7 @@ class KernelPart:
         cut: Whether decoding already cut the window of the first stage.
         workers: Threads for the kernels.
         num_workers: How many there are.
+        reserve: Gives room for partial images, see `Store.reserve`.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class KernelPart:
         cut: bool,
         workers: Background,
         num_workers: int,
+        reserve: Reserve | None = None,
     ) -> None:
         self._steps = steps
         self._output = output
@@ -81,6 +87,7 @@ class KernelPart:
         self._cut = cut
         self._workers = workers
         self._num_workers = num_workers
+        self._reserve = reserve
         self._run = compile_run()
         self._buffers = Buffers()
         self._batches: deque[_Batch] = deque()
@@ -192,7 +199,11 @@ class KernelPart:
             if (sizes != sizes[0]).any():
                 each = Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
                 return each, each.places.addresses
-            levels = self._buffers.take((count, *sizes[0].tolist(), 3), "uint8")
+            shape = *sizes[0].tolist(), 3
+            room = None if self._reserve is None else self._reserve(count)
+            if room is not None and room.kinds == {(np.dtype(np.uint8), shape)}:
+                return room, room.places.addresses
+            levels = self._buffers.take((count, *shape), "uint8")
             return Images(levels), row_addresses(levels)
         size = output.size
         other = (sizes != size).any(axis=1)

@@ -2,6 +2,7 @@
 
     get     lends what is held; anything else is "not found"
     put     copies samples in; a full store declines, it never raises and never overwrites a live version
+    reserve lends room that samples can be made in, so that put need not copy them
     evict   hides samples at once; the memory of a lent one is free when its last lease is released
 
 The loader decides what to put and when to evict; a store only executes, and losing one costs only time.
@@ -147,11 +148,25 @@ class Store(ABC):
         """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
         return np.empty(0, np.int64), np.empty(0, np.int64)
 
+    def reserve(self, count: int) -> Images | None:
+        """Return room for `count` images of the slots' shape, which are made there and then put without being copied.
+
+        What is put must not be written any more. The room is free when nobody has the images any more and the store
+        holds none of them.
+
+        Returns:
+            Images whose pixels are undefined; None if the store has no room to give: then they are made elsewhere.
+
+        Raises:
+            StoreError: The store is not open.
+        """
+        return None
+
     @abstractmethod
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
     ) -> NDArray[np.bool_]:
-        """Copy n samples in, each after evicting its index's older versions.
+        """Keep n samples, each after evicting its index's older versions: copies, or what was made in the store's room.
 
         Returns:
             Which are held now, shape (n,): False where there is no room, True also where the version is held

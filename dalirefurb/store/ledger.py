@@ -19,11 +19,21 @@ class Hidden(NamedTuple):
     freed: list[int]
 
 
+_FREE, _HELD, _HIDDEN, _RESERVED = range(4)
+
+
 class Ledger:
     """Names of slots. A slot is free, held, or hidden: evicted while pinned, and free at its last unpin.
 
+    Or it is reserved: without a name, but in use by whoever reserved it. It may be named meanwhile; when it has neither
+    name nor user any more, it is free.
+
     Slots come back last in, first out, so memory that was touched is used again before fresh memory.
     Not thread-safe: the store that owns it holds a lock.
+
+    Args:
+        slots: That are held or hidden at a time, at most.
+        spare: That are in use at a time by those who reserved them, at most, named ones included.
 
     Example:
         >>> ledger = Ledger(1)
@@ -36,16 +46,20 @@ class Ledger:
         ([0], False)
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, spare: int = 0) -> None:
         self._slots = slots
+        self._spare = spare
         self._slot_of: dict[tuple[int, int], int] = {}
         self._versions_of: dict[int, tuple[int, ...]] = {}
         # The same in arrays, where most are found: the slot that was last taken for each index, and what slots hold.
         # The last row is of no slot.
         self._latest = np.empty(0, np.int32)
-        self._holds = np.full((slots + 1, 2), -1)
-        self._pins = np.zeros(slots, np.int64)
-        self._hidden = np.zeros(slots, np.bool_)
+        self._holds = np.full((slots + spare + 1, 2), -1)
+        self._pins = np.zeros(slots + spare, np.int64)
+        self._states = np.full(slots + spare, _FREE, np.uint8)
+        self._in_use = np.zeros(slots + spare, np.bool_)
+        self._hidden = 0
+        self._used = 0
         self._free: list[int] = []
         # Slots from here on were never taken.
         self._fresh = 0
@@ -60,8 +74,8 @@ class Ledger:
 
     @property
     def full(self) -> bool:
-        """Whether every slot is held or hidden."""
-        return not self._free and self._fresh == self._slots
+        """Whether as many slots are held or hidden as may be."""
+        return len(self._slot_of) + self._hidden == self._slots
 
     def slot(self, index: int, version: int) -> int:
         """Return the slot of a version, -1 if it is not held."""
@@ -80,15 +94,54 @@ class Ledger:
 
     def take(self, index: int, version: int) -> int:
         """Name a free slot after a version that is not held; the ledger must not be full."""
-        if self._free:
-            slot = self._free.pop()
-        else:
-            slot = self._fresh
-            self._fresh += 1
+        (slot,) = self._take(1)
+        self._name(slot, index, version)
+        return slot
+
+    def reserve(self, count: int) -> list[int]:
+        """Let somebody use free slots until `leave`; none where not that many may be reserved."""
+        if self._used + count > self._spare:
+            return []
+        slots = self._take(count)
+        self._states[slots] = _RESERVED
+        self._in_use[slots] = True
+        self._used += count
+        return slots
+
+    def adopt(self, slot: int, index: int, version: int) -> bool:
+        """Name a reserved slot after a version that is not held, if it has no name yet; the ledger must not be full."""
+        if self._states[slot] != _RESERVED:
+            return False
+        self._name(slot, index, version)
+        return True
+
+    def leave(self, slots: list[int]) -> list[int]:
+        """End the use of slots that were reserved together, and return those that are free now."""
+        self._in_use[slots] = False
+        self._used -= len(slots)
+        nameless = [slot for slot in slots if self._states[slot] == _RESERVED]
+        self._release(nameless)
+        return nameless
+
+    def _take(self, count: int) -> list[int]:
+        """Return slots that are free, those that were used last first."""
+        used = min(count, len(self._free))
+        slots = [self._free.pop() for _ in range(used)]
+        slots += range(self._fresh, self._fresh + count - used)
+        self._fresh += count - used
+        return slots
+
+    def _release(self, slots: list[int]) -> None:
+        """Make slots free."""
+        self._states[slots] = _FREE
+        self._free += slots
+
+    def _name(self, slot: int, index: int, version: int) -> None:
+        """Let a slot hold a version."""
+        self._states[slot] = _HELD
         self._slot_of[index, version] = slot
         self._versions_of[index] = (*self._versions_of.get(index, ()), version)
         self._table(slot, index, version)
-        return slot
 
     def _table(self, slot: int, index: int, version: int) -> None:
         """Note what a slot holds where `find` looks first."""
@@ -101,10 +154,8 @@ class Ledger:
 
     def restore(self, slots: list[int], indices: list[int], versions: list[int]) -> None:
         """Name n slots, ascending, after n versions; nothing was taken before."""
-        self._slot_of = dict(zip(zip(indices, versions, strict=True), slots, strict=True))
-        for (index, version), slot in self._slot_of.items():
-            self._versions_of[index] = (*self._versions_of.get(index, ()), version)
-            self._table(slot, index, version)
+        for slot, index, version in zip(slots, indices, versions, strict=True):
+            self._name(slot, index, version)
         self._fresh = slots[-1] + 1 if slots else 0
         self._free = sorted(set(range(self._fresh)) - set(slots), reverse=True)
 
@@ -140,10 +191,17 @@ class Ledger:
         hidden = np.array(slots)
         self._holds[hidden] = -1
         pinned = self._pins[hidden] > 0
-        self._hidden[hidden[pinned]] = True
-        freed = hidden[~pinned].tolist()
-        self._free += freed
-        return Hidden(slots, freed)
+        self._states[hidden[pinned]] = _HIDDEN
+        self._hidden += int(pinned.sum())
+        return Hidden(slots, self._drop(hidden[~pinned]))
+
+    def _drop(self, slots: NDArray[np.int64]) -> list[int]:
+        """Let go of slots without a name that nobody has pinned, shape (n,), and return those that are free now."""
+        used = self._in_use[slots]
+        self._states[slots[used]] = _RESERVED
+        freed: list[int] = slots[~used].tolist()
+        self._release(freed)
+        return freed
 
     def pin(self, slots: NDArray[np.int64]) -> None:
         """Keep slots from being taken, shape (n,), until each is unpinned as often as it was pinned."""
@@ -152,10 +210,9 @@ class Ledger:
     def unpin(self, slots: NDArray[np.int64]) -> list[int]:
         """Undo one `pin` of the same slots, and return those that are free now."""
         np.subtract.at(self._pins, slots, 1)
-        hidden = slots[self._hidden[slots]]
+        hidden = slots[self._states[slots] == _HIDDEN]
         if not len(hidden):
             return []
-        freed: list[int] = np.unique(hidden[self._pins[hidden] == 0]).tolist()
-        self._hidden[freed] = False
-        self._free += freed
-        return freed
+        unpinned = np.unique(hidden[self._pins[hidden] == 0])
+        self._hidden -= len(unpinned)
+        return self._drop(unpinned)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError, StoreError
-from dalirefurb.images import Image, Images, Places
-from dalirefurb.store.arena import ALIGNMENT, Arena
+from dalirefurb.images import Image, Images
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.budget import Budget, budget_bytes
-from dalirefurb.store.contract import Lease, Store, checked_keys, pairs_of
+from dalirefurb.store.contract import Lease, Pair, Store, checked_keys, pairs_of
 from dalirefurb.store.ledger import Ledger
+from dalirefurb.store.memory_slots import REMEDY, Blocks, Rows
 from dalirefurb.store.opening import Opening
 
-_REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
+_SPARE = 1024
+"""Slots beyond those that are asked for, at most: for images on their way here."""
 
 
 class MemoryStore(Store):
@@ -75,8 +78,12 @@ class MemoryStore(Store):
         with self._lock:
             contents = self._opened()
             contents.opening.check_samples(samples, len(keys[0]))
-            stored = [contents.keep(*pair, sample) for pair, sample in zip(pairs_of(keys), samples, strict=True)]
-        return np.array(stored, dtype=np.bool_)
+            return contents.keep(pairs_of(keys), samples)
+
+    def reserve(self, count: int) -> Images | None:
+        """Lend slots that nobody holds, as `Store.reserve` says."""
+        with self._lock:
+            return self._opened().reserve(count)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
@@ -127,12 +134,12 @@ class MemoryStore(Store):
         need = f"{opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and {limit / 1e9:.2f} GB are"
         if self._max_bytes is None:
             raise OutOfMemoryError(
-                f"the store must fit in memory, but {need} available: {_REMEDY}; "
+                f"the store must fit in memory, but {need} available: {REMEDY}; "
                 "or pass max_bytes, and what has no room is recomputed"
             )
         warnings.warn(
             f"the store is smaller than the plan needs: {need} allowed by max_bytes. What has no room is recomputed, "
-            f"so batches miss unequally; to cache evenly, {_REMEDY}",
+            f"so batches miss unequally; to cache evenly, {REMEDY}",
             stacklevel=3,
         )
         if opening.slot_shape is None:
@@ -141,7 +148,7 @@ class MemoryStore(Store):
 
 
 class _Contents:
-    """One opening's slots: their names, their bytes, and a view of each one that is held or hidden.
+    """One opening's slots: their names and their bytes.
 
     Args:
         opening: What the store is open for.
@@ -151,99 +158,56 @@ class _Contents:
     def __init__(self, opening: Opening, affordable: Opening) -> None:
         self.opening = opening
         self.nbytes = affordable.nbytes
-        self.ledger = Ledger(affordable.slots)
-        self.views: dict[int, Image] = {}
-        self._room = _Blocks(affordable) if opening.slot_shape is None else _Rows(affordable)
+        # The bytes of slots of one shape are rows, of which some can be spare.
+        shape = opening.slot_shape
+        self._rows = None if shape is None else Rows(shape, affordable.slots + min(_SPARE, affordable.slots))
+        self._room = self._rows or Blocks(affordable.nbytes, affordable.slots)
+        self.ledger = Ledger(affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots)
+        # Slots that were reserved, and whose images are gone: found by the garbage collector, under whichever lock.
+        self._left: deque[list[int]] = deque()
 
-    def keep(self, index: int, version: int, sample: Image) -> bool:
-        """Copy one sample in, unless its version is held; False when there is no room."""
-        if (index, version) in self.ledger:
-            return True
-        self.free(self.ledger.hide(index, older_than=version).freed)
-        if self.ledger.full:
-            return False
+    def keep(self, pairs: list[Pair], samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Keep samples, shape (n,), unless their versions are held; return whether they are, or there was no room."""
+        reserved = None if self._rows is None else self._rows.slots_of(samples)
+        stored = np.zeros(len(pairs), np.bool_)
+        for row, (index, version) in enumerate(pairs):
+            if (index, version) not in self.ledger:
+                self.free(self.ledger.hide(index, older_than=version).freed)
+                if self.ledger.full:
+                    continue
+                adopted = reserved is not None and self.ledger.adopt(reserved[row], index, version)
+                if not adopted and not self._copy(index, version, samples[row]):
+                    continue
+            stored[row] = True
+        return stored
+
+    def _copy(self, index: int, version: int, sample: Image) -> bool:
+        """Copy a sample into a slot of its own; False if there are no bytes for it."""
         slot = self.ledger.take(index, version)
-        view = self._room.place(slot, sample.shape)
-        if view is None:
+        if not self._room.place(slot, sample):
             self.ledger.forget(index, version)
             return False
-        np.copyto(view, sample)
-        view.flags.writeable = False
-        self.views[slot] = view
         return True
+
+    def reserve(self, count: int) -> Images | None:
+        """Lend slots until nobody has the images any more."""
+        while self._left:
+            self.free(self.ledger.leave(self._left.popleft()))
+        slots = self.ledger.reserve(count)
+        if self._rows is None or not slots:
+            return None
+        images = self._rows.images(np.array(slots))
+        weakref.finalize(images, self._left.append, slots).atexit = False
+        return images
 
     def images(self, slots: NDArray[np.int64]) -> Images:
         """View the samples in some slots, shape (n,), which stay as they are until they are free."""
-        views = self.views
+        room = self._room
         return Images.on_demand(
-            len(slots), lambda: [views[slot] for slot in slots.tolist()], lambda: self._room.places(slots)
+            len(slots), lambda: [room.view(slot) for slot in slots.tolist()], lambda: room.places(slots)
         )
 
     def free(self, slots: list[int]) -> None:
         """Give back the bytes of slots that the ledger has freed."""
         for slot in slots:
-            del self.views[slot]
             self._room.free(slot)
-
-
-class _Rows:
-    """Bytes for slots of one shape: the rows of one array."""
-
-    def __init__(self, opening: Opening) -> None:
-        assert opening.slot_shape is not None
-        self._rows = _aligned_empty(opening.nbytes).reshape(opening.slots, *opening.slot_shape)
-        self._start: int = self._rows.ctypes.data
-
-    def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
-        """Return the slot's bytes, of the one shape there is."""
-        row: Image = self._rows[slot]
-        return row
-
-    def places(self, slots: NDArray[np.int64]) -> Places:
-        """Tell where slots, shape (n,), lie in memory."""
-        sizes = np.full((len(slots), 2), self._rows.shape[1:3], np.int64)
-        return Places(self._start + slots * self._rows.strides[0], sizes)
-
-    def free(self, slot: int) -> None:
-        """Do nothing: a row belongs to its slot."""
-
-
-class _Blocks:
-    """Bytes for slots of any shape: blocks of one arena."""
-
-    def __init__(self, opening: Opening) -> None:
-        self._bytes = _aligned_empty(opening.nbytes)
-        self._start: int = self._bytes.ctypes.data
-        self._arena = Arena(opening.nbytes)
-        # Where each slot's block begins, and height and width of what it holds.
-        self._blocks = np.zeros((opening.slots, 3), np.int64)
-
-    def place(self, slot: int, shape: tuple[int, ...]) -> Image | None:
-        """Return bytes for the slot, or None when no free block is large enough."""
-        nbytes = math.prod(shape)
-        start = self._arena.allocate(nbytes)
-        if start is None:
-            return None
-        self._blocks[slot] = start, *shape[:2]
-        return self._bytes[start : start + nbytes].reshape(shape)
-
-    def places(self, slots: NDArray[np.int64]) -> Places:
-        """Tell where slots, shape (n,), lie in memory."""
-        blocks = self._blocks[slots]
-        return Places(self._start + blocks[:, 0], blocks[:, 1:])
-
-    def free(self, slot: int) -> None:
-        """Give the slot's block back."""
-        self._arena.free(int(self._blocks[slot, 0]))
-
-
-def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Allocate untouched bytes that begin at a multiple of `ALIGNMENT`, shape (nbytes,)."""
-    try:
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
-    except MemoryError as error:
-        raise OutOfMemoryError(
-            f"the store must fit in memory, but {nbytes / 1e9:.2f} GB cannot be allocated: {_REMEDY}"
-        ) from error
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]

@@ -30,6 +30,7 @@ from dalirefurb.augment.geometry import Device
 from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.runners import choose_kernels
+from dalirefurb.store.memory_slots import Rows
 from tests.pictures import picture, write_folder
 
 pytest.importorskip("numba")
@@ -192,3 +193,18 @@ def test_nothing_is_kept_on_disk_where_no_folder_can_be_written(monkeypatch: pyt
     monkeypatch.setattr(compiled, "njit", njit)
     assert compiled.kept(len, "void()") is len
     assert asked == [True, False]
+
+
+def test_kernels_make_partial_images_where_a_memory_store_keeps_them(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(Rows, "place", lambda self, slot, sample: copied.append(slot))
+    planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=3)
+    expected = epochs(Loader(folder, RECIPE, planner, kernels="numba"), 4)
+    with MemoryStore() as store:
+        loader = Loader(folder, RECIPE, planner, store, kernels="numba", look_ahead=1, batches_per_run=1)
+        served = epochs(loader, 4)
+        assert loader.stats().stored > NUM_SAMPLES
+    assert not copied
+    assert torch.equal(served, expected)

@@ -1,20 +1,21 @@
 """What do the two shufflers of Revamper buy? Misses and time per batch with each of them, and without.
 
     refurbish          balanced eviction, cache-aware batches
+    cost-aware         the same, and batches whose misses cost equally much, by the sizes of their files
     reference counts   versions that began together end together: misses burst in one epoch of three      figure 7
     plain shuffle      batches that ignore the cache: some miss more than others                          figure 8
 
 Claims, on any machine, at batches of 256:
-    the 99th over the 50th percentile of time per batch is at most 1.06 times standard's;
+    the 99th over the 50th percentile of time per batch is at most 1.06 times standard's, with cost-aware batches;
     without either shuffler it is worse: at least 1.5 times with reference counts, 1.03 times with a plain shuffle.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 3 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
-slice holds each epoch of the cycle once.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, 9 epochs of 24 batches timed in each, so that every
+slice holds each epoch of the cycle three times.
 
 The consumer does nothing. A loader's replicas finish their batches together, so time per batch is the mean over as many
 arrivals as there are replicas; every single arrival is in the JSON.
 
-    python benchmarks/ablations.py                        about five minutes on 2 cores
+    python benchmarks/ablations.py                        about eight minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -30,16 +31,18 @@ from pathlib import Path
 import command
 import harness
 import numpy as np
+from numpy.typing import NDArray
 from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, default_placement, layered, repeated
 
 from dalirefurb import Refurbish, Standard
 from dalirefurb.plan import Planner
 from dalirefurb.refurbish import ReferenceCount
-from dalirefurb.shuffle import PlainShuffler
+from dalirefurb.shuffle import CostAwareShuffler, PlainShuffler
 
 STANDARD = "standard"
 REFURBISH = "refurbish"
+COST_AWARE = "cost-aware"
 REFERENCE_COUNTS = "reference counts"
 PLAIN_SHUFFLE = "plain shuffle"
 MOST_OF_STANDARD = 1.06
@@ -52,7 +55,8 @@ class Config:
 
     Attributes:
         data: Name of the data set; its images are repeated to fill an epoch.
-        reuse_factor: Of all but standard; a slice holds as many epochs.
+        reuse_factor: Of all but standard; as many epochs are a cycle.
+        cycles: Of a slice.
         layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
@@ -62,19 +66,21 @@ class Config:
 
     data: str
     reuse_factor: int = 3
+    cycles: int = 3
     layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 24
-    rounds: int = 3
+    rounds: int = 5
 
-    def planners(self) -> dict[str, Planner]:
-        """Make what is compared."""
+    def planners(self, costs: NDArray[np.float64]) -> dict[str, Planner]:
+        """Make what is compared, given what each sample costs."""
         count, batch_size = self.epoch_batches * self.batch_size, self.batch_size
         refurbish = Refurbish(count, batch_size=batch_size, reuse_factor=self.reuse_factor)
         return {
             STANDARD: Standard(count, batch_size=batch_size),
             REFURBISH: refurbish,
+            COST_AWARE: replace(refurbish, batch_shuffler=CostAwareShuffler(costs)),
             REFERENCE_COUNTS: replace(refurbish, evict_shuffler=ReferenceCount()),
             PLAIN_SHUFFLE: replace(refurbish, batch_shuffler=PlainShuffler()),
         }
@@ -131,14 +137,14 @@ class Results:
 def compare(config: Config, data: Path) -> Results:
     """Let all take turns of whole cycles."""
     source = repeated(data, config.epoch_batches * config.batch_size)
-    planners = config.planners()
+    planners = config.planners(source.costs())
     with ExitStack() as stack:
         recipe = layered(config.size, config.layers)
         turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
         for each in turns:
             each.settle()
-        cycle = config.reuse_factor * config.epoch_batches
-        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=cycle)
+        timed = config.cycles * config.reuse_factor * config.epoch_batches
+        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=timed)
     tails = {}
     ablations = []
     for name, planner in planners.items():
@@ -159,7 +165,8 @@ def compare(config: Config, data: Path) -> Results:
             )
         )
     claims = [
-        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD], most=MOST_OF_STANDARD),
+        Claim.ratio(f"{COST_AWARE} / {STANDARD}", tails[COST_AWARE], tails[STANDARD], most=MOST_OF_STANDARD),
+        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD]),
         *(
             Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
             for name, least in LEAST_WORSE.items()
@@ -195,13 +202,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, cycles=1, rounds=1)
     return replace(config, rounds=options.rounds or config.rounds)
 
 
 def _parser() -> argparse.ArgumentParser:
     return command.arguments(
-        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=3
+        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=5
     )
 
 

@@ -47,6 +47,7 @@ _HOMES = {
     "AutoAssist": "autoassist",
     "BatchEcho": "echo",
     "Compressed": "store.compressed",
+    "CostAwareShuffler": "shuffle",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",

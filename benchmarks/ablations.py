@@ -31,9 +31,9 @@ from pathlib import Path
 import command
 import harness
 import numpy as np
-from numpy.typing import NDArray
 from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, default_placement, layered, repeated
+from numpy.typing import NDArray
 
 from dalirefurb import Refurbish, Standard
 from dalirefurb.plan import Planner

@@ -147,6 +147,10 @@ class MemoryStore(Store):
         return replace(opening, slots=limit // math.prod(opening.slot_shape))
 
 
+class _User:
+    """Whoever has images that were made in slots: when it is gone, nobody has."""
+
+
 class _Contents:
     """One opening's slots: their names and their bytes.
 
@@ -163,7 +167,7 @@ class _Contents:
         self._rows = None if shape is None else Rows(shape, affordable.slots + min(_SPARE, affordable.slots))
         self._room = self._rows or Blocks(affordable.nbytes, affordable.slots)
         self.ledger = Ledger(affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots)
-        # Slots that were reserved, and whose images are gone: found by the garbage collector, under whichever lock.
+        # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.
         self._left: deque[list[int]] = deque()
 
     def keep(self, pairs: list[Pair], samples: Sequence[Image]) -> NDArray[np.bool_]:
@@ -196,9 +200,9 @@ class _Contents:
         slots = self.ledger.reserve(count)
         if self._rows is None or not slots:
             return None
-        images = self._rows.images(np.array(slots))
-        weakref.finalize(images, self._left.append, slots).atexit = False
-        return images
+        user = _User()
+        weakref.finalize(user, self._left.append, slots).atexit = False
+        return self._rows.images(np.array(slots), user)
 
     def images(self, slots: NDArray[np.int64]) -> Images:
         """View the samples in some slots, shape (n,), which stay as they are until they are free."""

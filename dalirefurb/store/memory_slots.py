@@ -44,11 +44,13 @@ class Rows:
         sizes = np.full((len(slots), 2), self._rows.shape[1:3], np.int64)
         return Places(self._start + slots * self._rows.strides[0], sizes)
 
-    def images(self, slots: NDArray[np.int64]) -> Images:
-        """Return the images of slots, shape (n,), to be written."""
+    def images(self, slots: NDArray[np.int64], user: object) -> Images:
+        """Return the images of slots, shape (n,), to be written; they, and views of them, keep their user."""
         rows = self._rows
         images = Images.on_demand(
-            len(slots), lambda: [rows[slot] for slot in slots.tolist()], lambda: self.places(slots)
+            len(slots),
+            lambda: [np.asarray(_Used(rows[slot], user)) for slot in slots.tolist()],
+            lambda: self.places(slots),
         )
         images.whole = rows, slots
         return images
@@ -60,6 +62,15 @@ class Rows:
 
     def free(self, slot: int) -> None:
         """Do nothing: a row belongs to its slot."""
+
+
+class _Used:
+    """An array's memory, and who uses it: arrays that NumPy makes of this keep both."""
+
+    def __init__(self, array: Image, user: object) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self._array = array
+        self._user = user
 
 
 class Blocks:

@@ -1,19 +1,18 @@
 """What do the two shufflers of Revamper buy? Misses and time per batch with each of them, and without.
 
     refurbish          balanced eviction, cache-aware batches
-    cost-aware         the same, and batches whose misses cost equally much, by the sizes of their files
+    cost-aware         the same, and misses that are equally many bytes in every batch
     reference counts   versions that began together end together: misses burst in one epoch of three      figure 7
     plain shuffle      batches that ignore the cache: some miss more than others                          figure 8
 
 Claims, on any machine, at batches of 256:
-    the 99th over the 50th percentile of time per batch is at most 1.06 times standard's, with cost-aware batches;
+    the 99th over the 50th percentile of time per batch is at most 1.06 times standard's;
     without either shuffler it is worse: at least 1.5 times with reference counts, 1.03 times with a plain shuffle.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, 9 epochs of 24 batches timed in each, so that every
-slice holds each epoch of the cycle three times.
+n: 9 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
+slice holds each epoch of the cycle once.
 
-The consumer does nothing. A loader's replicas finish their batches together, so time per batch is the mean over as many
-arrivals as there are replicas; every single arrival is in the JSON.
+The consumer does nothing; time per batch is from one arrival to the next.
 
     python benchmarks/ablations.py                        about eight minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
@@ -32,7 +31,7 @@ import command
 import harness
 import numpy as np
 from harness import Claim, Slice, Spread
-from loaders import LoaderTurns, default_placement, layered, repeated
+from loaders import LoaderTurns, layered, repeated
 from numpy.typing import NDArray
 
 from dalirefurb import Refurbish, Standard
@@ -55,8 +54,7 @@ class Config:
 
     Attributes:
         data: Name of the data set; its images are repeated to fill an epoch.
-        reuse_factor: Of all but standard; as many epochs are a cycle.
-        cycles: Of a slice.
+        reuse_factor: Of all but standard; a slice holds as many epochs.
         layers: Of RandAugment.
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
@@ -66,12 +64,11 @@ class Config:
 
     data: str
     reuse_factor: int = 3
-    cycles: int = 3
     layers: int = 2
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 24
-    rounds: int = 5
+    rounds: int = 9
 
     def planners(self, costs: NDArray[np.float64]) -> dict[str, Planner]:
         """Make what is compared, given what each sample costs."""
@@ -97,6 +94,7 @@ class Ablation:
         images_per_s: Throughput over the rounds.
         tail: 99th over 50th percentile of time per batch, over the rounds.
         misses_peak: Most misses of a batch over their mean.
+        bytes_peak: Most bytes of a batch's misses over their mean.
     """
 
     name: str
@@ -105,10 +103,17 @@ class Ablation:
     images_per_s: Spread
     tail: Spread
     misses_peak: float
+    bytes_peak: float
 
     def row(self) -> list[str]:
         """Write a row of the table."""
-        return [self.name, self.images_per_s.show(0), f"{self.misses_peak:.2f}", self.tail.show(2)]
+        return [
+            self.name,
+            self.images_per_s.show(0),
+            f"{self.misses_peak:.2f}",
+            f"{self.bytes_peak:.2f}",
+            self.tail.show(2),
+        ]
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,13 @@ class Results:
 
     def show(self) -> str:
         """Write both tables."""
-        heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
+        heading = [
+            "contender",
+            "images/s [quartiles]",
+            "misses, most / mean",
+            "their bytes",
+            "time per batch, p99 / p50",
+        ]
         return (
             f"{harness.table(heading, [each.row() for each in self.ablations])}\n\n"
             f"{harness.table(['ratio of p99 / p50', 'median [quartiles]', ''], [c.show() for c in self.claims])}\n"
@@ -143,17 +154,17 @@ def compare(config: Config, data: Path) -> Results:
         turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
         for each in turns:
             each.settle()
-        timed = config.cycles * config.reuse_factor * config.epoch_batches
-        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=timed)
+        cycle = config.reuse_factor * config.epoch_batches
+        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=cycle)
     tails = {}
     ablations = []
     for name, planner in planners.items():
         taken = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
-        batch_s = [per_batch(each.batch_s, default_placement().replicas) for each in taken]
+        batch_s = [each.batch_s for each in taken]
         tails[name] = [tail(each) for each in batch_s]
-        misses = [
-            [int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in range(1, config.reuse_factor + 1)
-        ]
+        plans = [list(planner.epoch(epoch)) for epoch in range(1, config.reuse_factor + 1)]
+        misses = [[int(plan.miss.sum()) for plan in each] for each in plans]
+        costs = [source.costs()[plan.indices[plan.miss]].sum() for each in plans for plan in each]
         ablations.append(
             Ablation(
                 name,
@@ -162,24 +173,18 @@ def compare(config: Config, data: Path) -> Results:
                 Spread.of([each.images_per_s for each in taken]),
                 Spread.of(tails[name]),
                 float(np.max(misses) / np.mean(misses)),
+                float(np.max(costs) / np.mean(costs)),
             )
         )
     claims = [
-        Claim.ratio(f"{COST_AWARE} / {STANDARD}", tails[COST_AWARE], tails[STANDARD], most=MOST_OF_STANDARD),
-        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD]),
+        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD], most=MOST_OF_STANDARD),
+        Claim.ratio(f"{COST_AWARE} / {STANDARD}", tails[COST_AWARE], tails[STANDARD]),
         *(
             Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
             for name, least in LEAST_WORSE.items()
         ),
     ]
     return Results(ablations, claims, slices)
-
-
-def per_batch(batch_s: Sequence[float], together: int) -> list[float]:
-    """Return the mean of every `together` arrivals in a row, seconds a batch; a rest that is fewer is left out."""
-    whole = len(batch_s) // together * together
-    means: list[float] = np.reshape(batch_s[:whole], (-1, together)).mean(axis=1).tolist()
-    return means
 
 
 def tail(values: Sequence[float]) -> float:
@@ -202,13 +207,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, cycles=1, rounds=1)
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
     return replace(config, rounds=options.rounds or config.rounds)
 
 
 def _parser() -> argparse.ArgumentParser:
     return command.arguments(
-        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=5
+        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=9
     )
 
 

@@ -93,8 +93,7 @@ def draw_ablations(run: Run, path: Path) -> None:
             each.set_xticks([])
     axes[0][0].set_ylabel(f"misses of a batch of {run['config']['batch_size']}")
     axes[1][0].set_ylabel("ms a batch")
-    cycle = run["config"]["reuse_factor"]
-    figure.supxlabel(f"batches of {cycle} epochs above, of {cycle * run['config']['cycles']} below")
+    figure.supxlabel(f"batches of {run['config']['reuse_factor']} epochs")
     figure.suptitle(caption(run), fontsize=9)
     save(figure, path)
 

@@ -136,13 +136,13 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
 # ---- an interrupt from the keyboard
 
 INTERRUPTED = """
-import sys, time
+import os, sys, time
 from dalirefurb import ImageFolder, Loader, MemoryStore, Refurbish, simple
 
 class Slow(ImageFolder):
     def read(self, indices):
         if len(sys.argv) > 2 and sys.argv[2] == "waiting":
-            print("ready", flush=True)
+            os.write(1, b"ready\\n")  # at once: several threads read
             time.sleep(1000)
         return super().read(indices)
 

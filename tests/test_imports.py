@@ -85,6 +85,7 @@ MAY_IMPORT = {
     "next_uses": {"plan", "numpy"},
     "placement": {"errors", "plan", "numpy"},
     "store.memory": STORE,
+    "store.memory_slots": STORE,
     # what is done to an image
     "augment": {"augment"},
     "augment.stage": {"errors", "numpy", "nvidia"},
@@ -128,7 +129,7 @@ MAY_IMPORT = {
     "pace": {"autoassist", "errors", "launcher", "plan"},
     "ranks": {"errors", "launcher", "plan", "torch"},
     "on_demand": {"errors", "feeds", "graph", "images", "reader", "numpy"},
-    "runners": {"augment", "background", "errors", "graph", "kernels", "pace", "recipe", "rng", "torch"},
+    "runners": {"augment", "background", "errors", "graph", "images", "kernels", "pace", "recipe", "rng", "torch"},
     "upstream": RUNS | {"augment.stage", "images", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},

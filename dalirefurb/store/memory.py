@@ -36,6 +36,7 @@ class MemoryStore(Store):
     Args:
         max_bytes: The most to set aside, "16GB", "60%" of what is available, or bytes. If slots need more there are
             fewer, with a warning. By default all that are asked for, or an error if they exceed what is available.
+            Images on their way here are not counted: up to 1,024 are made in the store's memory, or elsewhere.
     """
 
     def __init__(self, *, max_bytes: Budget | None = None) -> None:

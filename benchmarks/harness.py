@@ -193,14 +193,14 @@ def placements() -> list[Placement]:
     return list(dict.fromkeys([Placement(1, 1), *whole, Placement(cores() + 1, 1), Placement(2 * cores(), 1)]))
 
 
-def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int) -> list[Slice]:
-    """Give each contender a slice in every round."""
+def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int, timed_s: float = 0.0) -> list[Slice]:
+    """Give each contender a slice in every round, of at least so many batches and seconds."""
     slices: list[Slice] = []
     for number in range(rounds):
         turns = contenders if number % 2 == 0 else contenders[::-1]
         for entrant in turns:
             with entrant.turn() as contender:
-                slices.append(_time_slice(contender, number, timed_batches))
+                slices.append(_time_slice(contender, number, timed_batches, timed_s))
     return slices
 
 
@@ -215,12 +215,13 @@ def calibrate(
     *,
     rounds: int,
     timed_batches: int,
+    timed_s: float = 0.0,
     among: Sequence[Placement] | None = None,
 ) -> tuple[Placement, list[Slice]]:
     """Run a contender at every placement in turn, or at some; return the fastest by medians, and the slices."""
     tried = placements() if among is None else among
     contenders = [make(placement) for placement in tried]
-    slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches)
+    slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
     for contender in contenders:
         contender.batches.close()
 
@@ -230,14 +231,14 @@ def calibrate(
     return max(tried, key=speed), slices
 
 
-def _time_slice(contender: Contender, number: int, timed_batches: int) -> Slice:
+def _time_slice(contender: Contender, number: int, timed_batches: int, timed_s: float) -> Slice:
     if not wait_until_idle(_IDLE_LIMIT_S):
         raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
     for _ in range(contender.made_ahead + _RAMP_BATCHES):
         next(contender.batches)
     images = 0
     arrivals = [time.perf_counter()]
-    for _ in range(timed_batches):
+    while len(arrivals) <= timed_batches or arrivals[-1] - arrivals[0] < timed_s:
         images += next(contender.batches)
         arrivals.append(time.perf_counter())
     return Slice(

@@ -363,6 +363,19 @@ def test_batches_made_ahead_are_never_timed():
     assert taken.images == 4
 
 
+@pytest.mark.parametrize(("batches", "seconds"), [(5, 0.0), (2, 0.05)])
+def test_a_slice_has_the_batches_and_the_seconds_that_are_asked_for(batches, seconds):
+    def forever():
+        while True:
+            time.sleep(0.001)
+            yield 1
+
+    (taken,) = harness.interleave([contender(forever())], rounds=1, timed_batches=batches, timed_s=seconds)
+    assert taken.images == len(taken.batch_s) >= batches
+    assert taken.seconds >= seconds
+    assert taken.images == batches or taken.seconds - taken.batch_s[-1] < seconds
+
+
 @pytest.mark.parametrize("placement", [None, harness.Placement(3, 1)])
 def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement, monkeypatch):
     made = []

@@ -41,7 +41,7 @@ def draw_splits(run: Run, path: Path) -> None:
     figure, (speed, kept) = plt.subplots(
         1, 2, figsize=(11, 1.8 + 0.36 * len(rows)), width_ratios=(3, 1), sharey=True, layout="constrained"
     )
-    names = [f"{row['name']}: {' '.join(row['final']) or 'output'} final" for row in rows]
+    names = [f"{row['name']}; final from {(*row['final'], 'output')[0]}" for row in rows]
     colours = [_ORDER_COLOURS[row["order"]] for row in rows]
     _horizontal(
         speed,
@@ -51,10 +51,10 @@ def draw_splits(run: Run, path: Path) -> None:
     )
     speed.axvline(results["standard"]["median"], color=RED, linewidth=2, label="standard")
     speed.legend(frameon=False)
-    speed.set_xlabel(f"images/s at reuse factor {run['config']['reuse_factor']}; * where the preset splits")
+    speed.set_xlabel(f"images/s at reuse factor {run['config']['reuse_factor']}\n* where the preset splits")
     kept.barh(range(len(rows)), [row["diversity"] for row in rows], 0.7, color=GRAY)
     kept.set_xlim(0, 1)
-    kept.set_xlabel("different images of standard's")
+    kept.set_xlabel("different images,\nas a share of standard's")
     _open(kept)
     figure.suptitle(caption(run), fontsize=9)
     save(figure, path)

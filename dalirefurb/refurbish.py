@@ -85,8 +85,8 @@ class Refurbish(Planner):
         reuse_factor: Uses of a version, at least 1; 2 or 3 is usual. 1 is `Standard`.
         coverage: Share of the samples that is ever cached, above 0 and at most 1. The others always miss.
         evict_shuffler: `EvictShuffler()`, or `ReferenceCount()` to compare with.
-        batch_shuffler: `BatchShuffler()`, `CostAwareShuffler(source.costs())` for steadier batches where samples cost
-            unequally, or `PlainShuffler()` to compare with.
+        batch_shuffler: `BatchShuffler()`; `CostAwareShuffler(source.costs())`, where samples cost unequally, for misses
+            of equal cost in every batch; or `PlainShuffler()` to compare with.
     """
 
     reuse_factor: int = field(kw_only=True)

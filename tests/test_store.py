@@ -31,6 +31,7 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.store.compressed import Compressed
 
 SLOTS = 5
+INDICES = 0, 1, 2, 3, 1 << 40, -1
 SHAPE = (4, 5, 3)
 ARENA_BYTES = 1024
 
@@ -116,7 +117,7 @@ class StoreMachine(RuleBasedStateMachine):
         lent = [image for _, images in self.leases for image in images if image is not None]
         return list({id(image): image for image in [*self.images.values(), *lent]}.values())
 
-    keys = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=5)
+    keys = st.lists(st.tuples(st.sampled_from(INDICES), st.integers(0, 3)), max_size=5)
 
     @rule(keys=keys, heights=st.lists(st.integers(1, 12), min_size=5, max_size=5))
     def put(self, keys: list[tuple[int, int]], heights: list[int]) -> None:

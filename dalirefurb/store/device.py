@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.images import Image, Images
-from dalirefurb.store.contract import Lease, Pair, Store, checked_keys, pairs_of
+from dalirefurb.store.contract import Keys, Lease, Store, checked_keys
 from dalirefurb.store.device_memory import Array, device_memory
 from dalirefurb.store.device_slots import DeviceSlots
 from dalirefurb.store.ledger import Ledger
@@ -99,19 +99,19 @@ class DeviceStore(Store):
         with self._lock:
             contents = self._opened()
             contents.opening.check_samples(samples, len(keys[0]))
-            return contents.keep(pairs_of(keys), samples)
+            return contents.keep(keys, samples)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._lock:
-            self._opened().ledger.hide_all(keys.tolist())
+            self._opened().ledger.hide(keys)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(pairs_of(checked_keys(indices, versions)))
+        wanted = checked_keys(indices, versions)
         with self._lock:
-            self._opened().ledger.retain(wanted)
+            self._opened().ledger.retain(*wanted)
 
     def close(self) -> None:
         """Give the memory back, as `Store.close` says."""
@@ -208,25 +208,24 @@ class _Contents:
         self.ledger = Ledger(opening.slots)
         self.room = room
 
-    def keep(self, pairs: Sequence[Pair], samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
+    def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
         """Copy n samples in, unless their versions are held; say which are held now, shape (n,)."""
         ledger = self.ledger
-        held = np.ones(len(pairs), np.bool_)
+        held = np.ones(len(keys[0]), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.
         row_of_slot: dict[int, int] = {}
-        for row, (index, version) in enumerate(pairs):
-            if (index, version) in ledger:
-                continue
-            ledger.hide(index, older_than=version)
-            held[row] = not ledger.full
-            if held[row]:
-                row_of_slot[ledger.take(index, version)] = row
+        for step in ledger.steps(keys[0]):
+            new = step[ledger.find(keys[0][step], keys[1][step]) < 0]
+            ledger.supersede(keys[0][new], keys[1][new])
+            held[new[ledger.room :]] = False
+            new = new[: ledger.room]
+            slots = ledger.take(keys[0][new], keys[1][new])
+            row_of_slot.update(zip(slots.tolist(), new.tolist(), strict=True))
         try:
             self.room.write(row_of_slot, samples)
         except BaseException as error:
             rows = list(row_of_slot.values())
-            for row in rows:
-                ledger.forget(*pairs[row])
+            ledger.forget(keys[0][rows], keys[1][rows])
             # Where there is no room for what writing needs beside the slots, the store declines.
             if not isinstance(error, MemoryError):
                 raise

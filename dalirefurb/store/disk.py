@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import StoreError
 from dalirefurb.images import Image, Images
 from dalirefurb.store import upkeep
-from dalirefurb.store.contract import Lease, Store, checked_keys, pairs_of
+from dalirefurb.store.contract import Keys, Lease, Store, checked_keys
 from dalirefurb.store.disk_contents import DiskContents
 from dalirefurb.store.opening import Opening
 
@@ -111,20 +111,25 @@ class DiskStore(Store):
         keys = checked_keys(indices, versions)
         with self._using() as contents:
             contents.opening.check_samples(samples, len(keys[0]))
-            stored = [self._keep(contents, *pair, sample) for pair, sample in zip(pairs_of(keys), samples, strict=True)]
-        return np.array(stored, dtype=np.bool_)
+            with self._lock:
+                steps = contents.ledger.steps(keys[0])
+            stored = np.zeros(len(keys[0]), np.bool_)
+            for rows in steps:
+                chosen = [samples[row] for row in rows.tolist()]
+                stored[rows] = self._keep(contents, (keys[0][rows], keys[1][rows]), chosen)
+        return stored
 
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._using() as contents, self._lock:
-            contents.clear(contents.ledger.hide_all(keys.tolist()))
+            contents.clear(contents.ledger.hide(keys))
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(pairs_of(checked_keys(indices, versions)))
+        wanted = checked_keys(indices, versions)
         with self._using() as contents, self._lock:
-            contents.clear(contents.ledger.retain(wanted))
+            contents.clear(contents.ledger.retain(*wanted))
 
     def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tell what the file held, as `Store.recovered` says."""
@@ -168,24 +173,23 @@ class DiskStore(Store):
                 contents.users -= 1
                 self._unused.notify_all()
 
-    def _keep(self, contents: DiskContents, index: int, version: int, sample: Image) -> bool:
-        """Write one sample, unless its version is held; False when there is no room."""
+    def _keep(self, contents: DiskContents, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Write n samples of different indices, unless their versions are held; False where there is no room."""
         with self._lock:
-            if (index, version) in contents.ledger:
-                return True
-            place = contents.take(index, version, sample)
-        if place is None:
-            return False
-        slot, start = place
-        pixels = None
+            slots, held = contents.take(keys, samples)
+            rows = np.flatnonzero(slots >= 0)
+            starts = contents.starts(slots[rows])
+        written = [samples[row] for row in rows.tolist()]
+        pixels: list[int | None] = [None] * len(rows)
         try:
-            pixels = contents.file.write(start, sample)
+            for place, (start, sample) in enumerate(zip(starts, written, strict=True)):
+                pixels[place] = contents.file.write(start, sample)
         except OSError as error:
             with self._lock:
                 contents.decline(error)
         finally:
             with self._lock:
-                held = contents.settle(slot, (index, version), pixels, sample.shape)
+                held[rows] = contents.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, written)
         return held
 
     def _release(self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8]) -> None:

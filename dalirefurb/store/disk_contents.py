@@ -18,6 +18,8 @@ from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import Records, sizes
 from dalirefurb.store.slot_file import SlotFile
 
+_NO_KEYS = np.empty(0, np.int64), np.empty(0, np.int64)
+
 
 class DiskContents:
     """One opening of a file. Not thread-safe: the store that owns it holds a lock, but while `file` reads and writes.
@@ -37,12 +39,12 @@ class DiskContents:
         self._path = path
         self._accepts = True
         self._lost = False
-        slots = np.flatnonzero(self.records["check"]).tolist()
+        # Where the block of each slot begins.
+        self._starts = self.records["start"].copy()
+        slots = np.flatnonzero(self.records["check"])
         held = self.records[slots]
-        self.ledger.restore(slots, held["index"].tolist(), held["version"].tolist())
-        starts = held["start"].tolist()
-        self._starts: dict[int, int] = dict(zip(slots, starts, strict=True))
-        blocks = sorted(zip(starts, sizes(held).tolist(), strict=True))
+        self.ledger.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
+        blocks = sorted(zip(held["start"].tolist(), sizes(held).tolist(), strict=True))
         self._arena = Arena(self.file.layout.samples_bytes, alignment=PAGE, used=blocks)
 
     @property
@@ -57,59 +59,76 @@ class DiskContents:
         slots[named[self.records["check"][slots[named]] == 0]] = -1
         return slots
 
-    def take(self, index: int, version: int, sample: Image) -> tuple[int, int] | None:
-        """Name a slot, pinned until it is settled, and the start of its block; None when there is no room."""
-        self.clear(self.ledger.hide(index, older_than=version))
-        if not self._accepts or self.ledger.full:
-            return None
-        start = self._arena.allocate(sample.nbytes)
-        if start is None:
-            return None
-        slot = self.ledger.take(index, version)
-        self._starts[slot] = start
-        self.ledger.pin(np.array([slot]))
-        return slot, start
-
-    def settle(self, slot: int, key: tuple[int, int], pixels: int | None, shape: Sequence[int]) -> bool:
-        """Write down what a slot that was taken holds: pixels of this checksum, or nothing.
+    def take(self, keys: Keys, samples: Sequence[Image]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Set room aside for n samples of different indices, pinned until they are settled.
 
         Returns:
-            Whether it is held; it may have been evicted meanwhile.
+            The slot of each sample, shape (n,), -1 where it needs none or there is no room for it; and which are held
+            already.
         """
-        start = self._starts[slot]
-        self.free(self.ledger.unpin(np.array([slot])))
-        if self.ledger.slot(*key) != slot:
-            return False
-        if pixels is None:
-            self.clear(self.ledger.forget(*key))
-            return False
-        try:
-            self.file.table.set(slot, key, start, pixels, shape)
-        except OSError as error:
-            self.decline(error)
-        return True
+        slots = np.full(len(samples), -1)
+        held = self.ledger.find(*keys) >= 0
+        new = np.flatnonzero(~held)
+        self.clear(self.ledger.supersede(keys[0][new], keys[1][new]))
+        new = new[: self.ledger.room if self._accepts else 0]
+        starts = [self._arena.allocate(samples[row].nbytes) for row in new.tolist()]
+        new = new[np.array([start is not None for start in starts], np.bool_)]
+        slots[new] = self.ledger.take(keys[0][new], keys[1][new])
+        self.ledger.pin(slots[new])
+        self._starts[slots[new]] = [start for start in starts if start is not None]
+        return slots, held
+
+    def starts(self, slots: NDArray[np.int64]) -> list[int]:
+        """Return where the blocks of n slots begin."""
+        starts: list[int] = self._starts[slots].tolist()
+        return starts
+
+    def settle(
+        self, slots: NDArray[np.int64], keys: Keys, pixels: Sequence[int | None], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Write down what n slots that were taken hold: samples whose pixels have this checksum, or nothing.
+
+        Returns:
+            Which are held, shape (n,); they may have been evicted meanwhile.
+        """
+        self.free(self.ledger.unpin(slots))
+        held: NDArray[np.bool_] = self.ledger.find(*keys) == slots
+        failed = held & np.array([checksum is None for checksum in pixels], np.bool_)
+        starts = self.starts(slots)
+        rows = np.flatnonzero(held & ~failed).tolist()
+        for place, row in enumerate(rows, 1):
+            checksum = pixels[row]
+            assert checksum is not None
+            key = int(keys[0][row]), int(keys[1][row])
+            try:
+                self.file.table.set(int(slots[row]), key, starts[row], checksum, samples[row].shape)
+            except OSError as error:
+                self.decline(error)
+                failed[rows[place:]] = True
+                break
+        self.clear(self.ledger.forget(keys[0][failed], keys[1][failed]))
+        return held & ~failed
 
     def forget_damaged(self, records: Records) -> int:
         """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
         if self._lost:
             return 0
-        for index, version in records[["index", "version"]].tolist():
-            self.clear(self.ledger.forget(index, version))
+        self.clear(self.ledger.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
         return len(records)
 
     def clear(self, hidden: Hidden) -> None:
         """Write down that slots hold nothing any more, and give back the blocks of those that are free."""
-        if hidden.slots and not self._lost:
+        if len(hidden.slots) and not self._lost:
             try:
                 self.file.table.clear(hidden.slots)
             except OSError as error:
                 self.decline(error)
         self.free(hidden.freed)
 
-    def free(self, slots: list[int]) -> None:
-        """Give back the blocks of slots that the ledger has freed."""
-        for slot in slots:
-            self._arena.free(self._starts.pop(slot))
+    def free(self, slots: NDArray[np.int64]) -> None:
+        """Give back the blocks of slots that the ledger has freed, shape (n,)."""
+        for start in self.starts(slots):
+            self._arena.free(start)
 
     def decline(self, error: OSError) -> None:
         """Store nothing more, because the file cannot be written."""
@@ -125,7 +144,7 @@ class DiskContents:
         """Hold nothing more, because the file cannot be read."""
         if not self._lost:
             self._lost, self._accepts = True, False
-            self.free(self.ledger.retain(set()).freed)
+            self.free(self.ledger.retain(*_NO_KEYS).freed)
             warnings.warn(
                 f"the store {self._path} {reason} while in use: everything is computed from here on; "
                 "leave its file alone, and open it again",

@@ -19,7 +19,7 @@ from dalirefurb.errors import OutOfMemoryError, StoreError
 from dalirefurb.images import Image, Images
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.budget import Budget, budget_bytes
-from dalirefurb.store.contract import Lease, Pair, Store, checked_keys, pairs_of
+from dalirefurb.store.contract import Keys, Lease, Store, checked_keys
 from dalirefurb.store.ledger import Ledger
 from dalirefurb.store.memory_slots import REMEDY, Blocks, Rows
 from dalirefurb.store.opening import Opening
@@ -79,7 +79,7 @@ class MemoryStore(Store):
         with self._lock:
             contents = self._opened()
             contents.opening.check_samples(samples, len(keys[0]))
-            return contents.keep(pairs_of(keys), samples)
+            return contents.keep(keys, samples)
 
     def reserve(self, count: int) -> Images | None:
         """Lend slots that nobody holds, as `Store.reserve` says."""
@@ -91,14 +91,14 @@ class MemoryStore(Store):
         keys, _ = checked_keys(indices, indices)
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.hide_all(keys.tolist()).freed)
+            contents.free(contents.ledger.hide(keys).freed)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
-        wanted = set(pairs_of(checked_keys(indices, versions)))
+        wanted = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.retain(wanted).freed)
+            contents.free(contents.ledger.retain(*wanted).freed)
 
     def close(self) -> None:
         """Let the memory go, as `Store.close` says."""
@@ -169,41 +169,44 @@ class _Contents:
         self._room = self._rows or Blocks(affordable.nbytes, affordable.slots)
         self.ledger = Ledger(affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots)
         # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.
-        self._left: deque[list[int]] = deque()
+        self._left: deque[NDArray[np.int64]] = deque()
 
-    def keep(self, pairs: list[Pair], samples: Sequence[Image]) -> NDArray[np.bool_]:
+    def keep(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples, shape (n,), unless their versions are held; return whether they are, or there was no room."""
         reserved = None if self._rows is None else self._rows.slots_of(samples)
-        stored = np.zeros(len(pairs), np.bool_)
-        for row, (index, version) in enumerate(pairs):
-            if (index, version) not in self.ledger:
-                self.free(self.ledger.hide(index, older_than=version).freed)
-                if self.ledger.full:
-                    continue
-                adopted = reserved is not None and self.ledger.adopt(reserved[row], index, version)
-                if not adopted and not self._copy(index, version, samples[row]):
-                    continue
-            stored[row] = True
+        stored = np.zeros(len(keys[0]), np.bool_)
+        for step in self.ledger.steps(keys[0]):
+            new = step[self.ledger.find(keys[0][step], keys[1][step]) < 0]
+            self.free(self.ledger.supersede(keys[0][new], keys[1][new]).freed)
+            declined = new[self.ledger.room :]
+            new = new[: self.ledger.room]
+            if reserved is not None:
+                new = new[~self.ledger.adopt(reserved[new], keys[0][new], keys[1][new])]
+            stored[step] = True
+            stored[declined] = False
+            stored[self._copy(new, keys, samples)] = False
         return stored
 
-    def _copy(self, index: int, version: int, sample: Image) -> bool:
-        """Copy a sample into a slot of its own; False if there are no bytes for it."""
-        slot = self.ledger.take(index, version)
-        if not self._room.place(slot, sample):
-            self.ledger.forget(index, version)
-            return False
-        return True
+    def _copy(self, rows: NDArray[np.int64], keys: Keys, samples: Sequence[Image]) -> NDArray[np.int64]:
+        """Copy the samples of some rows into slots of their own; return those for which there are no bytes."""
+        if not len(rows):
+            return rows
+        slots = self.ledger.take(keys[0][rows], keys[1][rows])
+        places = zip(slots.tolist(), rows.tolist(), strict=True)
+        homeless: NDArray[np.int64] = rows[np.array([not self._room.place(slot, samples[row]) for slot, row in places])]
+        self.ledger.forget(keys[0][homeless], keys[1][homeless])
+        return homeless
 
     def reserve(self, count: int) -> Images | None:
         """Lend slots until nobody has the images any more."""
         while self._left:
             self.free(self.ledger.leave(self._left.popleft()))
         slots = self.ledger.reserve(count)
-        if self._rows is None or not slots:
+        if self._rows is None or not len(slots):
             return None
         user = _User()
         weakref.finalize(user, self._left.append, slots).atexit = False
-        return self._rows.images(np.array(slots), user)
+        return self._rows.images(slots, user)
 
     def images(self, slots: NDArray[np.int64]) -> Images:
         """View the samples in some slots, shape (n,), which stay as they are until they are free."""
@@ -212,7 +215,6 @@ class _Contents:
             len(slots), lambda: [room.view(slot) for slot in slots.tolist()], lambda: room.places(slots)
         )
 
-    def free(self, slots: list[int]) -> None:
-        """Give back the bytes of slots that the ledger has freed."""
-        for slot in slots:
-            self._room.free(slot)
+    def free(self, slots: NDArray[np.int64]) -> None:
+        """Give back the bytes of slots that the ledger has freed, shape (n,)."""
+        self._room.free(slots)

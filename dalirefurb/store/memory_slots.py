@@ -55,12 +55,12 @@ class Rows:
         images.whole = rows, slots
         return images
 
-    def slots_of(self, samples: Sequence[Image]) -> list[int] | None:
-        """Return the slots that samples were made in, if they were."""
+    def slots_of(self, samples: Sequence[Image]) -> NDArray[np.int64] | None:
+        """Return the slots that samples were made in, shape (n,), if they were."""
         whole = samples.whole if isinstance(samples, Images) else None
-        return whole[1].tolist() if whole is not None and whole[0] is self._rows else None
+        return whole[1] if whole is not None and whole[0] is self._rows else None
 
-    def free(self, slot: int) -> None:
+    def free(self, slots: NDArray[np.int64]) -> None:
         """Do nothing: a row belongs to its slot."""
 
 
@@ -104,9 +104,10 @@ class Blocks:
         blocks = self._blocks[slots]
         return Places(self._start + blocks[:, 0], blocks[:, 1:3])
 
-    def free(self, slot: int) -> None:
-        """Give the slot's block back."""
-        self._arena.free(int(self._blocks[slot, 0]))
+    def free(self, slots: NDArray[np.int64]) -> None:
+        """Give the blocks of some slots back, shape (n,)."""
+        for start in self._blocks[slots, 0].tolist():
+            self._arena.free(start)
 
 
 def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:

@@ -90,9 +90,9 @@ class Table:
         self._bytes[slot * RECORD_BYTES : (slot + 1) * RECORD_BYTES] = np.frombuffer(record, np.uint8)
         self._write(slot, slot + 1)
 
-    def clear(self, slots: Sequence[int]) -> None:
-        """Write that slots hold nothing."""
-        ordered = np.sort(np.array(slots, np.int64))
+    def clear(self, slots: NDArray[np.int64]) -> None:
+        """Write that slots hold nothing, shape (n,)."""
+        ordered = np.sort(slots)
         self.records[ordered] = 0
         for run in np.split(ordered, np.flatnonzero(np.diff(ordered) > _NEAR) + 1):
             if len(run):

@@ -5,7 +5,7 @@ Claims, on 2 cores:
     the better of PyTorch's DataLoaders;
     refurbished at reuse factor 3, in the paper's order, at least 4, 6 and 5 times these; more with the crop last.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, 10 batches of 256 timed in each.
+n: 4 rounds (`--rounds`), each a slice of every contender in turn, 10 batches of 256 timed in each.
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
@@ -69,7 +69,7 @@ class Config:
     batch_size: int = 256
     epoch_batches: int = 20
     timed_batches: int = 10
-    rounds: int = 5
+    rounds: int = 4
     calibration_batches: int = 4
 
 
@@ -277,7 +277,7 @@ def _config(options: argparse.Namespace) -> Config:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments("Compare with every other loader that runs here.", result="against.json", rounds=5)
+    parser = command.arguments("Compare with every other loader that runs here.", result="against.json", rounds=4)
     parser.add_argument(
         "--competitors", type=Path, default=workers.PYTHON, help="Python of the environment they are in"
     )

@@ -17,7 +17,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import metadata
@@ -218,17 +218,40 @@ def calibrate(
     timed_s: float = 0.0,
     among: Sequence[Placement] | None = None,
 ) -> tuple[Placement, list[Slice]]:
-    """Run a contender at every placement in turn, or at some; return the fastest by medians, and the slices."""
+    """Run a contender at every placement in turn, or at some; return the fastest by medians, and the slices.
+
+    It is made anew for each slice: several at a time may need more memory than there is.
+    """
     tried = placements() if among is None else among
-    contenders = [make(placement) for placement in tried]
-    slices = interleave(contenders, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
-    for contender in contenders:
-        contender.batches.close()
+    trials = [_Trial(make, placement) for placement in tried]
+    slices = interleave(trials, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
 
     def speed(placement: Placement) -> float:
         return float(np.median([each.images_per_s for each in slices if each.placement == str(placement)]))
 
     return max(tried, key=speed), slices
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A contender at one placement, which is there only while it has its turn."""
+
+    make: Callable[[Placement], Contender]
+    placement: Placement
+
+    @property
+    def name(self) -> str:
+        """Where it is placed."""
+        return str(self.placement)
+
+    @contextmanager
+    def turn(self) -> Generator[Contender, None, None]:
+        """Make the contender, and let it go."""
+        contender = self.make(self.placement)
+        try:
+            yield contender
+        finally:
+            contender.batches.close()
 
 
 def _time_slice(contender: Contender, number: int, timed_batches: int, timed_s: float) -> Slice:

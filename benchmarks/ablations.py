@@ -148,7 +148,8 @@ class Results:
 def compare(config: Config, data: Path) -> Results:
     """Let all take turns of whole cycles."""
     source = repeated(data, config.epoch_batches * config.batch_size)
-    planners = config.planners(source.costs())
+    costs = source.costs()
+    planners = config.planners(costs)
     with ExitStack() as stack:
         recipe = layered(config.size, config.layers)
         turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
@@ -164,7 +165,7 @@ def compare(config: Config, data: Path) -> Results:
         tails[name] = [tail(each) for each in batch_s]
         plans = [list(planner.epoch(epoch)) for epoch in range(1, config.reuse_factor + 1)]
         misses = [[int(plan.miss.sum()) for plan in each] for each in plans]
-        costs = [source.costs()[plan.indices[plan.miss]].sum() for each in plans for plan in each]
+        missed = [costs[plan.indices[plan.miss]].sum() for each in plans for plan in each]
         ablations.append(
             Ablation(
                 name,
@@ -173,7 +174,7 @@ def compare(config: Config, data: Path) -> Results:
                 Spread.of([each.images_per_s for each in taken]),
                 Spread.of(tails[name]),
                 float(np.max(misses) / np.mean(misses)),
-                float(np.max(costs) / np.mean(costs)),
+                float(np.max(missed) / np.mean(missed)),
             )
         )
     claims = [

@@ -275,6 +275,22 @@ def test_a_store_copies_what_is_put(store: Store) -> None:
         np.testing.assert_array_equal(lease.samples[0], expected)
 
 
+@pytest.mark.parametrize("name", [name for name in KINDS if "compressed" not in name])
+def test_a_store_holds_nothing_of_samples_that_cannot_be_had(name: str, tmp_path: Path) -> None:
+    class Unreadable(list[np.ndarray]):
+        def __getitem__(self, row: Any) -> Any:
+            if row == 1:
+                raise OSError("it cannot be read")
+            return super().__getitem__(row)
+
+    with KINDS[name].make(tmp_path) as store:
+        KINDS[name].open(store)
+        with pytest.raises(OSError, match="it cannot be read"):
+            store.put(ints(0, 1), ints(0, 0), Unreadable([image(0), image(1)]))
+        assert not store.get(ints(0, 1), ints(0, 0)).found.any()
+        assert len(store) == 0
+
+
 def test_a_lent_sample_cannot_be_written(store: Store) -> None:
     store.put(ints(0), ints(0), [image(0)])
     with store.get(ints(0), ints(0)) as lease, pytest.raises(ValueError, match="read-only"):

@@ -25,6 +25,9 @@ from dalirefurb.images import Image, Images
 Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Sample indices and their versions, each of shape (n,)."""
 
+NO_KEYS: Keys = np.empty(0, np.int64), np.empty(0, np.int64)
+"""None at all."""
+
 Pair = tuple[int, int]
 """An index and a version."""
 
@@ -146,7 +149,7 @@ class Store(ABC):
 
     def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return NO_KEYS
 
     def reserve(self, count: int) -> Images | None:
         """Return room for `count` images of the slots' shape, which are made there and then put without being copied.
@@ -187,7 +190,7 @@ class Store(ABC):
 
     def clear(self) -> None:
         """Forget everything; the store stays open and its leases stay valid."""
-        self.retain(np.empty(0, np.int64), np.empty(0, np.int64))
+        self.retain(*NO_KEYS)
 
     @abstractmethod
     def close(self) -> None:

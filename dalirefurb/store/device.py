@@ -211,25 +211,24 @@ class _Contents:
     def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
         """Copy n samples in, unless their versions are held; say which are held now, shape (n,)."""
         ledger = self.ledger
-        held = np.ones(len(keys[0]), np.bool_)
+        held = np.zeros(len(keys[0]), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.
         row_of_slot: dict[int, int] = {}
         for step in ledger.steps(keys[0]):
-            new = step[ledger.find(keys[0][step], keys[1][step]) < 0]
-            ledger.supersede(keys[0][new], keys[1][new])
-            held[new[ledger.room :]] = False
-            new = new[: ledger.room]
+            rows, held[step], _ = ledger.make_way(keys[0][step], keys[1][step])
+            new = step[rows]
+            held[new] = True
             slots = ledger.take(keys[0][new], keys[1][new])
             row_of_slot.update(zip(slots.tolist(), new.tolist(), strict=True))
         try:
             self.room.write(row_of_slot, samples)
         except BaseException as error:
-            rows = list(row_of_slot.values())
-            ledger.forget(keys[0][rows], keys[1][rows])
+            written = list(row_of_slot.values())
+            ledger.forget(keys[0][written], keys[1][written])
             # Where there is no room for what writing needs beside the slots, the store declines.
             if not isinstance(error, MemoryError):
                 raise
-            held[rows] = False
+            held[written] = False
         return held
 
 

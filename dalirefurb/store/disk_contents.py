@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.images import Image
 from dalirefurb.store.arena import Arena
-from dalirefurb.store.contract import Keys
+from dalirefurb.store.contract import NO_KEYS, Keys
 from dalirefurb.store.file_header import PAGE
 from dalirefurb.store.ledger import Hidden, Ledger
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import Records, sizes
 from dalirefurb.store.slot_file import SlotFile
-
-_NO_KEYS = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 class DiskContents:
@@ -67,10 +65,10 @@ class DiskContents:
             already.
         """
         slots = np.full(len(samples), -1)
-        held = self.ledger.find(*keys) >= 0
-        new = np.flatnonzero(~held)
-        self.clear(self.ledger.supersede(keys[0][new], keys[1][new]))
-        new = new[: self.ledger.room if self._accepts else 0]
+        new, held, hidden = self.ledger.make_way(*keys)
+        self.clear(hidden)
+        if not self._accepts:
+            new = new[:0]
         starts = [self._arena.allocate(samples[row].nbytes) for row in new.tolist()]
         new = new[np.array([start is not None for start in starts], np.bool_)]
         slots[new] = self.ledger.take(keys[0][new], keys[1][new])
@@ -144,7 +142,7 @@ class DiskContents:
         """Hold nothing more, because the file cannot be read."""
         if not self._lost:
             self._lost, self._accepts = True, False
-            self.free(self.ledger.retain(*_NO_KEYS).freed)
+            self.free(self.ledger.retain(*NO_KEYS).freed)
             warnings.warn(
                 f"the store {self._path} {reason} while in use: everything is computed from here on; "
                 "leave its file alone, and open it again",

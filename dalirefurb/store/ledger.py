@@ -1,7 +1,4 @@
-"""Which slot holds which version, and when is a slot free? The bookkeeping of a store, without its bytes.
-
-All of it is arrays: a dictionary of a million versions would take hundreds of bytes for each, and as long to ask.
-"""
+"""When is a slot free, and what is forgotten? The bookkeeping of a store, without its bytes."""
 
 from __future__ import annotations
 
@@ -10,12 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_TABLED = 1 << 24
-"""Indices from here on, and negative ones, are found one by one, lest few large ones take much memory."""
+from dalirefurb.store.names import Names, Numbers
 
 _NONE = np.empty(0, np.int64)
-
-Numbers = NDArray[np.int64]
 
 
 class Hidden(NamedTuple):
@@ -55,12 +49,7 @@ class Ledger:
     def __init__(self, slots: int, spare: int = 0) -> None:
         self._slots = slots
         self._spare = spare
-        # What slots hold; the last row is of no slot.
-        self._holds = np.full((slots + spare + 1, 2), -1)
-        # The slot that was last taken for each index, and the one before it, and so on.
-        self._latest = np.full(1, -1, np.int32)
-        self._far: dict[int, int] = {}
-        self._before = np.full(slots + spare, -1, np.int32)
+        self._names = Names(slots + spare)
         self._pins = np.zeros(slots + spare, np.int64)
         self._states = np.full(slots + spare, _FREE, np.uint8)
         self._in_use = np.zeros(slots + spare, np.bool_)
@@ -82,10 +71,7 @@ class Ledger:
 
     def find(self, indices: Numbers, versions: Numbers) -> Numbers:
         """Return the slots of n versions, -1 where one is not held."""
-        slots = self._latest_of(indices)
-        while (others := (slots >= 0) & (self._holds[slots, 1] != versions)).any():
-            slots[others] = self._before[slots[others]]
-        return slots
+        return self._names.find(indices, versions)
 
     def steps(self, indices: Numbers) -> list[Numbers]:
         """Part n rows to be put in this order: each step names an index once, and its first rows get what room is left.
@@ -93,8 +79,20 @@ class Ledger:
         That is one step, unless an index is named twice, or room is short and may come from older versions.
         """
         rows = np.arange(len(indices))
-        fits = len(rows) <= self.room or (self._latest_of(indices) < 0).all()
+        fits = len(rows) <= self.room or (self._names.latest(indices) < 0).all()
         return [rows] if fits and len(_distinct(indices)) == len(rows) else list(rows[:, None])
+
+    def make_way(self, indices: Numbers, versions: Numbers) -> tuple[Numbers, NDArray[np.bool_], Hidden]:
+        """Forget what is older than those of n versions that are not held; their indices differ.
+
+        Returns:
+            Rows of versions that are not held, and have room now; which are held, shape (n,); and what was forgotten.
+        """
+        held = self.find(indices, versions) >= 0
+        new = np.flatnonzero(~held)
+        rows, slots = self._names.all_of(indices[new])
+        hidden = self._hide(slots[self._names.versions(slots) < versions[new[rows]]])
+        return new[: self.room], held, hidden
 
     def take(self, indices: Numbers, versions: Numbers) -> Numbers:
         """Name n free slots after versions of different indices that are not held; there must be room for them."""
@@ -140,13 +138,8 @@ class Ledger:
 
     def hide(self, indices: Numbers) -> Hidden:
         """Forget every version of n indices."""
-        _, slots = self._all_of(indices)
+        _, slots = self._names.all_of(indices)
         return self._hide(_distinct(slots))
-
-    def supersede(self, indices: Numbers, versions: Numbers) -> Hidden:
-        """Forget the versions of n different indices that are older than these."""
-        rows, slots = self._all_of(indices)
-        return self._hide(slots[self._holds[slots, 1] < versions[rows]])
 
     def forget(self, indices: Numbers, versions: Numbers) -> Hidden:
         """Forget n versions, as far as they are held."""
@@ -189,10 +182,7 @@ class Ledger:
 
     def _name(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Let slots hold versions of different indices."""
-        self._before[slots] = self._latest_of(indices)
-        self._lead(indices, slots)
-        self._holds[slots, 0] = indices
-        self._holds[slots, 1] = versions
+        self._names.add(slots, indices, versions)
         self._states[slots] = _HELD
         self._held += len(slots)
 
@@ -200,8 +190,7 @@ class Ledger:
         """Forget what different slots hold."""
         if not len(slots):
             return Hidden(_NONE, _NONE)
-        self._unlink(slots)
-        self._holds[slots] = -1
+        self._names.remove(slots)
         self._held -= len(slots)
         pinned = self._pins[slots] > 0
         self._states[slots[pinned]] = _HIDDEN
@@ -216,51 +205,6 @@ class Ledger:
         self._release(freed)
         return freed
 
-    def _latest_of(self, indices: Numbers) -> Numbers:
-        """Return the slot that was last taken for each of n indices, -1 where none holds it."""
-        slots = self._latest.take(indices, mode="clip").astype(np.int64)
-        if self._far:
-            far = np.flatnonzero(~_near(indices))
-            slots[far] = [self._far.get(index, -1) for index in indices[far].tolist()]
-        return np.where(self._holds[slots, 0] == indices, slots, -1)
-
-    def _lead(self, indices: Numbers, slots: Numbers) -> None:
-        """Note the slot that was last taken for each of n indices, -1 for none."""
-        near = _near(indices)
-        if not near.all():
-            for index, slot in zip(indices[~near].tolist(), slots[~near].tolist(), strict=True):
-                self._far[index] = slot
-                if slot < 0:
-                    del self._far[index]
-            indices, slots = indices[near], slots[near]
-        end = int(indices.max(initial=-1)) + 1
-        if end > len(self._latest):
-            more = np.full(max(end, 2 * len(self._latest)) - len(self._latest), -1, np.int32)
-            self._latest = np.concatenate([self._latest, more])
-        self._latest[indices] = slots
-
-    def _all_of(self, indices: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the slots of every version of n indices, shape (m,), and which of the n each belongs to."""
-        slots = self._latest_of(indices)
-        rows = np.flatnonzero(slots >= 0)
-        found, slots = [(rows, slots[rows])], slots[rows]
-        while len(more := np.flatnonzero(self._before[slots] >= 0)):
-            rows, slots = rows[more], self._before[slots[more]].astype(np.int64)
-            found.append((rows, slots))
-        return np.concatenate([rows for rows, _ in found]), np.concatenate([slots for _, slots in found])
-
-    def _unlink(self, slots: Numbers) -> None:
-        """Take different slots out of what leads to them."""
-        indices = self._holds[slots, 0]
-        alone = (self._latest_of(indices) == slots) & (self._before[slots] < 0)
-        self._lead(indices[alone], np.full(int(alone.sum()), -1))
-        gone = set(slots[~alone].tolist())
-        for index in set(indices[~alone].tolist()):  # Few have several versions.
-            _, chain = self._all_of(np.array([index]))
-            kept = [slot for slot in chain.tolist() if slot not in gone]
-            self._before[kept] = [*kept[1:], -1][: len(kept)]
-            self._lead(np.array([index]), np.array([*kept, -1][:1]))
-
 
 def _distinct(numbers: Numbers) -> Numbers:
     """Return each of n numbers once, sorted, as `numpy.unique` does, but sooner where they are few."""
@@ -268,9 +212,3 @@ def _distinct(numbers: Numbers) -> Numbers:
     first = np.ones(len(numbers), np.bool_)
     first[1:] = numbers[1:] != numbers[:-1]
     return numbers[first]
-
-
-def _near(indices: Numbers) -> NDArray[np.bool_]:
-    """Tell which of n indices are looked up in a table."""
-    near: NDArray[np.bool_] = (indices >= 0) & (indices < _MOST_TABLED)
-    return near

@@ -176,14 +176,12 @@ class _Contents:
         reserved = None if self._rows is None else self._rows.slots_of(samples)
         stored = np.zeros(len(keys[0]), np.bool_)
         for step in self.ledger.steps(keys[0]):
-            new = step[self.ledger.find(keys[0][step], keys[1][step]) < 0]
-            self.free(self.ledger.supersede(keys[0][new], keys[1][new]).freed)
-            declined = new[self.ledger.room :]
-            new = new[: self.ledger.room]
+            rows, stored[step], hidden = self.ledger.make_way(keys[0][step], keys[1][step])
+            self.free(hidden.freed)
+            new = step[rows]
+            stored[new] = True
             if reserved is not None:
                 new = new[~self.ledger.adopt(reserved[new], keys[0][new], keys[1][new])]
-            stored[step] = True
-            stored[declined] = False
             stored[self._copy(new, keys, samples)] = False
         return stored
 
@@ -191,9 +189,10 @@ class _Contents:
         """Copy the samples of some rows into slots of their own; return those for which there are no bytes."""
         if not len(rows):
             return rows
+        chosen = [samples[row] for row in rows.tolist()]  # Before slots are named: whoever finds them may fail.
         slots = self.ledger.take(keys[0][rows], keys[1][rows])
-        places = zip(slots.tolist(), rows.tolist(), strict=True)
-        homeless: NDArray[np.int64] = rows[np.array([not self._room.place(slot, samples[row]) for slot, row in places])]
+        placed = [self._room.place(slot, sample) for slot, sample in zip(slots.tolist(), chosen, strict=True)]
+        homeless: NDArray[np.int64] = rows[~np.array(placed)]
         self.ledger.forget(keys[0][homeless], keys[1][homeless])
         return homeless
 

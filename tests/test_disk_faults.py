@@ -360,6 +360,41 @@ def test_a_store_removed_while_in_use_holds_nothing_more_with_one_warning(path: 
         assert held(store) == [0, 1, 2, 3]
 
 
+def test_a_removed_store_gives_its_room_back_when_nothing_of_it_is_lent_any_more(path: Path) -> None:
+    store = opened(path)
+    fill(store)
+    with path.open("rb") as file:
+        leases = [store.get(np.array([1]), np.array([1])) for _ in range(2)]
+        path.unlink()
+        with pytest.warns(UserWarning, match="was removed while in use"):
+            assert held(store) == []
+        for lease in leases:
+            assert os.fstat(file.fileno()).st_size > 0
+            np.testing.assert_array_equal(lease.samples[0], image(1, 1))
+            lease.release()
+        assert os.fstat(file.fileno()).st_size == 0
+        store.close()
+
+
+def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_served_wrong(path: Path) -> None:
+    with opened(path) as store:
+        fill(store)
+        lease = store.get(np.array([1]), np.array([1]))
+        os.truncate(path, SAMPLES_START)
+        with pytest.raises(StoreError, match=f"but {path} was cut short while samples were lent, .*: go back to the"):
+            lease.release()
+
+
+def test_a_store_cut_short_while_something_is_lent_can_be_closed(path: Path) -> None:
+    store = opened(path)
+    fill(store)
+    lease = store.get(np.array([1]), np.array([1]))
+    os.truncate(path, SAMPLES_START)
+    with pytest.warns(UserWarning, match="was cut short while in use"):
+        store.close()
+    lease.release()
+
+
 def test_a_store_cut_short_while_in_use_holds_nothing_more_with_one_warning(path: Path) -> None:
     store = opened(path)
     fill(store)

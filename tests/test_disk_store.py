@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store import DiskStore, file_lock
+from dalirefurb.store import DiskStore, file_lock, slot_reader
 from dalirefurb.store.file_header import PAGE
 
 SHAPE = (40, 50, 3)
@@ -31,6 +31,31 @@ ARENA: Arguments = {"slot_shape": None, "arena_bytes": 6000 * SLOTS}
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
+
+
+@pytest.fixture
+def copying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory has no room for files."""
+    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
+
+
+def drop(path: Path) -> None:
+    """Let nothing of a file be in the page cache, unless somebody maps it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.fixture
+def page_cache(path: Path) -> None:
+    """The file system says what is in the page cache."""
+    path.write_bytes(b"x")
+    with path.open("rb") as file:
+        try:
+            os.preadv(file.fileno(), (bytearray(1),), 0, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"the file system of {path} does not say what is in the page cache ({error.strerror})")
+    path.unlink()
 
 
 @pytest.fixture(params=[FIXED, ARENA], ids=["fixed slots", "arena"])
@@ -119,7 +144,7 @@ def test_a_store_takes_whole_pages_and_nothing_beside_its_file(path: Path) -> No
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_lease_has_its_memory_to_itself_until_it_is_released(path: Path) -> None:
+def test_a_copy_has_its_memory_to_itself_until_it_is_released(path: Path, copying: None) -> None:
     with opened(path) as store:
         fill(store)
         first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
@@ -129,6 +154,41 @@ def test_a_lease_has_its_memory_to_itself_until_it_is_released(path: Path) -> No
         again, third = (store.get(np.array([1]), np.array([2])) for _ in range(2))
         assert np.shares_memory(lent, again.samples[0])
         assert not np.shares_memory(lent, third.samples[0])
+
+
+def test_what_is_in_the_page_cache_is_lent_where_it_lies(path: Path, page_cache: None) -> None:
+    with opened(path) as store:
+        fill(store)
+        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
+        assert np.shares_memory(first.samples[0], second.samples[0])
+
+
+def test_what_is_not_in_the_page_cache_is_copied_and_then_lent_where_it_lies(path: Path, page_cache: None) -> None:
+    with opened(path) as store:
+        fill(store)
+    drop(path)
+    with opened(path) as store:
+        indices = np.arange(SLOTS)
+        first, second, third = (store.get(indices, 2 * indices) for _ in range(3))
+        assert not np.shares_memory(first.samples[0], second.samples[0])
+        assert np.shares_memory(second.samples[0], third.samples[0])
+        for lease in (first, second):
+            for index, sample in enumerate(lease.samples):
+                np.testing.assert_array_equal(sample, image(index))
+
+
+def test_a_lease_shows_the_same_when_its_block_is_written_after_closing(path: Path, kind: Arguments) -> None:
+    store = opened(path, **kind)
+    fill(store)
+    indices = np.arange(SLOTS)
+    lease = store.get(indices, 2 * indices)
+    store.close()
+    with opened(path, **kind) as store:
+        store.clear()
+        assert store.put(indices, indices, [image(index + SLOTS) for index in indices]).all()
+    for index, sample in enumerate(lease.samples):
+        np.testing.assert_array_equal(sample, image(index))
+    lease.release()
 
 
 @pytest.mark.parametrize("evicted", [False, True])

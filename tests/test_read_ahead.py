@@ -3,7 +3,6 @@ import os
 import numpy as np
 import pytest
 
-from dalirefurb.store import read_ahead
 from dalirefurb.store.read_ahead import ReadAhead
 
 START = 4096
@@ -23,9 +22,9 @@ def asked(monkeypatch):
     return calls
 
 
-def ask(slot_bytes, slots, places):
+def ask(slot_bytes, slots, places, fits=True):
     starts = np.array(places, np.int64) * slot_bytes
-    ReadAhead(3, START, slots * slot_bytes, slots).ask(starts, np.full(len(starts), slot_bytes - 100))
+    ReadAhead(3, START, slots * slot_bytes, slots, fits=fits).ask(starts, np.full(len(starts), slot_bytes - 100))
 
 
 def test_large_samples_are_asked_for_as_they_are(asked):
@@ -43,12 +42,9 @@ def test_a_small_sample_in_two_blocks_needs_both(asked):
     assert asked == [(START, BLOCK), (START + BLOCK, BLOCK)]
 
 
-@pytest.mark.parametrize(("room", "in_blocks"), [(8_192_000, True), (8_191_999, False), (None, True)])
-def test_blocks_are_asked_for_only_where_memory_has_room_for_all(asked, monkeypatch, room, in_blocks):
-    monkeypatch.setattr(read_ahead, "available_bytes", lambda: room)
-    ask(4096, 1000, [1, 2])
-    assert (asked == [(START, BLOCK)]) == in_blocks
-    assert len(asked) == (1 if in_blocks else 2)
+def test_small_samples_are_asked_for_as_they_are_where_memory_has_no_room_for_all(asked):
+    ask(4096, 1000, [1, 2], fits=False)
+    assert asked == [(START + 4096, 3996), (START + 2 * 4096, 3996)]
 
 
 def test_no_sample_is_nothing_to_ask_for(asked):

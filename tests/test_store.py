@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from hypothesis.stateful import (
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.images import Images
-from dalirefurb.store import DiskStore, MemoryStore, Store
+from dalirefurb.store import DiskStore, MemoryStore, Store, slot_reader
 from dalirefurb.store.arena import ALIGNMENT, Arena
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.compressed import Compressed
@@ -55,11 +56,21 @@ class Kind:
         store.open(arguments.pop("slot_shape", self.slot_shape), **arguments)
 
 
+class CopyingDiskStore(DiskStore):
+    """As where memory has no room for the file: nothing is lent where it lies."""
+
+    def open(self, *arguments: Any, **options: Any) -> None:
+        with patch.object(slot_reader, "available_bytes", lambda: 0):
+            super().open(*arguments, **options)
+
+
 KINDS = {
     "memory, fixed slots": Kind(lambda folder: MemoryStore(), SHAPE, gives_room=True),
     "memory, arena": Kind(lambda folder: MemoryStore(), None, ARENA_BYTES),
     "disk, fixed slots": Kind(lambda folder: DiskStore(folder / "store"), SHAPE, lasts=True),
     "disk, arena": Kind(lambda folder: DiskStore(folder / "store"), None, ARENA_BYTES, lasts=True),
+    "disk, copied, fixed slots": Kind(lambda folder: CopyingDiskStore(folder / "store"), SHAPE, lasts=True),
+    "disk, copied, arena": Kind(lambda folder: CopyingDiskStore(folder / "store"), None, ARENA_BYTES, lasts=True),
     "compressed in memory, fixed slots": Kind(lambda folder: Compressed(MemoryStore(), expected_ratio=1), SHAPE),
     "compressed on disk, arena": Kind(
         lambda folder: Compressed(DiskStore(folder / "store"), expected_ratio=1), None, ARENA_BYTES, lasts=True

@@ -64,6 +64,10 @@ class Arena:
         self._used[start] = size
         return start
 
+    def size(self, start: int) -> int:
+        """Return the bytes of the block that begins at `start`."""
+        return self._used[start]
+
     def free(self, start: int) -> None:
         """Give back the block that begins at `start`."""
         size = self._used.pop(start)

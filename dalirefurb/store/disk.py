@@ -75,7 +75,7 @@ class DiskStore(Store):
             self._contents = DiskContents(self._path, opening)
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend samples, as `Store.get` says, read into memory of their own."""
+        """Lend samples, as `Store.get` says: where they lie if the page cache has them, else in memory of their own."""
         keys = checked_keys(indices, versions)
         with self._using() as contents:
             with self._lock:
@@ -85,7 +85,7 @@ class DiskStore(Store):
                 contents.ledger.pin(pinned)
                 records = contents.records[pinned]
             try:
-                whole, images, buffer = contents.file.read(records)
+                whole, images, buffer = contents.file.reader.read(records)
             except OSError as error:
                 whole, images, buffer = np.zeros(len(pinned), np.bool_), Images(()), np.empty(0, np.uint8)
                 with self._lock:
@@ -102,7 +102,7 @@ class DiskStore(Store):
             with self._lock:
                 slots = contents.find(keys)
                 records = contents.records[slots[slots >= 0]]
-            contents.file.prefetch(records)
+            contents.file.reader.prefetch(records)
 
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
@@ -143,7 +143,7 @@ class DiskStore(Store):
             contents, self._contents = self._contents, None
             if contents is not None:
                 self._unused.wait_for(lambda: not contents.users)
-                contents.file.close()
+                contents.close()
 
     @property
     def nbytes(self) -> int:
@@ -194,6 +194,6 @@ class DiskStore(Store):
 
     def _release(self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8]) -> None:
         """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
+        contents.file.reader.buffers.give(buffer)
         with self._lock:
-            contents.free(contents.ledger.unpin(slots))
-        contents.file.buffers.give(buffer)
+            contents.release(slots, in_place=len(slots) > 0 and not len(buffer))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.errors import StoreError
 from dalirefurb.images import Image
 from dalirefurb.store.arena import Arena
 from dalirefurb.store.contract import NO_KEYS, Keys
@@ -27,6 +29,7 @@ class DiskContents:
         file: Where the samples are.
         ledger: Which slot holds which version.
         users: How many calls are at work on it.
+        closed: Whether the file was let go.
     """
 
     def __init__(self, path: Path, opening: Opening) -> None:
@@ -34,6 +37,7 @@ class DiskContents:
         self.file = SlotFile(path, opening)
         self.ledger = Ledger(opening.slots)
         self.users = 0
+        self.closed = False
         self._path = path
         self._accepts = True
         self._lost = False
@@ -114,6 +118,33 @@ class DiskContents:
         self.clear(self.ledger.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
         return len(records)
 
+    def release(self, slots: NDArray[np.int64], *, in_place: bool) -> None:
+        """Take back n slots that were lent, maybe where they lie.
+
+        Raises:
+            StoreError: Somebody has cut the file short, and so has changed what was lent.
+        """
+        self.free(self.ledger.unpin(slots))
+        if self.closed:
+            return
+        if in_place and self.file.is_short:
+            raise StoreError(
+                f"nobody may write into a store's file while it is in use, but {self._path} was cut short while "
+                "samples were lent, which may have been served wrong: go back to the last checkpoint"
+            )
+        if self._lost:
+            self._give_up()
+
+    def close(self) -> None:
+        """Let the file go; what is lent stays as it is."""
+        lent = self.ledger.pinned
+        if len(lent):
+            self.look()
+        # Nobody else writes into a file that was removed; what is behind the end of one cut short must not be touched.
+        starts = [] if self._lost else self.starts(lent)
+        self.closed = True
+        self.file.close((start, self._arena.size(start)) for start in starts)
+
     def clear(self, hidden: Hidden) -> None:
         """Write down that slots hold nothing any more, and give back the blocks of those that are free."""
         if len(hidden.slots) and not self._lost:
@@ -143,6 +174,7 @@ class DiskContents:
         if not self._lost:
             self._lost, self._accepts = True, False
             self.free(self.ledger.retain(*NO_KEYS).freed)
+            self._give_up()
             warnings.warn(
                 f"the store {self._path} {reason} while in use: everything is computed from here on; "
                 "leave its file alone, and open it again",
@@ -159,3 +191,9 @@ class DiskContents:
             reason = f"cannot be read ({error.strerror})"
         if reason is not None:
             self.lose(reason)
+
+    def _give_up(self) -> None:
+        """Give back the room of a file that was removed, once nothing of it is lent any more."""
+        if not len(self.ledger.pinned):
+            with suppress(OSError):
+                self.file.give_up()

@@ -69,6 +69,11 @@ class Ledger:
         """How many versions more can be held."""
         return self._slots - self._held - self._hidden
 
+    @property
+    def pinned(self) -> Numbers:
+        """Slots that are pinned, shape (n,)."""
+        return np.flatnonzero(self._pins)
+
     def find(self, indices: Numbers, versions: Numbers) -> Numbers:
         """Return the slots of n versions, -1 where one is not held."""
         return self._names.find(indices, versions)

@@ -11,14 +11,9 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.available import available_bytes
-
 _BLOCK = 1 << 18
 _SMALL = 1 << 14
 """Bytes below which a sample is small; the paper on data refurbishing (USENIX ATC 2021) reads those in batches, too."""
-
-_LEAST_ROOM = 2
-"""The memory at hand is as many times the samples' bytes, at least, if they are to come in blocks."""
 
 
 class ReadAhead:
@@ -29,13 +24,13 @@ class ReadAhead:
         start: Where in it samples begin.
         nbytes: Of all samples.
         slots: How many they are, at most.
+        fits: Whether memory has room for all.
     """
 
-    def __init__(self, fd: int, start: int, nbytes: int, slots: int) -> None:
+    def __init__(self, fd: int, start: int, nbytes: int, slots: int, *, fits: bool) -> None:
         self._fd = fd
         self._start = start
-        room = available_bytes()
-        self._in_blocks = nbytes < _SMALL * slots and (room is None or nbytes * _LEAST_ROOM <= room)
+        self._in_blocks = fits and nbytes < _SMALL * slots
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
         """Ask for n samples.

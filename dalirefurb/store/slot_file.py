@@ -1,56 +1,28 @@
-"""How do samples get into a file and out of it whole? Set aside at once, read and written by offset, never mapped.
-
-A full disk, a file cut short and a failing device are errors here; through a memory map they would be signals, which
-end the process. The price is a copy into a buffer.
-"""
+"""How do samples get into a file whole, and stay there? It is set aside at once, locked, and written by offset."""
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import warnings
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.images import Image, Images, Places
+from dalirefurb.images import Image
 from dalirefurb.store import file_lock
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.opening import Opening, differences
-from dalirefurb.store.read_ahead import ReadAhead
 from dalirefurb.store.records import RECORD, Records, Table, believable, read_table, sizes
+from dalirefurb.store.slot_reader import SlotReader
 
-_CACHE_LINE = 64
-_NO_BYTES = np.empty(0, np.uint8)
 _ZEROS = bytes(PAGE)
 _MEBIBYTE = bytes(1 << 20)
-
-
-class Buffers:
-    """Memory to read into, used again and again: fresh memory costs more than what is read into it. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-        self._lock = Lock()
-
-    def take(self, nbytes: int) -> NDArray[np.uint8]:
-        """Return at least `nbytes`; if the largest at hand is too small, it makes way for a larger one."""
-        with self._lock:
-            self._free.sort(key=len)
-            buffer = self._free.pop() if nbytes and self._free else _NO_BYTES
-        return buffer if len(buffer) >= nbytes else np.empty(1 << (nbytes - 1).bit_length(), np.uint8)
-
-    def give(self, buffer: NDArray[np.uint8]) -> None:
-        """Give a buffer back."""
-        with self._lock:
-            if len(buffer):
-                self._free.append(buffer)
 
 
 class SlotFile:
@@ -63,8 +35,7 @@ class SlotFile:
     Attributes:
         layout: Where its parts are.
         table: The records of its slots.
-        buffers: What samples are read into.
-        close: Unlock and close it; twice is as once. Nobody may be reading or writing.
+        reader: Reads samples.
 
     Raises:
         StoreError: It cannot be used, is in use, is for something else, or does not fit on its disk.
@@ -73,19 +44,16 @@ class SlotFile:
 
     def __init__(self, path: Path, opening: Opening) -> None:
         self.layout = Layout(opening)
-        self.buffers = Buffers()
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
-        self.close = weakref.finalize(self, os.close, self._fd)
-        # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
-        self._read_ahead = ReadAhead(self._fd, SAMPLES_START, self.layout.samples_bytes, opening.slots)
+        self._end = weakref.finalize(self, os.close, self._fd)
         try:
             self.table = self._prepare(opening)
+            self.reader = SlotReader(self._fd, self.layout)
         except BaseException as error:
             if is_new:
                 path.unlink(missing_ok=True)
-            self.close()
+            self._end()
             if isinstance(error, OSError):
                 raise StoreError(
                     f"a store's file must be readable and writable, but {path} is not ({error.strerror}): "
@@ -137,32 +105,6 @@ class SlotFile:
                 f"use another path, or delete it by `dalirefurb cache purge {self._path}`"
             )
 
-    def read(self, records: Records) -> tuple[NDArray[np.bool_], Images, NDArray[np.uint8]]:
-        """Read n samples.
-
-        Returns:
-            Whether the pixels of each are those that were written, shape (n,); what was read, read-only; and the
-            buffer where it lies, to be given back.
-
-        Raises:
-            OSError: The device fails, or the file ends early.
-        """
-        nbytes = sizes(records)
-        steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
-        buffer = self.buffers.take(int(steps.sum()))
-        target = buffer.data
-        whole = np.ones(len(records), np.bool_)
-        starts, checksums = (records["start"] + SAMPLES_START).tolist(), records["pixels"].tolist()
-        place = 0
-        for row, (step, size) in enumerate(zip(steps.tolist(), nbytes.tolist(), strict=True)):
-            pixels = target[place : place + size]
-            if os.preadv(self._fd, (pixels,), starts[row]) != size:
-                raise OSError(errno.EIO, "it ends early")
-            if xxh3_64_intdigest(pixels) != checksums[row]:
-                whole[row] = False
-            place += step
-        return whole, _images(buffer, steps, records["shape"]), buffer
-
     def write(self, start: int, sample: Image) -> int:
         """Write a sample's pixels into the block at `start`, and return their checksum.
 
@@ -176,34 +118,31 @@ class SlotFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return int(xxh3_64_intdigest(pixels))
 
-    def prefetch(self, records: Records) -> None:
-        """Have the kernel begin to read n samples."""
-        self._read_ahead.ask(records["start"], sizes(records))
-
     def loss(self) -> str | None:
-        """Say what somebody has done to the file that makes it useless; a removed one gives up its room."""
-        state = os.fstat(self._fd)
-        if state.st_nlink == 0:
-            os.ftruncate(self._fd, 0)
+        """Say what somebody has done to the file that makes it useless."""
+        if os.fstat(self._fd).st_nlink == 0:
             return "was removed"
-        return "was cut short" if state.st_size < self.layout.nbytes else None
+        return "was cut short" if self.is_short else None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody has cut it short."""
+        return os.fstat(self._fd).st_size < self.layout.nbytes
 
-def _images(buffer: NDArray[np.uint8], steps: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:
-    """View n images in a buffer, read-only, each so many bytes behind the one before."""
-    offsets = np.cumsum(steps) - steps
+    def give_up(self) -> None:
+        """Give back the room of a file that was removed. Nobody may be looking at it."""
+        if os.fstat(self._fd).st_nlink == 0:
+            os.ftruncate(self._fd, 0)
 
-    def look() -> list[Image]:
-        shown = buffer.view()
-        shown.flags.writeable = False
-        return [
-            shown[offset : offset + math.prod(shape)].reshape(shape)
-            for offset, shape in zip(offsets.tolist(), shapes.tolist(), strict=True)
-        ]
+    def close(self, lent: Iterable[tuple[int, int]] = ()) -> None:
+        """Unlock and close it; twice is as once. Nobody may be reading or writing.
 
-    return Images.on_demand(
-        len(shapes), look, lambda: Places(buffer.ctypes.data + offsets, shapes[:, :2].astype(np.int64))
-    )
+        Args:
+            lent: Starts and bytes of blocks that somebody looks at, who goes on seeing them as they are.
+        """
+        for start, nbytes in lent:
+            self.reader.keep(start, nbytes)
+        self._end()
 
 
 def _usable(records: Records, seed: int, samples_bytes: int) -> NDArray[np.bool_]:

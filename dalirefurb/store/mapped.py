@@ -1,0 +1,58 @@
+"""Which samples of a file are in memory anyway? The kernel's page cache has them, and lends them where they lie.
+
+Through a map, a page that cannot be read is no error but a signal, which ends the process. So nothing is looked at
+through one but what is in the page cache already, of a file that is locked, on a machine with room for all of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.store.file_header import PAGE
+
+_PROBES = 16
+"""Samples of a batch that are looked for: each takes as long as half a dozen steps of Python."""
+
+
+class Mapped:
+    """A file in the page cache. What it shows changes with the file, but for what is kept.
+
+    Args:
+        fd: The file, open to read.
+        nbytes: How much of it is mapped, from its beginning. It reaches further.
+
+    Attributes:
+        pixels: Its bytes, read-only, shape (nbytes,).
+        address: Of the first one.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._fd = fd
+        # Opened once more: a map has a descriptor of its own, which would keep the file's lock when it is closed.
+        again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        try:
+            self._pages = np.frombuffer(mmap.mmap(again, nbytes, access=mmap.ACCESS_COPY), np.uint8)
+        finally:
+            os.close(again)
+        self.pixels = self._pages.view()
+        self.pixels.flags.writeable = False
+        self.address: int = self._pages.ctypes.data
+
+    def holds(self, starts: NDArray[np.int64]) -> bool:
+        """Tell whether samples that begin here are in the page cache, shape (n,), by a few of them."""
+        return all(self._is_there(start) for start in starts[:: -(-len(starts) // _PROBES) or 1].tolist())
+
+    def keep(self, start: int, nbytes: int) -> None:
+        """Show a part as it is now for good: its pages become this process's own, at the same address."""
+        touched = self._pages[start : start + nbytes : PAGE]
+        touched[:] = touched.copy()
+
+    def _is_there(self, start: int) -> bool:
+        try:
+            return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
+        except OSError:  # It would have to wait for the disk, or the file system does not tell.
+            return False

@@ -1,0 +1,135 @@
+"""How are samples read from a file? Where they lie if they are in memory anyway, else copied into a buffer.
+
+A failing device, or a file cut short, is an error of a copy; through a memory map it would be a signal, see `mapped`.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterable, Iterator
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.images import Image, Images, Places
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.file_header import SAMPLES_START, Layout
+from dalirefurb.store.mapped import Mapped
+from dalirefurb.store.read_ahead import ReadAhead
+from dalirefurb.store.records import Records, sizes
+
+_CACHE_LINE = 64
+_NO_BYTES = np.empty(0, np.uint8)
+
+_LEAST_ROOM = 2
+"""The memory at hand is as many times the samples' bytes, at least, if they are to stay in it."""
+
+
+class Buffers:
+    """Memory to read into, used again and again: fresh memory costs more than what is read into it. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+        self._lock = Lock()
+
+    def take(self, nbytes: int) -> NDArray[np.uint8]:
+        """Return at least `nbytes`; if the largest at hand is too small, it makes way for a larger one."""
+        with self._lock:
+            self._free.sort(key=len)
+            buffer = self._free.pop() if nbytes and self._free else _NO_BYTES
+        return buffer if len(buffer) >= nbytes else np.empty(1 << (nbytes - 1).bit_length(), np.uint8)
+
+    def give(self, buffer: NDArray[np.uint8]) -> None:
+        """Give a buffer back."""
+        with self._lock:
+            if len(buffer):
+                self._free.append(buffer)
+
+
+class SlotReader:
+    """Reads samples, and sees whether they are as they were written.
+
+    Args:
+        fd: The file, open, and as long as its layout says.
+        layout: Where its parts are.
+
+    Attributes:
+        buffers: What samples are copied into.
+    """
+
+    def __init__(self, fd: int, layout: Layout) -> None:
+        nbytes, room = layout.samples_bytes, available_bytes()
+        fits = room is None or nbytes * _LEAST_ROOM <= room
+        self.buffers = Buffers()
+        self._fd = fd
+        self._read_ahead = ReadAhead(fd, SAMPLES_START, nbytes, layout.opening.slots, fits=fits)
+        self._mapped = Mapped(fd, SAMPLES_START + nbytes) if fits else None
+        # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def read(self, records: Records) -> tuple[NDArray[np.bool_], Images, NDArray[np.uint8]]:
+        """Read n samples.
+
+        Returns:
+            Whether the pixels of each are those that were written, shape (n,); what was read, read-only; and the
+            buffer where it lies, to be given back, which is empty if it lies in the file.
+
+        Raises:
+            OSError: The device fails, or the file ends early.
+        """
+        nbytes, starts, buffer = sizes(records), records["start"] + SAMPLES_START, _NO_BYTES
+        if self._mapped is not None and self._mapped.holds(starts):
+            pixels, offsets = self._mapped.pixels, starts
+            parts = _parts(pixels, offsets, nbytes)
+        else:
+            steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
+            pixels = buffer = self.buffers.take(int(steps.sum()))
+            offsets = np.cumsum(steps) - steps
+            parts = self._filled(_parts(pixels, offsets, nbytes), starts)
+        whole = np.array([xxh3_64_intdigest(part) for part in parts], np.uint64) == records["pixels"]
+        return whole, _images(pixels, offsets, records["shape"]), buffer
+
+    def prefetch(self, records: Records) -> None:
+        """Have the kernel begin to read n samples, unless it has."""
+        if self._mapped is None or not self._mapped.holds(records["start"] + SAMPLES_START):
+            self._read_ahead.ask(records["start"], sizes(records))
+
+    def keep(self, start: int, nbytes: int) -> None:
+        """Let a block stay as it is for those who look at it, whatever is written into the file from now on."""
+        if self._mapped is not None:
+            self._mapped.keep(SAMPLES_START + start, nbytes)
+
+    def _filled(self, parts: Iterable[memoryview], starts: NDArray[np.int64]) -> Iterator[memoryview]:
+        """Copy what begins in n places of the file, each into its part."""
+        for part, start in zip(parts, starts.tolist(), strict=True):
+            if os.preadv(self._fd, (part,), start) != len(part):
+                raise OSError(errno.EIO, "it ends early")
+            yield part
+
+
+def _parts(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Iterator[memoryview]:
+    """Cut out n parts."""
+    view = pixels.data
+    return (view[start:end] for start, end in zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True))
+
+
+def _images(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:
+    """View the images that begin at n offsets, read-only."""
+
+    def look() -> list[Image]:
+        shown = pixels.view()
+        shown.flags.writeable = False
+        return [
+            shown[offset : offset + math.prod(shape)].reshape(shape)
+            for offset, shape in zip(offsets.tolist(), shapes.tolist(), strict=True)
+        ]
+
+    def locate() -> Places:
+        address: int = pixels.__array_interface__["data"][0]
+        return Places(address + offsets, shapes[:, :2].astype(np.int64))
+
+    return Images.on_demand(len(shapes), look, locate)

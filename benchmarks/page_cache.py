@@ -8,6 +8,8 @@ StoreReads    has a store announce and lend them as a loader does, and does noth
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import time
 from collections import deque
@@ -29,6 +31,9 @@ from dalirefurb.store.file_header import SAMPLES_START, pages
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,26 @@ class Usage:
 
 def drop(paths: Iterable[Path]) -> None:
     """Write what is not written yet of these files, and let nothing of them be in the page cache."""
+    maps = _maps()
     for path in paths:
+        # The kernel keeps what a process has looked at through a map.
+        for start, nbytes in maps.get(str(path.resolve()), ()):
+            if _LIBC.madvise(start, nbytes, mmap.MADV_DONTNEED):
+                raise OSError(ctypes.get_errno(), f"what is mapped must be let go, but {path.name} was not")
         with path.open("rb+") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _maps() -> dict[str, list[tuple[int, int]]]:
+    """Find where this process maps files: addresses and bytes."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6:
+            start, end = (int(address, 16) for address in fields[0].split("-"))
+            found.setdefault(fields[5], []).append((start, end - start))
+    return found
 
 
 class PlainReads:

@@ -127,9 +127,9 @@ class Entries:
         """Let somebody take turns who reads a file."""
         self._turns.append(Metered(entrant, [path] if self._cold and path is not None else []))
 
-    def take_turns(self, *, rounds: int, timed_batches: int) -> tuple[list[Served], list[Slice]]:
+    def take_turns(self, rounds: int, timed_batches: int, timed_s: float = 0.0) -> tuple[list[Served], list[Slice]]:
         """Interleave, and summarise the rounds."""
-        slices = harness.interleave(self._turns, rounds=rounds, timed_batches=timed_batches)
+        slices = harness.interleave(self._turns, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
         return [self._served(turns, slices) for turns in self._turns], slices
 
     def _served(self, turns: Metered, slices: Sequence[Slice]) -> Served:

@@ -12,7 +12,8 @@ n: 5 rounds (`--rounds`), each a slice of every contender in turn; figures are m
 
     warm         every sample a hit, files in the page cache
     cold         every sample a hit, files dropped from the page cache before each slice, in which no sample is read
-                 twice: so a store larger than memory reads. How much was fetched from the disk is measured, too
+                 twice, and stores told that memory has no room for files: so a store larger than memory reads. How
+                 much was fetched from the disk is measured, too
     refurbish    reuse factor 3, files in the page cache: versions are used again after intervals that differ
     small        CIFAR-10, arrays of 3,072 bytes, in batches of 256
 
@@ -21,7 +22,7 @@ same sizes, in as random an order, from a copy of the store's file, at the best 
 stores are given shares of the slots in memory, the rest is on the disk; "first come" is the share of hits that memory
 would serve if versions stayed where they are put first.
 
-    python benchmarks/stores.py                        about seven minutes on 2 cores, 10 GB of disk, 10 GB of memory
+    python benchmarks/stores.py                        about ten minutes on 2 cores, 10 GB of disk, 10 GB of memory
     python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -36,6 +37,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import choosers
 import command
@@ -49,7 +51,7 @@ from store_groups import Entries, Group
 
 from dalirefurb import Frozen, Refurbish, rand_augment
 from dalirefurb.plan import Planner
-from dalirefurb.store import DiskStore, MemoryStore
+from dalirefurb.store import DiskStore, MemoryStore, slot_reader
 from dalirefurb.store.compressed import Compressed
 
 MEMORY = "MemoryStore"
@@ -77,7 +79,8 @@ class Config:
         shares: Of the slots, that tiered stores have in memory.
         reading_threads: Of plain reads.
         small_per_class: Small samples of each of ten classes.
-        timed_batches: Of a slice.
+        timed_batches: Of a slice, at least.
+        timed_s: Of a slice while files are in the page cache, at least, in seconds.
         rounds: Slices of each contender.
     """
 
@@ -90,6 +93,7 @@ class Config:
     reading_threads: tuple[int, ...] = (4, 16)
     small_per_class: int = 1000
     timed_batches: int = 20
+    timed_s: float = 2.0
     rounds: int = 5
 
     @property
@@ -121,7 +125,7 @@ def warm(config: Config, data: Path, folder: Path) -> Group:
         best = _add_tiered(entries, config, folder, (*config.shares, 1.0))
         if _can_compress():
             entries.add(COMPRESSED, Compressed(MemoryStore(), expected_ratio=1))
-        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+        served, slices = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
     speeds = {each.name: harness.per_round(slices, each.name) for each in served}
     claims = [_ratio(speeds, DISK, MEMORY, LEAST_WARM)]
     claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
@@ -130,10 +134,10 @@ def warm(config: Config, data: Path, folder: Path) -> Group:
 
 
 def cold(config: Config, data: Path, folder: Path) -> Group:
-    """Compare stores and the disk itself while no file is in the page cache."""
+    """Compare stores and the disk itself while no file is in the page cache, nor has memory room for one."""
     planner = Frozen(config.cold_batches * config.batch_size, batch_size=config.batch_size)
     disk, path, copy = DiskStore(folder / "disk"), folder / "disk", folder / "copy"
-    with ExitStack() as stack:
+    with ExitStack() as stack, patch.object(slot_reader, "available_bytes", lambda: 0):
         entries = _entries(stack, config, data, planner, cold=True)
         entries.add(MEMORY, MemoryStore())
         entries.add(DISK, disk, path)
@@ -146,7 +150,7 @@ def cold(config: Config, data: Path, folder: Path) -> Group:
         for reads in plain:
             entries.add_other(reads, copy)
         best = _add_tiered(entries, config, folder, config.shares)
-        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+        served, slices = entries.take_turns(config.rounds, config.timed_batches)
     speeds = {each.name: harness.per_round(slices, each.name) for each in served}
     speeds["the disk"] = max((speeds[reads.name] for reads in plain), key=np.median)
     speeds["the disk or memory"] = np.minimum(speeds["the disk"], speeds[MEMORY]).tolist()
@@ -169,7 +173,7 @@ def refurbish(config: Config, data: Path, folder: Path) -> Group:
         entries.add(MEMORY, MemoryStore())
         entries.add(DISK, DiskStore(folder / "disk"), folder / "disk")
         best = _add_tiered(entries, config, folder, config.shares)
-        served, slices = entries.take_turns(rounds=config.rounds, timed_batches=config.timed_batches)
+        served, slices = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
     speeds = {each.name: harness.per_round(slices, each.name) for each in served}
     claims = [_ratio(speeds, DISK, MEMORY)]
     claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
@@ -238,6 +242,7 @@ def _config(options: argparse.Namespace) -> Config:
             reading_threads=(2,),
             small_per_class=20,
             timed_batches=2,
+            timed_s=0.0,
             rounds=2,
         )
     return replace(config, rounds=options.rounds or config.rounds)

@@ -83,7 +83,7 @@ class DiskStore(Store):
                 found = slots >= 0
                 pinned = slots[found]
                 contents.ledger.pin(pinned)
-                records = contents.records[pinned]
+                records = contents.records.take(pinned)
             try:
                 whole, images, buffer = contents.file.reader.read(records)
             except OSError as error:
@@ -101,7 +101,7 @@ class DiskStore(Store):
         with self._using() as contents:
             with self._lock:
                 slots = contents.find(keys)
-                records = contents.records[slots[slots >= 0]]
+                records = contents.records.take(slots[slots >= 0])
             contents.file.reader.prefetch(records)
 
     def put(

@@ -27,7 +27,6 @@ class Mapped:
 
     Attributes:
         pixels: Its bytes, read-only, shape (nbytes,).
-        address: Of the first one.
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
@@ -40,7 +39,6 @@ class Mapped:
             os.close(again)
         self.pixels = self._pages.view()
         self.pixels.flags.writeable = False
-        self.address: int = self._pages.ctypes.data
 
     def holds(self, starts: NDArray[np.int64]) -> bool:
         """Tell whether samples that begin here are in the page cache, shape (n,), by a few of them."""

@@ -82,20 +82,23 @@ class SlotReader:
             OSError: The device fails, or the file ends early.
         """
         nbytes, starts, buffer = sizes(records), records["start"] + SAMPLES_START, _NO_BYTES
-        if self._mapped is not None and self._mapped.holds(starts):
-            pixels, offsets = self._mapped.pixels, starts
-            parts = _parts(pixels, offsets, nbytes)
+        here = self._in_memory(starts)
+        if here is not None:
+            pixels, offsets = here.pixels, starts
         else:
             steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
             pixels = buffer = self.buffers.take(int(steps.sum()))
             offsets = np.cumsum(steps) - steps
-            parts = self._filled(_parts(pixels, offsets, nbytes), starts)
+        view, spans = pixels.data, zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True)
+        parts: Iterable[memoryview] = [view[start:end] for start, end in spans]
+        if here is None:
+            parts = self._filled(parts, starts)
         whole = np.array([xxh3_64_intdigest(part) for part in parts], np.uint64) == records["pixels"]
         return whole, _images(pixels, offsets, records["shape"]), buffer
 
     def prefetch(self, records: Records) -> None:
         """Have the kernel begin to read n samples, unless it has."""
-        if self._mapped is None or not self._mapped.holds(records["start"] + SAMPLES_START):
+        if self._in_memory(records["start"] + SAMPLES_START) is None:
             self._read_ahead.ask(records["start"], sizes(records))
 
     def keep(self, start: int, nbytes: int) -> None:
@@ -103,18 +106,16 @@ class SlotReader:
         if self._mapped is not None:
             self._mapped.keep(SAMPLES_START + start, nbytes)
 
+    def _in_memory(self, starts: NDArray[np.int64]) -> Mapped | None:
+        """Return where n samples are in memory, as far as a few of them tell."""
+        return self._mapped if self._mapped is not None and self._mapped.holds(starts) else None
+
     def _filled(self, parts: Iterable[memoryview], starts: NDArray[np.int64]) -> Iterator[memoryview]:
         """Copy what begins in n places of the file, each into its part."""
         for part, start in zip(parts, starts.tolist(), strict=True):
             if os.preadv(self._fd, (part,), start) != len(part):
                 raise OSError(errno.EIO, "it ends early")
             yield part
-
-
-def _parts(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Iterator[memoryview]:
-    """Cut out n parts."""
-    view = pixels.data
-    return (view[start:end] for start, end in zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True))
 
 
 def _images(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:

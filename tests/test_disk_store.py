@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store import DiskStore, file_lock, slot_reader
+from dalirefurb.store import DiskStore, file_lock, mapped, slot_reader
 from dalirefurb.store.file_header import PAGE
 
 SHAPE = (40, 50, 3)
@@ -175,6 +175,38 @@ def test_what_is_not_in_the_page_cache_is_copied_and_then_lent_where_it_lies(pat
         for lease in (first, second):
             for index, sample in enumerate(lease.samples):
                 np.testing.assert_array_equal(sample, image(index))
+
+
+def test_a_file_that_cannot_be_mapped_is_copied_from(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mapped.mmap, "mmap", refuse)
+    with opened(path) as store:
+        fill(store)
+        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
+        assert not np.shares_memory(first.samples[0], second.samples[0])
+        assert held(store) == list(range(SLOTS))
+
+
+def test_where_looking_waits_for_the_disk_samples_are_copied_for_a_while(
+    path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lent_in_place() -> bool:
+        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
+        np.testing.assert_array_equal(first.samples[0], image(0))
+        return np.shares_memory(first.samples[0], second.samples[0])
+
+    with opened(path) as store:
+        fill(store)
+        assert lent_in_place()
+        waited = iter([0, 1])
+        monkeypatch.setattr(mapped, "waits", lambda: next(waited))
+        store.get(np.array([0]), np.array([0]))
+        monkeypatch.undo()
+        assert not lent_in_place()
+        monkeypatch.setattr(mapped.time, "monotonic", lambda: float("inf"))
+        assert lent_in_place()
 
 
 def test_a_lease_shows_the_same_when_its_block_is_written_after_closing(path: Path, kind: Arguments) -> None:

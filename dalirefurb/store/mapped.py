@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +20,12 @@ from dalirefurb.store.file_header import PAGE
 
 _PROBES = 16
 """Samples of a batch that are looked for: each takes as long as half a dozen steps of Python."""
+
+_MOST_WAITS = 1 / 16
+"""How often, for each sample, a look may wait for the disk. More often, and memory has no room for the file at all."""
+
+_DISTRUST_S = 10.0
+"""For so long nothing is looked at then: to wait for pages, one by one, costs more than to copy what the disk gives."""
 
 
 class Mapped:
@@ -27,6 +37,9 @@ class Mapped:
 
     Attributes:
         pixels: Its bytes, read-only, shape (nbytes,).
+
+    Raises:
+        OSError: It cannot be mapped.
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
@@ -37,12 +50,23 @@ class Mapped:
             self._pages = np.frombuffer(mmap.mmap(again, nbytes, access=mmap.ACCESS_COPY), np.uint8)
         finally:
             os.close(again)
+        self._distrusted_until = 0.0
         self.pixels = self._pages.view()
         self.pixels.flags.writeable = False
 
     def holds(self, starts: NDArray[np.int64]) -> bool:
         """Tell whether samples that begin here are in the page cache, shape (n,), by a few of them."""
+        if time.monotonic() < self._distrusted_until:
+            return False
         return all(self._is_there(start) for start in starts[:: -(-len(starts) // _PROBES) or 1].tolist())
+
+    @contextmanager
+    def watched(self, count: int) -> Iterator[None]:
+        """Look at so many samples meanwhile; if some were not there after all, trust what is found less for a while."""
+        before = waits()
+        yield
+        if waits() - before > _MOST_WAITS * count:
+            self._distrusted_until = time.monotonic() + _DISTRUST_S
 
     def keep(self, start: int, nbytes: int) -> None:
         """Show a part as it is now for good: its pages become this process's own, at the same address."""
@@ -54,3 +78,8 @@ class Mapped:
             return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
         except OSError:  # It would have to wait for the disk, or the file system does not tell.
             return False
+
+
+def waits() -> int:
+    """Count how often this thread has waited for the disk to bring a page."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

@@ -9,6 +9,7 @@ import errno
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
 from threading import Lock
 
 import numpy as np
@@ -67,7 +68,10 @@ class SlotReader:
         self.buffers = Buffers()
         self._fd = fd
         self._read_ahead = ReadAhead(fd, SAMPLES_START, nbytes, layout.opening.slots, fits=fits)
-        self._mapped = Mapped(fd, SAMPLES_START + nbytes) if fits else None
+        self._mapped: Mapped | None = None
+        if fits:
+            with suppress(OSError):  # Some file systems map nothing.
+                self._mapped = Mapped(fd, SAMPLES_START + nbytes)
         # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -93,7 +97,8 @@ class SlotReader:
         parts: Iterable[memoryview] = [view[start:end] for start, end in spans]
         if here is None:
             parts = self._filled(parts, starts)
-        whole = np.array([xxh3_64_intdigest(part) for part in parts], np.uint64) == records["pixels"]
+        with nullcontext() if here is None else here.watched(len(records)):
+            whole = np.array([xxh3_64_intdigest(part) for part in parts], np.uint64) == records["pixels"]
         return whole, _images(pixels, offsets, records["shape"]), buffer
 
     def prefetch(self, records: Records) -> None:

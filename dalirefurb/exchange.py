@@ -199,11 +199,14 @@ class Exchange:
         if self._store is None:
             return np.empty(0, np.bool_)
         plan = ticket.plan
-        self._store.evict(plan.evict)
+        if len(plan.evict):
+            self._store.evict(plan.evict)
         self._advise(ticket, self._store)
         places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
         rows, images = ticket.rows[places], ticket.computed.images.chosen(places)
-        stored = self._store.put(plan.indices[rows], plan.version[rows], images)
+        stored = np.empty(0, np.bool_)
+        if len(rows):
+            stored = self._store.put(plan.indices[rows], plan.version[rows], images)
         self._forget(ticket)
         return stored
 

@@ -16,7 +16,7 @@ fastest tiers are at their most for every k at once, whatever a hit in each of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -62,7 +62,8 @@ class Placement:
     """
 
     def __init__(self, slots: Sequence[int]) -> None:
-        self._tiers = [_Tier(count) for count in slots]
+        # What the slowest tier keeps need not be sorted before it is full, if that ever happens.
+        self._tiers = [_Tier(count, is_sorted=number < len(slots)) for number, count in enumerate(slots, 1)]
         # The tier and the next use of each version; only what is given up for good is ever deleted.
         self._places: dict[Pair, tuple[int, int]] = {}
         self._versions: dict[int, tuple[int, ...]] = {}
@@ -94,18 +95,25 @@ class Placement:
 
     def settle(self, uses: Mapping[Pair, int]) -> Moves:
         """Decide where versions live from now on, given when those at hand are used next."""
-        origins = {pair: self.tier(pair) for pair in uses}
-        for pair, origin in origins.items():
-            if origin is not None:
-                self._tiers[origin].remove(pair, self._places[pair][1])
+        origins: dict[Pair, int | None] = {}
+        for pair in uses:
+            place = self._places.get(pair)
+            origins[pair] = None if place is None else place[0]
+            if place is not None:
+                self._tiers[place[0]].remove(pair, place[1])
         # Of equal uses the last to arrive go down first: those for which it costs nothing.
         arriving = sorted(uses.items(), key=lambda item: _rank(origins[item[0]]))
         for number, tier in enumerate(self._tiers):
+            sinking = []
             for pair, use in arriving:
-                self._enter(pair, number, use)
-            arriving = tier.give_up()
-            for pair, _ in arriving:
+                if tier.would_give_up(use):
+                    sinking.append((pair, use))
+                else:
+                    self._enter(pair, number, use)
+            given_up = self._given_up(number)
+            for pair, _ in given_up:
                 origins.setdefault(pair, number)
+            arriving = sinking + given_up
         for pair, _ in arriving:
             self._delete(pair)
         moves = Moves()
@@ -131,6 +139,13 @@ class Placement:
         """Take note of a copy in a slower tier than the one that the version lives in."""
         self._tiers[tier].spares[pair] = None
 
+    def _given_up(self, number: int) -> list[tuple[Pair, int]]:
+        """Remove what a tier has no slots for, and return it with its next uses."""
+        tier = self._tiers[number]
+        if tier.is_overfull and not tier.is_sorted:
+            tier.sort((pair, use) for pair, (place, use) in self._places.items() if place == number)
+        return tier.give_up()
+
     def _enter(self, pair: Pair, number: int, use: int) -> None:
         if pair not in self._places:
             self._versions[pair[0]] = (*self.versions(pair[0]), pair[1])
@@ -148,12 +163,13 @@ class Placement:
         target = self.tier(pair)
         if origin is None:
             moves.targets[pair] = target
+        if origin is None or origin == target:
             return
         if target is None or target > origin:
             moves.frees.append((pair, origin))
-        elif target < origin:
+        else:
             self._tiers[origin].spares[pair] = None
-        if target is not None and target != origin and pair not in self._tiers[target].spares:
+        if target is not None and pair not in self._tiers[target].spares:
             moves.copies.append((pair, origin, target))
         # Spare copies are in slower tiers only.
         for number, tier in enumerate(self._tiers):
@@ -164,18 +180,57 @@ class Placement:
 
 
 class _Tier:
-    """The versions that live in one tier by their next use, and its spare copies of others."""
+    """The versions that live in one tier, sorted by their next use or only counted, and its spare copies of others."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, *, is_sorted: bool) -> None:
+        self.is_sorted = is_sorted
+        self.spares: dict[Pair, None] = {}
         self._slots = slots
         self._count = 0
-        self.spares: dict[Pair, None] = {}
         self._versions_of: dict[int, dict[Pair, None]] = {}
         # Next uses, negated, the last one first; some are of no version any more, and some are there twice.
         self._uses: list[int] = []
 
+    @property
+    def is_overfull(self) -> bool:
+        """Whether more versions live here than have a slot."""
+        return self._count > self._slots
+
+    def would_give_up(self, use: int) -> bool:
+        """Tell whether a version, if it came now, would be the first to go: it is used no sooner than any other."""
+        return self.is_sorted and self._count >= self._slots and (not self._count or use >= self._last_use())
+
     def add(self, pair: Pair, use: int) -> None:
         """Let a version live here."""
+        self._count += 1
+        if self.is_sorted:
+            self._insert(pair, use)
+
+    def remove(self, pair: Pair, use: int) -> None:
+        """Let a version live here no longer."""
+        self._count -= 1
+        if self.is_sorted:
+            del self._versions_of[use][pair]
+            if not self._versions_of[use]:
+                del self._versions_of[use]
+
+    def sort(self, versions: Iterable[tuple[Pair, int]]) -> None:
+        """Sort what lives here, from now on, too."""
+        self.is_sorted = True
+        for pair, use in versions:
+            self._insert(pair, use)
+
+    def give_up(self) -> list[tuple[Pair, int]]:
+        """Remove what is used last and has no slot."""
+        given_up = []
+        while self.is_overfull:
+            use = self._last_use()
+            pair = next(reversed(self._versions_of[use]))
+            self.remove(pair, use)
+            given_up.append((pair, use))
+        return given_up
+
+    def _insert(self, pair: Pair, use: int) -> None:
         if use not in self._versions_of:
             self._versions_of[use] = {}
             heappush(self._uses, -use)
@@ -183,27 +238,12 @@ class _Tier:
                 self._uses = [-use for use in self._versions_of]
                 heapify(self._uses)
         self._versions_of[use][pair] = None
-        self._count += 1
 
-    def remove(self, pair: Pair, use: int) -> None:
-        """Let a version live here no longer."""
-        del self._versions_of[use][pair]
-        if not self._versions_of[use]:
-            del self._versions_of[use]
-        self._count -= 1
-
-    def give_up(self) -> list[tuple[Pair, int]]:
-        """Remove what is used last and has no slot."""
-        given_up = []
-        while self._count > self._slots:
-            use = -self._uses[0]
-            if use in self._versions_of:
-                pair = next(reversed(self._versions_of[use]))
-                self.remove(pair, use)
-                given_up.append((pair, use))
-            else:
-                heappop(self._uses)
-        return given_up
+    def _last_use(self) -> int:
+        """Return the last of the next uses; something must live here."""
+        while -self._uses[0] not in self._versions_of:
+            heappop(self._uses)
+        return -self._uses[0]
 
     def give_up_spares(self) -> list[Pair]:
         """Remove the oldest spare copies that have no slot."""

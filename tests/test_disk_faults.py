@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, slot_reader
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import RECORD_BYTES, Table, read_table
@@ -383,6 +383,24 @@ def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_se
         os.truncate(path, SAMPLES_START)
         with pytest.raises(StoreError, match=f"but {path} was cut short while samples were lent, .*: go back to the"):
             lease.release()
+
+
+def test_a_store_that_is_found_cut_short_while_reading_lends_nothing_and_says_so_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
+    read = os.preadv
+
+    def cut_first(fd: int, *arguments: Any) -> int:
+        os.truncate(path, SAMPLES_START)
+        return read(fd, *arguments)
+
+    with opened(path) as store:
+        fill(store)
+        monkeypatch.setattr(os, "preadv", cut_first)
+        with pytest.warns(UserWarning, match="ends early") as seen:
+            assert held(store) == []
+        assert len(seen) == 1
 
 
 def test_a_store_cut_short_while_something_is_lent_can_be_closed(path: Path) -> None:

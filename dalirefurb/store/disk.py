@@ -6,6 +6,8 @@ How it is intended to behave (if the code differs, that is a bug):
 * Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
 * Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
   lending, one that cannot read holds nothing.
+* What others do to the file costs no more than that either, but for one case: whoever cuts it short while samples are
+  lent where they lie, in the page cache, ends the process or, at best, has `Lease.release` raise an error.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from dalirefurb.store.opening import Opening
 class DiskStore(Store):
     """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
 
-    Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. A forked
+    Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
+    has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. A forked
     child must not use the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
 
     Args:
@@ -93,7 +96,9 @@ class DiskStore(Store):
             with self._lock:
                 self.corrupt += contents.forget_damaged(records[~whole])
         found[found] = whole
-        return Lease(found, images.chosen(np.flatnonzero(whole)), partial(self._release, contents, pinned, buffer))
+        in_place = bool(whole.any()) and not len(buffer)
+        release = partial(self._release, contents, pinned, buffer, in_place=in_place)
+        return Lease(found, images.chosen(np.flatnonzero(whole)), release)
 
     def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Have the kernel begin to read samples, as `Store.prefetch` says."""
@@ -192,8 +197,10 @@ class DiskStore(Store):
                 held[rows] = contents.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, written)
         return held
 
-    def _release(self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8]) -> None:
+    def _release(
+        self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8], *, in_place: bool
+    ) -> None:
         """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
         contents.file.reader.buffers.give(buffer)
         with self._lock:
-            contents.release(slots, in_place=len(slots) > 0 and not len(buffer))
+            contents.release(slots, in_place=in_place)

@@ -61,13 +61,12 @@ class Tiers:
         parts: list[tuple[NDArray[np.int64], Images]] = []
         with ExitStack() as leases:
             missing = self._lend(keys, np.arange(len(keys[0])), parts, leases)
-            pairs = pairs_of(keys)
-            if any(pairs[row] in self._placement for row in missing.tolist()):
+            if any(pair in self._placement for pair in pairs_of((keys[0][missing], keys[1][missing]))):
                 with self._lock:  # It moved just now, or it is lost.
                     missing = self._lend(keys, missing, parts, leases)
-                    for row in missing.tolist():
-                        if pairs[row] not in self._expected:
-                            self._placement.relocate(pairs[row], None)
+                    for pair in pairs_of((keys[0][missing], keys[1][missing])):
+                        if pair not in self._expected:
+                            self._placement.relocate(pair, None)
             release = leases.pop_all().close
         found = np.ones(len(keys[0]), np.bool_)
         found[missing] = False
@@ -77,6 +76,9 @@ class Tiers:
 
     def prefetch(self, keys: Keys) -> None:
         """Let each tier prepare what lives there."""
+        if len(self.stores) == 1:
+            self.stores[0].prefetch(*keys)
+            return
         homes = np.array([self._placement.tier(pair) for pair in pairs_of(keys)], np.float64)  # NaN for none
         for tier, store in enumerate(self.stores):
             rows = homes == tier

@@ -36,7 +36,7 @@ class Mapped:
         nbytes: How much of it is mapped, from its beginning. It reaches further.
 
     Attributes:
-        pixels: Its bytes, read-only, shape (nbytes,).
+        pixels: Its bytes, shape (nbytes,), to be looked at only: what is written here does not reach the file.
 
     Raises:
         OSError: It cannot be mapped.
@@ -47,12 +47,10 @@ class Mapped:
         # Opened once more: a map has a descriptor of its own, which would keep the file's lock when it is closed.
         again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
         try:
-            self._pages = np.frombuffer(mmap.mmap(again, nbytes, access=mmap.ACCESS_COPY), np.uint8)
+            self.pixels = np.frombuffer(mmap.mmap(again, nbytes, access=mmap.ACCESS_COPY), np.uint8)
         finally:
             os.close(again)
         self._distrusted_until = 0.0
-        self.pixels = self._pages.view()
-        self.pixels.flags.writeable = False
 
     def holds(self, starts: NDArray[np.int64]) -> bool:
         """Tell whether samples that begin here are in the page cache, shape (n,), by a few of them."""
@@ -70,7 +68,7 @@ class Mapped:
 
     def keep(self, start: int, nbytes: int) -> None:
         """Show a part as it is now for good: its pages become this process's own, at the same address."""
-        touched = self._pages[start : start + nbytes : PAGE]
+        touched = self.pixels[start : start + nbytes : PAGE]
         touched[:] = touched.copy()
 
     def _is_there(self, start: int) -> bool:

@@ -22,7 +22,7 @@ same sizes, in as random an order, from a copy of the store's file, at the best 
 stores are given shares of the slots in memory, the rest is on the disk; "first come" is the share of hits that memory
 would serve if versions stayed where they are put first.
 
-    python benchmarks/stores.py                        about ten minutes on 2 cores, 10 GB of disk, 10 GB of memory
+    python benchmarks/stores.py                        about seven minutes on 2 cores, 10 GB of disk, 10 GB of memory
     python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
 """
 

@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from dalirefurb.store import slot_reader
+
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
@@ -23,3 +25,30 @@ def shared_data():
 def photos(shared_data):
     """Paths of 364 photographs in 14 classes."""
     return sorted((shared_data / "photos").glob("*/*.jpg"))
+
+
+@pytest.fixture
+def copying(monkeypatch):
+    """Memory has no room for the files of stores, so what is read from them is copied."""
+    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
+
+
+@pytest.fixture
+def page_cache(tmp_path):
+    """The temporary folder's file system says what is in the page cache, and lets it be dropped."""
+    probe = tmp_path / "probe"
+    probe.write_bytes(b"x")
+    with probe.open("rb") as file:
+
+        def is_there():
+            try:
+                return os.preadv(file.fileno(), (bytearray(1),), 0, os.RWF_NOWAIT) == 1
+            except OSError:
+                return False
+
+        before = is_there()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if not before or is_there():
+            pytest.skip("the temporary folder's file system does not say what is in the page cache")
+    probe.unlink()

@@ -1,4 +1,5 @@
 import json
+import mmap
 import os
 import socket
 import subprocess
@@ -196,6 +197,17 @@ def test_what_is_dropped_is_fetched_from_the_disk_again_and_nothing_else_is(on_d
         fetched.append((page_cache.Usage.now(0) - before).disk_bytes)
     assert fetched[0] == fetched[2] == 0
     assert fetched[1] >= 1 << 20
+
+
+def test_what_is_dropped_is_fetched_again_although_this_process_maps_it(on_disk):
+    path = on_disk / "file"
+    path.write_bytes(bytes(40 * 4096))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as pages:
+        assert pages[:] == bytes(40 * 4096)
+        page_cache.drop([path])
+        before = page_cache.Usage.now(0)
+        assert pages[:] == bytes(40 * 4096)
+        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * 4096
 
 
 def test_plain_reads_fetch_each_sample_of_the_plan_from_its_slot(on_disk):

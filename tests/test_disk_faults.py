@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.store import DiskStore, slot_reader
+from dalirefurb.store import DiskStore
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import RECORD_BYTES, Table, read_table
@@ -376,7 +376,9 @@ def test_a_removed_store_gives_its_room_back_when_nothing_of_it_is_lent_any_more
         store.close()
 
 
-def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_served_wrong(path: Path) -> None:
+def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_served_wrong(
+    path: Path, page_cache: None
+) -> None:
     with opened(path) as store:
         fill(store)
         lease = store.get(np.array([1]), np.array([1]))
@@ -386,9 +388,8 @@ def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_se
 
 
 def test_a_store_that_is_found_cut_short_while_reading_lends_nothing_and_says_so_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, copying: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
     read = os.preadv
 
     def cut_first(fd: int, *arguments: Any) -> int:

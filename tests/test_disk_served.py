@@ -12,7 +12,7 @@ import pytest
 from dalirefurb import Compressed, DiskStore, ImageFolder, Loader, Recipe, Refurbish, evaluate, simple
 from dalirefurb.errors import StoreError
 from dalirefurb.plan import Planner
-from dalirefurb.store import Store, slot_reader
+from dalirefurb.store import Store
 from tests.pictures import write_folder
 from tests.test_bit_identity import Batches, assert_same
 
@@ -109,10 +109,9 @@ def test_a_random_part_with_another_seed_is_refused_by_name(source: ImageFolder,
 
 
 def test_a_file_that_is_cut_while_in_use_costs_one_warning_and_nothing_else(
-    source: ImageFolder, plain: dict[str, Batches], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: ImageFolder, plain: dict[str, Batches], tmp_path: Path, copying: None
 ) -> None:
     """Where samples are copied; what is lent where it lies is gone with the file, and the process with it."""
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
 
     def serve_and_cut() -> Batches:
         served: Batches = []

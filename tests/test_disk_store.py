@@ -33,12 +33,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture
-def copying(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory has no room for files."""
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
-
-
 def drop(path: Path) -> None:
     """Let nothing of a file be in the page cache, unless somebody maps it."""
     with path.open("rb") as file:
@@ -46,16 +40,11 @@ def drop(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-@pytest.fixture
-def page_cache(path: Path) -> None:
-    """The file system says what is in the page cache."""
-    path.write_bytes(b"x")
-    with path.open("rb") as file:
-        try:
-            os.preadv(file.fileno(), (bytearray(1),), 0, os.RWF_NOWAIT)
-        except OSError as error:
-            pytest.skip(f"the file system of {path} does not say what is in the page cache ({error.strerror})")
-    path.unlink()
+def lent_in_place(store: DiskStore) -> bool:
+    """Whether what is lent lies where it lies in the file, and not in memory of its own."""
+    first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
+    np.testing.assert_array_equal(first.samples[0], image(0))
+    return np.shares_memory(first.samples[0], second.samples[0])
 
 
 @pytest.fixture(params=[FIXED, ARENA], ids=["fixed slots", "arena"])
@@ -156,11 +145,32 @@ def test_a_copy_has_its_memory_to_itself_until_it_is_released(path: Path, copyin
         assert not np.shares_memory(lent, third.samples[0])
 
 
-def test_what_is_in_the_page_cache_is_lent_where_it_lies(path: Path, page_cache: None) -> None:
+@pytest.mark.parametrize(
+    ("room", "in_place"), [(2 * SLOTS * 2 * PAGE, True), (2 * SLOTS * 2 * PAGE - 1, False), (None, True)]
+)
+def test_what_is_in_the_page_cache_is_lent_where_it_lies_if_memory_has_room_for_twice_the_samples(
+    path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch, room: int | None, in_place: bool
+) -> None:
+    monkeypatch.setattr(slot_reader, "available_bytes", lambda: room)
     with opened(path) as store:
         fill(store)
-        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
-        assert np.shares_memory(first.samples[0], second.samples[0])
+        assert lent_in_place(store) == in_place
+
+
+@pytest.mark.parametrize(("room", "blocks"), [(8_192_000, True), (8_191_999, False), (None, True)])
+def test_small_samples_are_asked_for_in_blocks_if_memory_has_room_for_twice_all(
+    path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None, blocks: bool
+) -> None:
+    asked = []
+    monkeypatch.setattr(slot_reader, "available_bytes", lambda: room)
+    monkeypatch.setattr(mapped.Mapped, "holds", lambda *_: False)
+    with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
+        indices = np.arange(2)
+        assert store.put(indices, indices, [image(index)[:32, :32].copy() for index in indices]).all()
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, advice: asked.append(nbytes))
+        store.prefetch(indices, indices)
+        monkeypatch.undo()
+    assert asked == ([1 << 18] if blocks else [3072, 3072])
 
 
 def test_what_is_not_in_the_page_cache_is_copied_and_then_lent_where_it_lies(path: Path, page_cache: None) -> None:
@@ -184,29 +194,23 @@ def test_a_file_that_cannot_be_mapped_is_copied_from(path: Path, monkeypatch: py
     monkeypatch.setattr(mapped.mmap, "mmap", refuse)
     with opened(path) as store:
         fill(store)
-        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
-        assert not np.shares_memory(first.samples[0], second.samples[0])
+        assert not lent_in_place(store)
         assert held(store) == list(range(SLOTS))
 
 
 def test_where_looking_waits_for_the_disk_samples_are_copied_for_a_while(
     path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lent_in_place() -> bool:
-        first, second = (store.get(np.array([0]), np.array([0])) for _ in range(2))
-        np.testing.assert_array_equal(first.samples[0], image(0))
-        return np.shares_memory(first.samples[0], second.samples[0])
-
     with opened(path) as store:
         fill(store)
-        assert lent_in_place()
+        assert lent_in_place(store)
         waited = iter([0, 1])
         monkeypatch.setattr(mapped, "waits", lambda: next(waited))
         store.get(np.array([0]), np.array([0]))
         monkeypatch.undo()
-        assert not lent_in_place()
+        assert not lent_in_place(store)
         monkeypatch.setattr(mapped.time, "monotonic", lambda: float("inf"))
-        assert lent_in_place()
+        assert lent_in_place(store)
 
 
 def test_a_lease_shows_the_same_when_its_block_is_written_after_closing(path: Path, kind: Arguments) -> None:

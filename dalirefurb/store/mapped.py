@@ -56,7 +56,8 @@ class Mapped:
         """Tell whether samples that begin here are in the page cache, shape (n,), by a few of them."""
         if time.monotonic() < self._distrusted_until:
             return False
-        return all(self._is_there(start) for start in starts[:: -(-len(starts) // _PROBES) or 1].tolist())
+        step = max(1, -(-len(starts) // _PROBES))
+        return all(self._is_there(start) for start in starts[::step].tolist())
 
     @contextmanager
     def watched(self, count: int) -> Iterator[None]:

@@ -9,7 +9,7 @@ import errno
 import math
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from threading import Lock
 
 import numpy as np
@@ -85,20 +85,18 @@ class SlotReader:
         Raises:
             OSError: The device fails, or the file ends early.
         """
-        nbytes, starts, buffer = sizes(records), records["start"] + SAMPLES_START, _NO_BYTES
+        nbytes, starts = sizes(records), records["start"] + SAMPLES_START
         here = self._in_memory(starts)
-        if here is not None:
-            pixels, offsets = here.pixels, starts
-        else:
-            steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
-            pixels = buffer = self.buffers.take(int(steps.sum()))
-            offsets = np.cumsum(steps) - steps
-        view, spans = pixels.data, zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True)
-        parts: Iterable[memoryview] = [view[start:end] for start, end in spans]
         if here is None:
-            parts = self._filled(parts, starts)
-        with nullcontext() if here is None else here.watched(len(records)):
-            whole = np.array([xxh3_64_intdigest(part) for part in parts], np.uint64) == records["pixels"]
+            steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
+            offsets = np.cumsum(steps) - steps
+            pixels = buffer = self.buffers.take(int(steps.sum()))
+            checksums = [xxh3_64_intdigest(part) for part in self._filled(_parts(pixels, offsets, nbytes), starts)]
+        else:
+            pixels, offsets, buffer = here.pixels, starts, _NO_BYTES
+            with here.watched(len(records)):
+                checksums = [xxh3_64_intdigest(part) for part in _parts(pixels, offsets, nbytes)]
+        whole = np.array(checksums, np.uint64) == records["pixels"]
         return whole, _images(pixels, offsets, records["shape"]), buffer
 
     def prefetch(self, records: Records) -> None:
@@ -121,6 +119,12 @@ class SlotReader:
             if os.preadv(self._fd, (part,), start) != len(part):
                 raise OSError(errno.EIO, "it ends early")
             yield part
+
+
+def _parts(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> list[memoryview]:
+    """Cut out n samples."""
+    view = pixels.data
+    return [view[start:end] for start, end in zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True)]
 
 
 def _images(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:

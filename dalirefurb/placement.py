@@ -16,17 +16,13 @@ fastest tiers are at their most for every k at once, whatever a hit in each of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 
-Pair = tuple[int, int]
-"""An index and a version."""
+from dalirefurb.placement_tier import Pair, PlacementTier
 
 UNKNOWN = -1
 """Stands for a next use that nobody told: it counts as the soonest, so the version stays where it is."""
-
-_STALE = 64
 
 
 @dataclass
@@ -63,7 +59,7 @@ class Placement:
 
     def __init__(self, slots: Sequence[int]) -> None:
         # What the slowest tier keeps need not be sorted before it is full, if that ever happens.
-        self._tiers = [_Tier(count, is_sorted=number < len(slots)) for number, count in enumerate(slots, 1)]
+        self._tiers = [PlacementTier(count, is_sorted=number < len(slots)) for number, count in enumerate(slots, 1)]
         # The tier and the next use of each version; only what is given up for good is ever deleted.
         self._places: dict[Pair, tuple[int, int]] = {}
         self._versions: dict[int, tuple[int, ...]] = {}
@@ -177,81 +173,6 @@ class Placement:
                 del tier.spares[pair]
                 if number != target:
                     moves.frees.append((pair, number))
-
-
-class _Tier:
-    """The versions that live in one tier, sorted by their next use or only counted, and its spare copies of others."""
-
-    def __init__(self, slots: int, *, is_sorted: bool) -> None:
-        self.is_sorted = is_sorted
-        self.spares: dict[Pair, None] = {}
-        self._slots = slots
-        self._count = 0
-        self._versions_of: dict[int, dict[Pair, None]] = {}
-        # Next uses, negated, the last one first; some are of no version any more, and some are there twice.
-        self._uses: list[int] = []
-
-    @property
-    def is_overfull(self) -> bool:
-        """Whether more versions live here than have a slot."""
-        return self._count > self._slots
-
-    def would_give_up(self, use: int) -> bool:
-        """Tell whether a version, if it came now, would be the first to go: it is used no sooner than any other."""
-        return self.is_sorted and self._count >= self._slots and (not self._count or use >= self._last_use())
-
-    def add(self, pair: Pair, use: int) -> None:
-        """Let a version live here."""
-        self._count += 1
-        if self.is_sorted:
-            self._insert(pair, use)
-
-    def remove(self, pair: Pair, use: int) -> None:
-        """Let a version live here no longer."""
-        self._count -= 1
-        if self.is_sorted:
-            del self._versions_of[use][pair]
-            if not self._versions_of[use]:
-                del self._versions_of[use]
-
-    def sort(self, versions: Iterable[tuple[Pair, int]]) -> None:
-        """Sort what lives here, from now on, too."""
-        self.is_sorted = True
-        for pair, use in versions:
-            self._insert(pair, use)
-
-    def give_up(self) -> list[tuple[Pair, int]]:
-        """Remove what is used last and has no slot."""
-        given_up = []
-        while self.is_overfull:
-            use = self._last_use()
-            pair = next(reversed(self._versions_of[use]))
-            self.remove(pair, use)
-            given_up.append((pair, use))
-        return given_up
-
-    def _insert(self, pair: Pair, use: int) -> None:
-        if use not in self._versions_of:
-            self._versions_of[use] = {}
-            heappush(self._uses, -use)
-            if len(self._uses) > 2 * len(self._versions_of) + _STALE:
-                self._uses = [-use for use in self._versions_of]
-                heapify(self._uses)
-        self._versions_of[use][pair] = None
-
-    def _last_use(self) -> int:
-        """Return the last of the next uses; something must live here."""
-        while -self._uses[0] not in self._versions_of:
-            heappop(self._uses)
-        return -self._uses[0]
-
-    def give_up_spares(self) -> list[Pair]:
-        """Remove the oldest spare copies that have no slot."""
-        surplus = max(0, self._count + len(self.spares) - self._slots)
-        given_up = [pair for pair, _ in zip(self.spares, range(surplus), strict=False)]
-        for pair in given_up:
-            del self.spares[pair]
-        return given_up
 
 
 def _rank(origin: int | None) -> float:

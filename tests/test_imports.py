@@ -86,7 +86,8 @@ MAY_IMPORT = {
     "store.tiers": STORE | {"placement"},
     "store.upkeep": STORE | {"xxhash"},
     "next_uses": {"plan", "numpy"},
-    "placement": {"errors", "plan", "numpy"},
+    "placement": {"placement_tier"},
+    "placement_tier": set(),
     "store.memory": STORE,
     "store.memory_slots": STORE,
     # what is done to an image

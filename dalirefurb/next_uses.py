@@ -36,7 +36,8 @@ def next_uses(planner: Planner, epoch: int) -> list[Indices]:
     found = []
     for batch, plan in reversed(list(enumerate(plans, epoch * len(planner)))):
         found.append(np.where(version[plan.indices] == plan.version, uses[plan.indices], NEVER))
-        uses[plan.indices], version[plan.indices] = batch, plan.version
+        # Of a sample that a batch serves in two versions the first row counts: the older version is the one held.
+        uses[plan.indices], version[plan.indices[::-1]] = batch, plan.version[::-1]
     return found[::-1]
 
 
@@ -75,6 +76,6 @@ def _first_uses(planner: Planner, epoch: int, kept: np.typing.NDArray[np.bool_])
         if not (kept & (uses == NEVER)).any():
             break
         for batch, plan in enumerate(planner.epoch(number), number * len(planner)):
-            rows = np.flatnonzero(uses[plan.indices] == NEVER)
+            rows = np.flatnonzero(uses[plan.indices] == NEVER)[::-1]
             uses[plan.indices[rows]], version[plan.indices[rows]] = batch, plan.version[rows]
     return uses, version

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from dalirefurb import AutoAssist
 from dalirefurb.echo import Echo
 from dalirefurb.frozen import Frozen
 from dalirefurb.next_uses import NEVER, next_uses, turns
@@ -66,6 +67,15 @@ def test_the_next_use_of_each_row_is_the_next_batch_that_serves_its_version(plan
     assert len(found) == len(planner)
     for batch, uses in enumerate(found, epoch * len(planner)):
         assert uses.tolist() == [sought(served, batch, pair) for pair in pairs(served[batch])]
+
+
+def test_of_a_sample_that_a_batch_serves_in_two_versions_the_older_one_is_used_next() -> None:
+    with pytest.warns(UserWarning, match="should be a multiple of batch_size"):
+        cache = SmartCache(15, batch_size=5, seed=8, num_cache_objects=12, replace_percent=0.5)
+    planner = AutoAssist(cache, lag=1)
+    first, later = stream(planner, 5)[0], stream(planner, 5)[4]
+    assert [pair for pair in pairs(later) if pair[0] == 7] == [(7, 0), (7, 2)]
+    assert next_uses(planner, 0)[0][pairs(first).index((7, 0))] == 4
 
 
 def test_a_version_that_is_kept_for_nothing_has_no_next_use() -> None:

@@ -27,7 +27,7 @@ from dalirefurb.pace import set_pace
 from dalirefurb.plan import Planner, joined
 from dalirefurb.runs import Position, Run, announced, planned, runs
 from dalirefurb.store import Store
-from dalirefurb.store.file_header import SAMPLES_START, pages
+from dalirefurb.store.file_header import SAMPLES_START, alignment_of, rounded
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8
@@ -127,8 +127,9 @@ class PlainReads:
 
     def _read(self, fd: int, rows: NDArray[np.int64]) -> int:
         buffer = bytearray(self._sample_bytes)
+        slot_bytes = rounded(self._sample_bytes, alignment_of(self._sample_bytes))
         for row in rows.tolist():
-            if os.preadv(fd, [buffer], SAMPLES_START + row * pages(self._sample_bytes)) != self._sample_bytes:
+            if os.preadv(fd, [buffer], SAMPLES_START + row * slot_bytes) != self._sample_bytes:
                 raise EOFError(f"{self._path.name} must have a slot for sample {row}, but ends before it")
         return len(rows)
 

@@ -257,6 +257,8 @@ def batch_plans(
 
 def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
     """Put the rows and evictions of consecutive batches into one."""
+    if len(plans) == 1:
+        return plans[0]
     return BatchPlan(
         **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
     )

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import defaultdict
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
@@ -155,10 +156,14 @@ def test_small_samples_are_compared_in_every_step(quick):
     results, printed = quick
     small = results["results"]["small"]
     assert (small["num_samples"], small["sample_bytes"]) == (80, 3072)
-    us = {(step["keeper"], step["name"]): step["us"] for step in small["steps"]}
+    us = defaultdict(list)
+    for step in small["steps"]:
+        us[step["keeper"], step["name"]].append(step["us"])
     for claim in small["claims"]:
         step = claim["name"].partition(":")[0]
-        assert claim["figure"]["median"] == pytest.approx(us["a file each", step] / us["DiskStore", step])
+        ratios = np.divide(us["a file each", step], us["DiskStore", step])
+        assert len(ratios) == (3 if step == "cold" else 1)
+        assert claim["figure"]["median"] == pytest.approx(np.median(ratios))
         assert claim["least"] == (None if step == "write" else 20)
         assert claim["name"] in printed
     assert len(us) == 6
@@ -207,7 +212,7 @@ def test_what_is_dropped_is_fetched_again_although_this_process_maps_it(on_disk)
         page_cache.drop([path])
         before = page_cache.Usage.now(0)
         assert pages[:] == bytes(40 * 4096)
-        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * 4096
+        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * np.prod(SHAPE)
 
 
 def test_plain_reads_fetch_each_sample_of_the_plan_from_its_slot(on_disk):
@@ -220,7 +225,7 @@ def test_plain_reads_fetch_each_sample_of_the_plan_from_its_slot(on_disk):
         before = page_cache.Usage.now(0)
         with reads.turn() as contender:
             assert list(islice(contender.batches, len(planner))) == [10, 10, 10, 10]
-        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * 4096
+        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * np.prod(SHAPE)
     os.truncate(path, 70_000)
     message = r"store must have a slot for sample \d+, but ends before it"
     with reads.turn() as contender, pytest.raises(EOFError, match=message):
@@ -285,7 +290,8 @@ def test_small_samples_are_all_written_and_all_read(keeper, on_disk):
     samples = np.random.default_rng(0).integers(0, 256, (30, 32, 32, 3), np.uint8)
     small = small_samples.compare_small(samples, on_disk, rounds=2)
     own = [step for step in small.steps if step.keeper == keeper]
-    assert [(step.name, step.round) for step in own] == [(name, n) for n in range(2) for name in small_samples.STEPS]
+    steps = ["write", "warm", "cold", "cold", "cold"]
+    assert [(step.name, step.round) for step in own] == [(name, number) for number in range(2) for name in steps]
     assert median(step.from_disk for step in own if step.name == "cold") >= 1
     assert all(step.from_disk == 0 for step in own if step.name == "warm")
 

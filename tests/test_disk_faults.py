@@ -402,6 +402,7 @@ def test_a_store_that_is_found_cut_short_while_reading_lends_nothing_and_says_so
         with pytest.warns(UserWarning, match="ends early") as seen:
             assert held(store) == []
         assert len(seen) == 1
+        assert store.corrupt == 0
 
 
 def test_a_store_cut_short_while_something_is_lent_can_be_closed(path: Path) -> None:

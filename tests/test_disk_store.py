@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store import DiskStore, file_lock, mapped, slot_reader
+from dalirefurb.store import DiskStore, Lease, file_lock, mapped, slot_reader
 from dalirefurb.store.file_header import PAGE
 
 SHAPE = (40, 50, 3)
@@ -157,20 +158,70 @@ def test_what_is_in_the_page_cache_is_lent_where_it_lies_if_memory_has_room_for_
         assert lent_in_place(store) == in_place
 
 
-@pytest.mark.parametrize(("room", "blocks"), [(8_192_000, True), (8_191_999, False), (None, True)])
-def test_small_samples_are_asked_for_in_blocks_if_memory_has_room_for_twice_all(
-    path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None, blocks: bool
+@pytest.mark.parametrize(("room", "blocks"), [(6_144_000, True), (6_143_999, False), (None, True)])
+def test_small_samples_are_read_ahead_in_blocks_if_memory_has_room_for_twice_all(
+    path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch, room: int | None, blocks: bool
 ) -> None:
-    asked = []
+    read, announced = [], []
     monkeypatch.setattr(slot_reader, "available_bytes", lambda: room)
-    monkeypatch.setattr(mapped.Mapped, "holds", lambda *_: False)
     with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
         indices = np.arange(2)
         assert store.put(indices, indices, [image(index)[:32, :32].copy() for index in indices]).all()
-        monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, advice: asked.append(nbytes))
+        monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
+        monkeypatch.setattr(mapped.Mapped, "bring", lambda _, start, buffer: read.append((start, len(buffer))) or 0)
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, __: announced.append((start, nbytes)))
         store.prefetch(indices, indices)
+        store.get(indices, indices).release()
         monkeypatch.undo()
-    assert asked == ([1 << 18] if blocks else [3072, 3072])
+    assert read == ([(1 << 16, 1 << 18)] if blocks else [])
+    assert announced == ([(1 << 16, 1 << 18)] if blocks else [(1 << 16, 3072), ((1 << 16) + 3072, 3072)])
+
+
+def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def bring(*_: Any) -> int:
+        began.set()
+        assert goes_on.wait(10)
+        return 1
+
+    store = opened(path, slot_shape=(32, 32, 3), slots=1000)
+    index = np.array([0])
+    assert store.put(index, index, [image(0)[:32, :32].copy()]).all()
+    monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
+    monkeypatch.setattr(mapped.Mapped, "bring", bring)
+    store.prefetch(index, index)
+    assert began.wait(10)
+    threading.Timer(0.05, goes_on.set).start()
+    store.close()
+    assert goes_on.is_set()
+    assert "dalirefurb-read-ahead" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_small_samples_share_pages_and_are_what_they_were_whatever_happens_to_their_neighbours(path: Path) -> None:
+    shape, slots = (20, 30, 3), 50
+    indices = np.arange(slots)
+    samples = np.random.default_rng(0).integers(0, 256, (slots, *shape), np.uint8)
+
+    def check(lease: Lease, rows: np.ndarray) -> None:
+        np.testing.assert_array_equal(np.stack(lease.samples), samples[rows])
+
+    store = opened(path, slot_shape=shape, slots=slots)
+    assert store.put(indices, indices, list(samples)).all()
+    assert store.nbytes == slots * 1856
+    lease = store.get(indices[::3], indices[::3])
+    store.evict(indices[1::3])
+    assert store.put(indices[1::3], indices[1::3] + slots, list(~samples[1::3])).all()
+    check(lease, indices[::3])
+    store.close()
+    with opened(path, slot_shape=shape, slots=slots) as store:
+        kept = np.delete(indices, indices[1::3])
+        with store.get(kept, kept) as found:
+            check(found, kept)
+        store.clear()
+        assert store.put(indices, indices, list(~samples)).all()
+    check(lease, indices[::3])
+    lease.release()
 
 
 def test_what_is_not_in_the_page_cache_is_copied_and_then_lent_where_it_lies(path: Path, page_cache: None) -> None:
@@ -313,7 +364,7 @@ def test_a_file_of_another_format_is_refused(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(16)
         file.write(b"\x07")
-    with pytest.raises(StoreError, match=f"must have format 1, but {path} has 7: use another path"):
+    with pytest.raises(StoreError, match=f"must have format 2, but {path} has 7: use another path"):
         opened(path)
 
 

@@ -79,7 +79,7 @@ MAY_IMPORT = {
     "store.opening": STORE,
     "store.records": STORE | {"xxhash"},
     "store.mapped": {"store.file_header", "numpy"},
-    "store.read_ahead": FILES,
+    "store.read_ahead": FILES | {"store.mapped"},
     "store.slot_file": STORE | {"xxhash"},
     "store.slot_reader": STORE | {"xxhash"},
     "store.tiered": STORE | {"launcher", "placement"},

@@ -14,7 +14,6 @@ from dalirefurb.errors import StoreError
 from dalirefurb.images import Image
 from dalirefurb.store.arena import Arena
 from dalirefurb.store.contract import NO_KEYS, Keys
-from dalirefurb.store.file_header import PAGE
 from dalirefurb.store.ledger import Hidden, Ledger
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import Records, sizes
@@ -47,7 +46,8 @@ class DiskContents:
         held = self.records[slots]
         self.ledger.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
         blocks = sorted(zip(held["start"].tolist(), sizes(held).tolist(), strict=True))
-        self._arena = Arena(self.file.layout.samples_bytes, alignment=PAGE, used=blocks)
+        layout = self.file.layout
+        self._arena = Arena(layout.samples_bytes, alignment=layout.alignment, used=blocks)
 
     @property
     def records(self) -> Records:
@@ -113,7 +113,7 @@ class DiskContents:
 
     def forget_damaged(self, records: Records) -> int:
         """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
-        if self._lost:
+        if self._lost or not len(records):
             return 0
         self.clear(self.ledger.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
         return len(records)

@@ -1,7 +1,7 @@
 """What is in a store's file, and where? A header that says what it was opened for, samples, and a table of them.
 
     header    magic, format, checksum, and the opening as JSON; in its last page, who uses the file
-    samples   blocks of whole pages
+    samples   blocks of whole pages, or of cache lines where a sample is less than a page
     table     a record for each slot, see `records`
 
 A file that does not begin with the magic is somebody else's and is never written to.
@@ -23,13 +23,13 @@ from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import RECORD_BYTES
 
 PAGE = 4096
-"""Samples begin at, and are written in, multiples of this many bytes."""
+CACHE_LINE = 64
 
 HOLDER_BYTES = PAGE
 SAMPLES_START = 64 * 1024
 HOLDER_START = SAMPLES_START - HOLDER_BYTES
 
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC = b"dalirefurb store"
 # Magic, format, and length and checksum of the JSON that follows.
 _PREFIX = struct.Struct("<16sIIQ")
@@ -42,12 +42,18 @@ class Layout:
     opening: Opening
 
     @property
+    def alignment(self) -> int:
+        """Bytes that blocks begin at, and are written in, multiples of."""
+        shape = self.opening.slot_shape
+        return PAGE if shape is None else alignment_of(math.prod(shape))
+
+    @property
     def samples_bytes(self) -> int:
         """Size of all blocks. In an arena each sample may need up to a page more than its pixels."""
         opening = self.opening
         if opening.slot_shape is None:
-            return pages(opening.arena_bytes) + opening.slots * PAGE
-        return opening.slots * pages(math.prod(opening.slot_shape))
+            return rounded(opening.arena_bytes, PAGE) + opening.slots * PAGE
+        return opening.slots * rounded(math.prod(opening.slot_shape), self.alignment)
 
     @property
     def table_start(self) -> int:
@@ -60,9 +66,18 @@ class Layout:
         return self.table_start + self.opening.slots * RECORD_BYTES
 
 
-def pages(nbytes: int) -> int:
-    """Round a number of bytes up to whole pages."""
-    return -(-nbytes // PAGE) * PAGE
+def alignment_of(sample_bytes: int) -> int:
+    """Return the alignment of fixed slots.
+
+    Whole pages are written without being read first. But of samples that are less than a page several are in one, so
+    that less is read.
+    """
+    return PAGE if sample_bytes >= PAGE else CACHE_LINE
+
+
+def rounded(nbytes: int, alignment: int) -> int:
+    """Round a number of bytes up."""
+    return -(-nbytes // alignment) * alignment
 
 
 def identity(opening: Opening) -> int:

@@ -6,10 +6,12 @@ through one but what is in the page cache already, of a file that is locked, on 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import resource
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.store.file_header import PAGE
 
-_PROBES = 16
+_PROBES = 8
 """Samples of a batch that are looked for: each takes as long as half a dozen steps of Python."""
 
 _MOST_WAITS = 1 / 16
@@ -33,23 +35,23 @@ class Mapped:
 
     Args:
         fd: The file, open to read.
-        nbytes: How much of it is mapped, from its beginning. It reaches further.
+        nbytes: How much of it is mapped, from its beginning, which was read just now. It reaches further.
 
     Attributes:
         pixels: Its bytes, shape (nbytes,), to be looked at only: what is written here does not reach the file.
 
     Raises:
-        OSError: It cannot be mapped.
+        OSError: It cannot be mapped, or its file system does not tell what is in memory.
     """
 
     def __init__(self, fd: int, nbytes: int) -> None:
-        self._fd = fd
-        # Opened once more: a map has a descriptor of its own, which would keep the file's lock when it is closed.
-        again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
-        try:
-            self.pixels = np.frombuffer(mmap.mmap(again, nbytes, access=mmap.ACCESS_COPY), np.uint8)
-        finally:
-            os.close(again)
+        # Opened once more: a map has a descriptor of its own, which would keep the file's lock when it is closed, and
+        # what the kernel is told about the order of reading concerns one opening.
+        self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+        weakref.finalize(self, os.close, self._fd)
+        if not self.has(0):
+            raise OSError(errno.EOPNOTSUPP, "its file system does not tell what is in memory")
+        self.pixels = np.frombuffer(mmap.mmap(self._fd, nbytes, access=mmap.ACCESS_COPY), np.uint8)
         self._distrusted_until = 0.0
 
     def holds(self, starts: NDArray[np.int64]) -> bool:
@@ -57,7 +59,22 @@ class Mapped:
         if time.monotonic() < self._distrusted_until:
             return False
         step = max(1, -(-len(starts) // _PROBES))
-        return all(self._is_there(start) for start in starts[::step].tolist())
+        return all(self.has(start) for start in starts[::step].tolist())
+
+    def has(self, start: int) -> bool:
+        """Tell whether a byte is in the page cache."""
+        try:
+            return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
+        except OSError:  # It would have to wait for the disk, or the file system does not tell.
+            return False
+
+    def bring(self, start: int, buffer: memoryview) -> int:
+        """Have a part in the page cache, by reading it into a buffer of that size; return the bytes there were.
+
+        Raises:
+            OSError: The device fails.
+        """
+        return os.preadv(self._fd, (buffer,), start)
 
     @contextmanager
     def watched(self, count: int) -> Iterator[None]:
@@ -69,14 +86,8 @@ class Mapped:
 
     def keep(self, start: int, nbytes: int) -> None:
         """Show a part as it is now for good: its pages become this process's own, at the same address."""
-        touched = self.pixels[start : start + nbytes : PAGE]
+        touched = self.pixels[start // PAGE * PAGE : start + nbytes : PAGE]
         touched[:] = touched.copy()
-
-    def _is_there(self, start: int) -> bool:
-        try:
-            return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
-        except OSError:  # It would have to wait for the disk, or the file system does not tell.
-            return False
 
 
 def waits() -> int:

@@ -80,7 +80,7 @@ class SlotFile:
         old, new, seed = Layout(before), self.layout, identity(opening)
         _set_aside(fd, new.nbytes, self._path)
         records = read_table(fd, old.table_start, before.slots)
-        kept = _usable(records, seed, new.samples_bytes)
+        kept = _usable(records, seed, new)
         if old == new and kept.sum() == np.count_nonzero(records["check"]):
             return Table(fd, new.table_start, seed, records)
         # Before the table is written there may be anything in its place, and nothing there will be believed.
@@ -112,17 +112,17 @@ class SlotFile:
             OSError: There is no room on the disk after all, or the device fails.
         """
         pixels = np.ascontiguousarray(sample).data
-        # Whole pages: the rest of one would have to be read first.
-        parts: list[memoryview | bytes] = [pixels, _ZEROS[: -pixels.nbytes % PAGE]]
+        parts: list[memoryview | bytes] = [pixels, _ZEROS[: -pixels.nbytes % self.layout.alignment]]
         if os.pwritev(self._fd, parts, SAMPLES_START + start) < pixels.nbytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return int(xxh3_64_intdigest(pixels))
 
     def loss(self) -> str | None:
         """Say what somebody has done to the file that makes it useless."""
-        if os.fstat(self._fd).st_nlink == 0:
+        state = os.fstat(self._fd)
+        if state.st_nlink == 0:
             return "was removed"
-        return "was cut short" if self.is_short else None
+        return "was cut short" if state.st_size < self.layout.nbytes else None
 
     @property
     def is_short(self) -> bool:
@@ -142,19 +142,20 @@ class SlotFile:
         """
         for start, nbytes in lent:
             self.reader.keep(start, nbytes)
+        self.reader.close()
         self._end()
 
 
-def _usable(records: Records, seed: int, samples_bytes: int) -> NDArray[np.bool_]:
+def _usable(records: Records, seed: int, layout: Layout) -> NDArray[np.bool_]:
     """Tell which of n records are to be kept, shape (n,): believable, within the samples, apart, and of one version."""
     rows = np.flatnonzero(believable(records, seed))
     starts = records["start"][rows]
-    ends = starts + -(-sizes(records)[rows] // PAGE) * PAGE
+    ends = starts + -(-sizes(records)[rows] // layout.alignment) * layout.alignment
     order = np.argsort(starts, kind="stable")
     before = np.maximum.accumulate(np.concatenate([[0], ends[order][:-1]])) if len(rows) else ends
     apart = np.zeros(len(rows), np.bool_)
     apart[order] = starts[order] >= before
-    rows = rows[apart & (ends <= samples_bytes)]
+    rows = rows[apart & (ends <= layout.samples_bytes)]
     _, first = np.unique(records[["index", "version"]][rows], return_index=True)
     usable = np.zeros(len(records), np.bool_)
     usable[rows[first]] = True

@@ -18,12 +18,11 @@ from xxhash import xxh3_64_intdigest
 
 from dalirefurb.images import Image, Images, Places
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.file_header import SAMPLES_START, Layout
+from dalirefurb.store.file_header import CACHE_LINE, SAMPLES_START, Layout
 from dalirefurb.store.mapped import Mapped
-from dalirefurb.store.read_ahead import ReadAhead
+from dalirefurb.store.read_ahead import SMALL, BlockReadAhead, ReadAhead, SampleReadAhead
 from dalirefurb.store.records import Records, sizes
 
-_CACHE_LINE = 64
 _NO_BYTES = np.empty(0, np.uint8)
 
 _LEAST_ROOM = 2
@@ -67,11 +66,13 @@ class SlotReader:
         fits = room is None or nbytes * _LEAST_ROOM <= room
         self.buffers = Buffers()
         self._fd = fd
-        self._read_ahead = ReadAhead(fd, SAMPLES_START, nbytes, layout.opening.slots, fits=fits)
+        self._read_ahead: ReadAhead = SampleReadAhead(fd, SAMPLES_START)
         self._mapped: Mapped | None = None
         if fits:
             with suppress(OSError):  # Some file systems map nothing.
                 self._mapped = Mapped(fd, SAMPLES_START + nbytes)
+                if nbytes < SMALL * layout.opening.slots:
+                    self._read_ahead = BlockReadAhead(fd, self._mapped, SAMPLES_START)
         # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
@@ -86,23 +87,28 @@ class SlotReader:
             OSError: The device fails, or the file ends early.
         """
         nbytes, starts = sizes(records), records["start"] + SAMPLES_START
+        self._read_ahead.wait(records["start"], nbytes)
         here = self._in_memory(starts)
         if here is None:
-            steps = -(-nbytes // _CACHE_LINE) * _CACHE_LINE
+            steps = -(-nbytes // CACHE_LINE) * CACHE_LINE
             offsets = np.cumsum(steps) - steps
             pixels = buffer = self.buffers.take(int(steps.sum()))
-            checksums = [xxh3_64_intdigest(part) for part in self._filled(_parts(pixels, offsets, nbytes), starts)]
+            checksums = map(xxh3_64_intdigest, self._filled(_parts(pixels, offsets, nbytes), starts))
+            whole = _equal(checksums, records)
         else:
             pixels, offsets, buffer = here.pixels, starts, _NO_BYTES
             with here.watched(len(records)):
-                checksums = [xxh3_64_intdigest(part) for part in _parts(pixels, offsets, nbytes)]
-        whole = np.array(checksums, np.uint64) == records["pixels"]
+                whole = _equal(map(xxh3_64_intdigest, _parts(pixels, offsets, nbytes)), records)
         return whole, _images(pixels, offsets, records["shape"]), buffer
 
     def prefetch(self, records: Records) -> None:
         """Have the kernel begin to read n samples, unless it has."""
         if self._in_memory(records["start"] + SAMPLES_START) is None:
             self._read_ahead.ask(records["start"], sizes(records))
+
+    def close(self) -> None:
+        """Read nothing more ahead. Nobody may be reading."""
+        self._read_ahead.close()
 
     def keep(self, start: int, nbytes: int) -> None:
         """Let a block stay as it is for those who look at it, whatever is written into the file from now on."""
@@ -121,10 +127,15 @@ class SlotReader:
             yield part
 
 
-def _parts(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> list[memoryview]:
+def _parts(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> Iterator[memoryview]:
     """Cut out n samples."""
-    view = pixels.data
-    return [view[start:end] for start, end in zip(offsets.tolist(), (offsets + nbytes).tolist(), strict=True)]
+    return map(pixels.data.__getitem__, map(slice, offsets.tolist(), (offsets + nbytes).tolist()))
+
+
+def _equal(checksums: Iterable[int], records: Records) -> NDArray[np.bool_]:
+    """Tell which of n samples have the checksum that was written down."""
+    found: NDArray[np.bool_] = np.fromiter(checksums, np.uint64, len(records)) == records["pixels"]
+    return found
 
 
 def _images(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:

@@ -24,7 +24,7 @@ from harness import Contender, Placement
 from numpy.typing import NDArray
 
 from dalirefurb.pace import set_pace
-from dalirefurb.plan import Planner, joined
+from dalirefurb.plan import Planner
 from dalirefurb.runs import Position, Run, announced, planned, runs
 from dalirefurb.store import Store
 from dalirefurb.store.file_header import SAMPLES_START, alignment_of, rounded
@@ -165,13 +165,11 @@ class StoreReads:
         pace = set_pace(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
         work = runs(planned(self._planner, Position(epoch, 0)), pace.batches_per_run)
         for run in announced(work, self._announce, pace.announced):
-            plan = joined(run.plans)
-            with self._store.get(plan.indices, plan.version) as lease:
+            with self._store.get(run.plan.indices, run.plan.version) as lease:
                 if not lease.found.all():
                     raise LookupError(f"{self._name} must hold every sample, but {(~lease.found).sum()} are missing")
             for each in run.plans:
                 yield len(each.indices)
 
     def _announce(self, run: Run) -> None:
-        plan = joined(run.plans)
-        self._store.prefetch(plan.indices, plan.version)
+        self._store.prefetch(run.plan.indices, run.plan.version)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.images import Images
 from dalirefurb.next_uses import next_uses, turns
-from dalirefurb.plan import BatchPlan, Indices, Planner, joined
+from dalirefurb.plan import BatchPlan, Indices, Planner
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
 from dalirefurb.store import Lease, Store
@@ -142,31 +142,29 @@ class Exchange:
     def announce(self, run: Run) -> None:
         """Tell the store what a run that comes soon will ask it for."""
         if self._store is not None:
-            for plan in run.plans:
-                hits = ~plan.miss
-                self._store.prefetch(plan.indices[hits], plan.version[hits])
+            hits = ~run.plan.miss
+            self._store.prefetch(run.plan.indices[hits], run.plan.version[hits])
 
     def admit(self, run: Run) -> Ticket:
         """Find out where each row's partial image comes from, and start to read what must be computed."""
-        plan = run.plans[0] if len(run.plans) == 1 else joined(run.plans)
+        plan = run.plan
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
-        pairs = pairs_of((plan.indices, plan.version))
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
-        sources = list(map(self._coming.get, pairs))
-        borrowed = [(row, *source) for row, source in enumerate(sources) if source is not None]
-        computed = Computed()
-        missing = np.ones(len(pairs), np.bool_)
+        borrowed = self._on_their_way(plan)
+        missing = np.ones(len(plan.indices), np.bool_)
         missing[[row for row, *_ in borrowed]] = False
         leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[leased], plan.version[leased])
         missing[leased[lease.found]] = False
+        missed = np.flatnonzero(missing)
+        computed = Computed()
         rows: list[int] = []
         coming: dict[Pair, tuple[Computed, int]] = {}
-        for row in np.flatnonzero(missing).tolist():
-            source = coming.get(pairs[row])
+        for row, pair in zip(missed.tolist(), pairs_of((plan.indices[missed], plan.version[missed])), strict=True):
+            source = coming.get(pair)
             if source is None:
-                coming[pairs[row]] = computed, len(rows)
+                coming[pair] = computed, len(rows)
                 rows.append(row)
             else:
                 borrowed.append((row, *source))
@@ -188,6 +186,13 @@ class Exchange:
             leased,
             borrowed,
         )
+
+    def _on_their_way(self, plan: BatchPlan) -> list[tuple[int, Computed, int]]:
+        """Find the rows whose images runs on their way compute: the row, by which run, and at which place there."""
+        if not self._coming:
+            return []
+        sources = map(self._coming.get, pairs_of((plan.indices, plan.version)))
+        return [(row, *source) for row, source in enumerate(sources) if source is not None]
 
     def settle(self, ticket: Ticket) -> NDArray[np.bool_]:
         """Bring the store to where the plan wants it after a run.
@@ -237,6 +242,8 @@ class Exchange:
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `rows` the plan keeps beyond the run, shape (n,)."""
     stored = plan.keep[rows]
+    if not len(rows):
+        return stored
     ends = np.cumsum([len(each.indices) for each in run.plans])
     for end, later in zip(ends[:-1], run.plans[1:], strict=True):
         stored &= ~((rows < end) & np.isin(plan.indices[rows], later.evict))

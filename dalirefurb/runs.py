@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
-from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.plan import BatchPlan, Planner, joined
 
 
 class Position(NamedTuple):
@@ -32,6 +33,11 @@ class Run:
 
     position: Position
     plans: list[BatchPlan]
+
+    @cached_property
+    def plan(self) -> BatchPlan:
+        """Of all of them; asked once the run is complete."""
+        return joined(self.plans)
 
     def one_by_one(self) -> Iterator[Run]:
         """Part it into runs of one batch."""

@@ -184,7 +184,7 @@ def compare_small(images: Images, folder: Path, *, rounds: int) -> SmallSamples:
         for name in list(KEEPERS) if number % 2 == 0 else reversed(KEEPERS):
             with TemporaryDirectory(dir=folder) as own:
                 steps += _turn(name, images, Path(own), number)
-    claims = [_gain(steps, step, None if step == "write" else LEAST_GAIN) for step in STEPS]
+    claims = [_gain(steps, step, LEAST_GAIN if step == "cold" else None) for step in STEPS]
     return SmallSamples(len(images), images[0].nbytes, claims, steps)
 
 

@@ -365,11 +365,20 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path) ->
     assert abs(tier.available() - before) < 3 * 10**7
 
 
-def test_a_budget_on_disk_pays_for_whole_pages(tmp_path: Path) -> None:
-    with TieredStore(disk=5 * 4096 - 1, path=tmp_path / "store") as store:
-        with pytest.warns(UserWarning, match="pay for 4"):
-            opened(store)
-        assert put(store, *range(5)) == [True] * 4 + [False]
+@pytest.mark.parametrize(
+    ("shape", "arena_bytes", "sample_bytes"),
+    [((4, 5, 3), 0, 64), ((37, 37, 3), 0, 2 * 4096), (None, 6 * 1000, 4096 + 2 * 4096 / 6)],
+)
+def test_a_budget_on_disk_pays_for_what_the_file_sets_aside(
+    tmp_path: Path, shape: tuple[int, int, int] | None, arena_bytes: int, sample_bytes: float
+) -> None:
+    for budget, expected in [(5 * sample_bytes - 1, 4), (5 * sample_bytes + 6, 5)]:
+        path = tmp_path / f"store_{expected}"
+        with TieredStore(disk=int(budget), path=path) as store:
+            with pytest.warns(UserWarning, match=f"pay for {expected}"):
+                store.open(shape, slots=6, fingerprint={}, arena_bytes=arena_bytes)
+            if arena_bytes == 0:
+                assert store.nbytes <= budget
 
 
 @pytest.mark.parametrize(

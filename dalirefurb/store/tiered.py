@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,8 +25,6 @@ from dalirefurb.store.memory import MemoryStore
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.tiers import Tiers
 
-_DISK_BLOCK_BYTES = 4096
-
 
 @dataclass(frozen=True)
 class Tier:
@@ -35,20 +34,19 @@ class Tier:
         store: Is opened and closed with the others.
         budget: The most to set aside: bytes, "16GB", or "60%" of what is available; None for all that is needed.
         available: Tells what is available, in bytes, or None.
-        alignment: Samples take multiples of this many bytes.
+        nbytes: Tells what the store sets aside, in bytes, opened for this.
     """
 
     store: Store
     budget: Budget | None = None
     available: Callable[[], int | None] = available_bytes
-    alignment: int = 1
+    nbytes: Callable[[Opening], int] = attrgetter("nbytes")
 
     def slots(self, opening: Opening) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
         if self.budget is None or not opening.slots:
             return opening.slots
-        slot_bytes = -(-opening.nbytes // opening.slots)
-        slot_bytes = -(-slot_bytes // self.alignment) * self.alignment
+        slot_bytes = -(-self.nbytes(opening) // opening.slots)
         return min(opening.slots, budget_bytes(self.budget, available=self.available) // slot_bytes)
 
 
@@ -229,9 +227,10 @@ def _device_tier(budget: Budget) -> Tier:
 
 def _disk_tier(path: Path, budget: Budget | None) -> Tier:
     from dalirefurb.store.disk import DiskStore
+    from dalirefurb.store.file_header import Layout
 
     def available() -> int:
         own = path.stat().st_blocks * 512 if path.exists() else 0
         return (shutil.disk_usage(path.parent).free + own) // local_processes()
 
-    return Tier(DiskStore(path), budget, available, _DISK_BLOCK_BYTES)
+    return Tier(DiskStore(path), budget, available, lambda opening: Layout(opening).samples_bytes)

@@ -5,6 +5,8 @@
     cold    the same from the disk, three times: what it gives at once varies
 
 A store reads as a loader has it read, told beforehand what comes; whoever reads a file each reads one after the other.
+Files of bare pixels are the least that can be done, without shape or checksum; `.npy` files tell their shape, as a
+store does.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from dalirefurb.store import DiskStore
 
 STORE = "DiskStore"
 FILES = "a file each"
+ARRAYS = "an .npy file each"
 STEPS = ("write", "warm", "cold")
 LEAST_GAIN = 20.0
 
@@ -82,35 +85,52 @@ class OneFile:
 
 
 class FileEach:
-    """Each sample in a file of its own."""
+    """Each sample in a file of its own: its pixels, and nothing else."""
 
     def __init__(self, folder: Path, images: Images) -> None:
         self._planner = _planner(images)
-        self._paths = [folder / f"{index:06d}" for index in range(len(images))]
+        self._paths = [folder / f"{index:06d}.npy" for index in range(len(images))]
         self._shape = images.shape[1:]
         self._epoch = 0
 
     def write(self, images: Images) -> None:
         """Write file after file."""
         for path, image in zip(self._paths, images, strict=True):
-            path.write_bytes(image.tobytes())
+            self._save(path, image)
 
     def read(self) -> None:
         """Read file after file."""
         self._epoch += 1
         for plan in self._planner.epoch(self._epoch):
             for index in plan.indices.tolist():
-                np.frombuffer(self._paths[index].read_bytes(), np.uint8).reshape(self._shape)
+                self._load(self._paths[index])
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _save(self, path: Path, image: Images) -> None:
+        path.write_bytes(image.tobytes())
+
+    def _load(self, path: Path) -> Images:
+        return np.frombuffer(path.read_bytes(), np.uint8).reshape(self._shape)
+
+
+class ArrayEach(FileEach):
+    """Each sample in a file of its own, as NumPy writes arrays."""
+
+    def _save(self, path: Path, image: Images) -> None:
+        np.save(path, image)
+
+    def _load(self, path: Path) -> Images:
+        array: Images = np.load(path)
+        return array
 
 
 def _planner(images: Images) -> Frozen:
     return Frozen(len(images), batch_size=min(_BATCH_SIZE, len(images)))
 
 
-KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: FileEach}
+KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: FileEach, ARRAYS: ArrayEach}
 
 
 @dataclass(frozen=True)
@@ -184,7 +204,7 @@ def compare_small(images: Images, folder: Path, *, rounds: int) -> SmallSamples:
         for name in list(KEEPERS) if number % 2 == 0 else reversed(KEEPERS):
             with TemporaryDirectory(dir=folder) as own:
                 steps += _turn(name, images, Path(own), number)
-    claims = [_gain(steps, step, LEAST_GAIN if step == "cold" else None) for step in STEPS]
+    claims = [_gain(steps, step, files) for files in (FILES, ARRAYS) for step in STEPS]
     return SmallSamples(len(images), images[0].nbytes, claims, steps)
 
 
@@ -199,7 +219,7 @@ def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
     return steps
 
 
-def _gain(steps: Sequence[Step], name: str, least: float | None) -> Claim:
-    """Divide what a file each takes by what the store takes."""
-    files, store = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (FILES, STORE))
-    return Claim.ratio(f"{name}: {STORE} / {FILES}", files, store, least)
+def _gain(steps: Sequence[Step], name: str, files: str) -> Claim:
+    """Divide what files take by what the store takes; from the disk it must be much."""
+    upper, lower = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (files, STORE))
+    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, LEAST_GAIN if name == "cold" else None)

@@ -1,7 +1,6 @@
 """What do the two shufflers of Revamper buy? Misses and time per batch with each of them, and without.
 
     refurbish          balanced eviction, cache-aware batches
-    cost-aware         the same, and misses that are equally many bytes in every batch
     reference counts   versions that began together end together: misses burst in one epoch of three      figure 7
     plain shuffle      batches that ignore the cache: some miss more than others                          figure 8
 
@@ -14,7 +13,7 @@ slice holds each epoch of the cycle once.
 
 The consumer does nothing; time per batch is from one arrival to the next.
 
-    python benchmarks/ablations.py                        about eight minutes on 2 cores
+    python benchmarks/ablations.py                        about seven minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -32,16 +31,14 @@ import harness
 import numpy as np
 from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, layered, repeated
-from numpy.typing import NDArray
 
 from dalirefurb import Refurbish, Standard
 from dalirefurb.plan import Planner
 from dalirefurb.refurbish import ReferenceCount
-from dalirefurb.shuffle import CostAwareShuffler, PlainShuffler
+from dalirefurb.shuffle import PlainShuffler
 
 STANDARD = "standard"
 REFURBISH = "refurbish"
-COST_AWARE = "cost-aware"
 REFERENCE_COUNTS = "reference counts"
 PLAIN_SHUFFLE = "plain shuffle"
 MOST_OF_STANDARD = 1.06
@@ -70,14 +67,13 @@ class Config:
     epoch_batches: int = 24
     rounds: int = 9
 
-    def planners(self, costs: NDArray[np.float64]) -> dict[str, Planner]:
-        """Make what is compared, given what each sample costs."""
+    def planners(self) -> dict[str, Planner]:
+        """Make what is compared."""
         count, batch_size = self.epoch_batches * self.batch_size, self.batch_size
         refurbish = Refurbish(count, batch_size=batch_size, reuse_factor=self.reuse_factor)
         return {
             STANDARD: Standard(count, batch_size=batch_size),
             REFURBISH: refurbish,
-            COST_AWARE: replace(refurbish, batch_shuffler=CostAwareShuffler(costs)),
             REFERENCE_COUNTS: replace(refurbish, evict_shuffler=ReferenceCount()),
             PLAIN_SHUFFLE: replace(refurbish, batch_shuffler=PlainShuffler()),
         }
@@ -94,7 +90,6 @@ class Ablation:
         images_per_s: Throughput over the rounds.
         tail: 99th over 50th percentile of time per batch, over the rounds.
         misses_peak: Most misses of a batch over their mean.
-        bytes_peak: Most bytes of a batch's misses over their mean.
     """
 
     name: str
@@ -103,17 +98,10 @@ class Ablation:
     images_per_s: Spread
     tail: Spread
     misses_peak: float
-    bytes_peak: float
 
     def row(self) -> list[str]:
         """Write a row of the table."""
-        return [
-            self.name,
-            self.images_per_s.show(0),
-            f"{self.misses_peak:.2f}",
-            f"{self.bytes_peak:.2f}",
-            self.tail.show(2),
-        ]
+        return [self.name, self.images_per_s.show(0), f"{self.misses_peak:.2f}", self.tail.show(2)]
 
 
 @dataclass(frozen=True)
@@ -132,13 +120,7 @@ class Results:
 
     def show(self) -> str:
         """Write both tables."""
-        heading = [
-            "contender",
-            "images/s [quartiles]",
-            "misses, most / mean",
-            "their bytes",
-            "time per batch, p99 / p50",
-        ]
+        heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
         return (
             f"{harness.table(heading, [each.row() for each in self.ablations])}\n\n"
             f"{harness.table(['ratio of p99 / p50', 'median [quartiles]', ''], [c.show() for c in self.claims])}\n"
@@ -148,8 +130,7 @@ class Results:
 def compare(config: Config, data: Path) -> Results:
     """Let all take turns of whole cycles."""
     source = repeated(data, config.epoch_batches * config.batch_size)
-    costs = source.costs()
-    planners = config.planners(costs)
+    planners = config.planners()
     with ExitStack() as stack:
         recipe = layered(config.size, config.layers)
         turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
@@ -163,9 +144,8 @@ def compare(config: Config, data: Path) -> Results:
         taken = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
         batch_s = [each.batch_s for each in taken]
         tails[name] = [tail(each) for each in batch_s]
-        plans = [list(planner.epoch(epoch)) for epoch in range(1, config.reuse_factor + 1)]
-        misses = [[int(plan.miss.sum()) for plan in each] for each in plans]
-        missed = [costs[plan.indices[plan.miss]].sum() for each in plans for plan in each]
+        epochs = range(1, config.reuse_factor + 1)
+        misses = [[int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in epochs]
         ablations.append(
             Ablation(
                 name,
@@ -174,12 +154,10 @@ def compare(config: Config, data: Path) -> Results:
                 Spread.of([each.images_per_s for each in taken]),
                 Spread.of(tails[name]),
                 float(np.max(misses) / np.mean(misses)),
-                float(np.max(missed) / np.mean(missed)),
             )
         )
     claims = [
         Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD], most=MOST_OF_STANDARD),
-        Claim.ratio(f"{COST_AWARE} / {STANDARD}", tails[COST_AWARE], tails[STANDARD]),
         *(
             Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
             for name, least in LEAST_WORSE.items()

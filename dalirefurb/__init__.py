@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dalirefurb.recipe import Recipe as Recipe
     from dalirefurb.refurbish import Refurbish as Refurbish
     from dalirefurb.refurbish import Standard as Standard
-    from dalirefurb.shuffle import CostAwareShuffler as CostAwareShuffler
     from dalirefurb.smartcache import SmartCache as SmartCache
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import FileList as FileList
@@ -48,7 +47,6 @@ _HOMES = {
     "AutoAssist": "autoassist",
     "BatchEcho": "echo",
     "Compressed": "store.compressed",
-    "CostAwareShuffler": "shuffle",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",

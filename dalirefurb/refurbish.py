@@ -85,8 +85,7 @@ class Refurbish(Planner):
         reuse_factor: Uses of a version, at least 1; 2 or 3 is usual. 1 is `Standard`.
         coverage: Share of the samples that is ever cached, above 0 and at most 1. The others always miss.
         evict_shuffler: `EvictShuffler()`, or `ReferenceCount()` to compare with.
-        batch_shuffler: `BatchShuffler()`; `CostAwareShuffler(source.costs())`, where samples cost unequally, for misses
-            of equal cost in every batch; or `PlainShuffler()` to compare with.
+        batch_shuffler: `BatchShuffler()`, or `PlainShuffler()` to compare with.
     """
 
     reuse_factor: int = field(kw_only=True)
@@ -110,7 +109,6 @@ class Refurbish(Planner):
                     f"{name} must be an instance of {kind.__name__}, got {getattr(self, name)!r}: "
                     f"pass an object of one of its subclasses, or leave it out"
                 )
-        self.batch_shuffler.check(self.num_samples)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -140,13 +138,7 @@ class Refurbish(Planner):
         keep = self._served_nearby(left, epoch, direction=1)
         del left  # N numbers less while rows are ordered, which takes the most memory
         order = self.batch_shuffler.order(
-            self._served(epoch),
-            miss,
-            keep,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            epoch=epoch,
-            samples=self._deal,
+            self._served(epoch), miss, keep, batch_size=self.batch_size, seed=self.seed, epoch=epoch
         )
         miss, keep = miss[order], keep[order]
         return batch_plans(

@@ -4,24 +4,18 @@ The batch shuffler is the cache-aware shuffle of Revamper (Lee et al., USENIX AT
 same ratio of misses to hits, drawn at random within each class, so that no batch waits longer than another.
 The plain shuffler ignores the cache; it is there to be compared with.
 
-Misses that are equally many need not cost equally much: of photographs, some take ten times as long to decode as
-others. The cost-aware shuffler, which goes beyond Revamper, gives every batch an equal share of their costs, too.
-
 A cell is the slice of one batch that one shard fills. Shard s fills the s-th of `shards` equal slices.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import Indices, Mask
 from dalirefurb.rng import sort_keys
 
@@ -32,15 +26,7 @@ class BatchOrder(ABC):
 
     @abstractmethod
     def order(
-        self,
-        rows: Sequence[Indices],
-        miss: Mask,
-        keep: Mask,
-        *,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        samples: Indices,
+        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
     ) -> Indices:
         """Put the rows of an epoch in serving order.
 
@@ -52,17 +38,9 @@ class BatchOrder(ABC):
             batch_size: Rows of a batch, a multiple of the number of shards.
             seed: The run's seed.
             epoch: Number of the epoch.
-            samples: Index of the sample at each position, shape (num_samples,).
 
         Returns:
             The positions in `rows`, each once, shape (n,): batch after batch, in a batch shard after shard.
-        """
-
-    def check(self, num_samples: int) -> None:  # noqa: B027 - most fit any planner
-        """Refuse a planner of that many samples, if need be.
-
-        Raises:
-            ConfigurationError: It has another number of samples than the shuffler was made for.
         """
 
     @abstractmethod
@@ -85,15 +63,7 @@ class BatchShuffler(BatchOrder):
     """
 
     def order(
-        self,
-        rows: Sequence[Indices],
-        miss: Mask,
-        keep: Mask,
-        *,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        samples: Indices,
+        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
     ) -> Indices:
         """Deal misses and hits to cells, each in random order, then shuffle every cell."""
         num_rows, width = sum(map(len, rows)), batch_size // len(rows)
@@ -104,10 +74,6 @@ class BatchShuffler(BatchOrder):
             hits.append(spread(positions[~missed & ~kept], positions[~missed & kept]))
         shares = share_misses([len(missed) for missed in misses], num_rows=num_rows, batch_size=batch_size)
         batches = len(shares)
-        misses = [
-            self._arranged(missed, keep[missed], share, samples, seed=seed, epoch=epoch, shard=shard)
-            for shard, (missed, share) in enumerate(zip(misses, shares.T, strict=True))
-        ]
         cells = np.empty((batches, len(rows), width), np.int64)
         column = np.arange(width)
         filled = np.arange(batches * width).reshape(batches, width) < len(rows[0])  # a short batch ends early
@@ -118,25 +84,6 @@ class BatchShuffler(BatchOrder):
         keys = sort_keys(cells.size, seed, "cell shuffle", epoch).reshape(cells.shape)
         keys.reshape(-1)[num_rows:] = np.iinfo(np.uint64).max  # unfilled places sort last
         return np.take_along_axis(cells, np.argsort(keys, axis=-1), axis=-1).reshape(-1)[:num_rows]
-
-    def _arranged(
-        self, missed: Indices, kept: Mask, share: Indices, samples: Indices, *, seed: int, epoch: int, shard: int
-    ) -> Indices:
-        """Choose which of one shard's misses come where; each place keeps its kind.
-
-        Args:
-            missed: Positions in random order, the first share[0] of them for the first batch, and so on, shape (n,).
-            kept: Whether their versions are served again, shape (n,).
-            share: Of each batch, shape (batches,).
-            samples: Index of the sample at each position, shape (num_samples,).
-            seed: The run's seed.
-            epoch: Number of the epoch.
-            shard: Whose misses they are.
-
-        Returns:
-            The same positions, shape (n,).
-        """
-        return missed
 
     def extra_slots(self, *, shards: int, batches: int, samples: int) -> int:
         """Return 0 for one shard; for several, what the rounding of `share_misses` costs.
@@ -150,83 +97,11 @@ class BatchShuffler(BatchOrder):
 
 
 @dataclass(frozen=True)
-class CostAwareShuffler(BatchShuffler):
-    """Also gives each batch an equal share of what its misses cost, as far as costs are known beforehand.
-
-    A batch of n misses takes one from each n-th of them in the order of their costs, at random. So every sample is as
-    likely in one batch as in another; two of nearly equal cost meet less often than by chance.
-
-    Example:
-        >>> from dalirefurb import Refurbish
-        >>> costs = np.array([9, 1, 1, 9, 9, 1])
-        >>> planner = Refurbish(6, batch_size=2, reuse_factor=1, batch_shuffler=CostAwareShuffler(costs))
-        >>> [int(costs[plan.indices].sum()) for plan in planner.epoch(0)]
-        [10, 10, 10]
-
-    Attributes:
-        costs: What computing each sample's partial image costs, in any unit, shape (num_samples,): see `Source.costs`.
-        digest: Of the costs.
-
-    Raises:
-        ConfigurationError: If costs are not finite numbers of at least 0.
-    """
-
-    costs: NDArray[np.float64] = field(repr=False, compare=False)
-    digest: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        try:
-            costs = np.array(self.costs, np.float64)
-        except (TypeError, ValueError):
-            costs = np.full(1, np.nan)
-        if costs.ndim != 1 or not (np.isfinite(costs) & (costs >= 0)).all():
-            raise ConfigurationError(
-                f"costs must be finite numbers of at least 0, one for each sample, got {self.costs!r}: "
-                f"pass source.costs(), or figures of your own"
-            )
-        costs.flags.writeable = False
-        object.__setattr__(self, "costs", costs)
-        object.__setattr__(self, "digest", hashlib.blake2b(costs.data, digest_size=8).hexdigest())
-
-    def check(self, num_samples: int) -> None:
-        """Refuse a planner of another number of samples; see `BatchOrder.check`."""
-        if len(self.costs) != num_samples:
-            raise ConfigurationError(
-                f"there must be one cost for each sample, got {len(self.costs)} for num_samples={num_samples}: "
-                f"pass the costs of the planner's source"
-            )
-
-    def _arranged(
-        self, missed: Indices, kept: Mask, share: Indices, samples: Indices, *, seed: int, epoch: int, shard: int
-    ) -> Indices:
-        """Deal the dearest first, in as many rounds as a batch has misses; see `BatchShuffler._arranged`."""
-        arranged = missed.copy()
-        batch = np.repeat(np.arange(len(share)), share)
-        chance = sort_keys(len(missed), seed, "costs", epoch, shard) / 2.0**64
-        for places in (np.flatnonzero(kept), np.flatnonzero(~kept)):
-            mine = batch[places]
-            count = np.bincount(mine, minlength=len(share))
-            turn = np.arange(len(places)) - np.repeat(np.cumsum(count) - count, count)
-            rounds = np.argsort((turn + chance[places]) / count[mine], kind="stable")
-            dearest = np.argsort(-self.costs[samples[missed[places]]], kind="stable")
-            arranged[places[rounds]] = missed[places[dearest]]
-        return arranged
-
-
-@dataclass(frozen=True)
 class PlainShuffler(BatchOrder):
     """Ignores the cache: misses fall where they fall."""
 
     def order(
-        self,
-        rows: Sequence[Indices],
-        miss: Mask,
-        keep: Mask,
-        *,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        samples: Indices,
+        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
     ) -> Indices:
         """Serve each shard's rows in the random order in which they come."""
         if len(rows) == 1:

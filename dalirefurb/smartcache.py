@@ -130,7 +130,6 @@ class SmartCache(Planner):
             batch_size=self.batch_size,
             seed=self.seed,
             epoch=epoch,
-            samples=self.owned(0)[window % self.num_samples],
         )
         miss, keep = miss[order], keep[order]
         return batch_plans(

@@ -10,7 +10,7 @@ from dalirefurb.autoassist import AutoAssist
 from dalirefurb.echo import BatchEcho, Echo
 from dalirefurb.frozen import Frozen
 from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
-from dalirefurb.shuffle import BatchShuffler, CostAwareShuffler, PlainShuffler
+from dalirefurb.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.smartcache import SmartCache
 
 FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
@@ -29,8 +29,6 @@ def sharded(draw, kind, *, waiting=True, **arguments):
     else:
         num_samples = draw(st.integers(batch_size, batch_size + 30))
     drawn = {name: draw(values) for name, values in arguments.items()}
-    if drawn.get("batch_shuffler") is CostAwareShuffler:
-        drawn["batch_shuffler"] = CostAwareShuffler(np.arange(num_samples) % 5)
     seed = draw(st.integers(0, 9))
     return kind(num_samples, batch_size=batch_size, seed=seed, shards=shards, drop_last=drop_last, **drawn)
 
@@ -50,7 +48,7 @@ def refurbishing(*, waiting=True, ablations=True, coverage=(1.0, 0.6, 0.01)):
         reuse_factor=st.integers(1, 6),
         coverage=st.sampled_from(coverage),
         evict_shuffler=st.sampled_from([EvictShuffler(), ReferenceCount()] if ablations else [EvictShuffler()]),
-        batch_shuffler=st.sampled_from([BatchShuffler(), CostAwareShuffler, PlainShuffler()][: 3 if ablations else 2]),
+        batch_shuffler=st.sampled_from([BatchShuffler(), PlainShuffler()] if ablations else [BatchShuffler()]),
     )
 
 

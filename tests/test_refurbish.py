@@ -1,6 +1,5 @@
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from hypothesis import example, given
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard, deal_groups
-from dalirefurb.shuffle import CostAwareShuffler, PlainShuffler
+from dalirefurb.shuffle import PlainShuffler
 from tests.planners import Replay, digest, joined, listed, refurbishing
 
 GOLDEN = Path(__file__).parent / "golden" / "refurbish.json"
@@ -256,16 +255,6 @@ def test_a_plain_shuffle_varies_more_in_misses_per_batch():
     assert ranges[1] > 10
 
 
-def test_batches_miss_for_equal_costs_if_the_shuffler_knows_them():
-    costs = np.random.default_rng(0).exponential(size=3000)
-    plain = Refurbish(3000, batch_size=60, reuse_factor=3)
-    deviations = [
-        np.std([costs[plan.indices[plan.miss]].sum() for plan in planner.epoch(4)])
-        for planner in (plain, replace(plain, batch_shuffler=CostAwareShuffler(costs)))
-    ]
-    assert deviations[1] < deviations[0] / 2
-
-
 def test_slots_in_use_stay_constant_within_an_epoch():
     planner = Refurbish(3000, batch_size=60, reuse_factor=3)
     for epoch in range(1, 5):
@@ -292,10 +281,6 @@ def test_slots_in_use_stay_constant_within_an_epoch():
             {"batch_shuffler": PlainShuffler},
             "batch_shuffler must be an instance of BatchOrder, got "
             "<class 'dalirefurb.shuffle.PlainShuffler'>: pass an object",
-        ),
-        (
-            {"batch_shuffler": CostAwareShuffler([1, 2, 3])},
-            "there must be one cost for each sample, got 3 for num_samples=8: pass the costs of the planner's source",
         ),
         (
             {"evict_shuffler": None},

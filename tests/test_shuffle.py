@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dalirefurb.errors import ConfigurationError
-from dalirefurb.shuffle import BatchOrder, BatchShuffler, CostAwareShuffler, PlainShuffler, share_misses, spread
+from dalirefurb.shuffle import BatchOrder, BatchShuffler, PlainShuffler, share_misses, spread
 
 CHI_SQUARE_29 = 58.3  # 0.1 % of draws exceed it, 29 degrees of freedom
 
@@ -29,36 +28,27 @@ def epochs(draw):
 
 def arrange(shuffler: BatchOrder, arguments, *, epoch: int = 0):
     rows, miss, keep, batch_size = arguments
-    return shuffler.order(rows, miss, keep, batch_size=batch_size, seed=1, epoch=epoch, samples=np.arange(len(miss)))
-
-
-def cost_aware(arguments) -> CostAwareShuffler:
-    """A shuffler of the samples in `arguments`, which cost unequally."""
-    return CostAwareShuffler(np.random.default_rng(0).exponential(size=len(arguments[1])))
+    return shuffler.order(rows, miss, keep, batch_size=batch_size, seed=1, epoch=epoch)
 
 
 def batches(array, batch_size):
     return [array[start : start + batch_size] for start in range(0, len(array), batch_size)]
 
 
-@pytest.mark.parametrize("make", [lambda _: BatchShuffler(), lambda _: PlainShuffler(), cost_aware])
+@pytest.mark.parametrize("shuffler", [BatchShuffler(), PlainShuffler()])
 @given(arguments=epochs())
-def test_every_row_is_placed_once_in_the_slice_of_its_shard(make, arguments):
+def test_every_row_is_placed_once_in_the_slice_of_its_shard(shuffler, arguments):
     rows, _, _, batch_size = arguments
-    order = arrange(make(arguments), arguments)
+    order = arrange(shuffler, arguments)
     assert sorted(order) == sorted(np.concatenate(rows))
     width = batch_size // len(rows)
     assert all(np.arange(len(order)) // width % len(rows) == order % len(rows))
 
 
-CACHE_AWARE = pytest.mark.parametrize("make", [lambda _: BatchShuffler(), cost_aware])
-
-
-@CACHE_AWARE
 @given(arguments=epochs())
-def test_every_run_of_shards_in_a_batch_misses_within_one_of_its_share(make, arguments):
+def test_every_run_of_shards_in_a_batch_misses_within_one_of_its_share(arguments):
     rows, miss, _, batch_size = arguments
-    order = arrange(make(arguments), arguments)
+    order = arrange(BatchShuffler(), arguments)
     shards, width = len(rows), batch_size // len(rows)
     owned = [miss[positions].sum() for positions in rows]
     for batch in batches(order, batch_size):
@@ -69,13 +59,12 @@ def test_every_run_of_shards_in_a_batch_misses_within_one_of_its_share(make, arg
                 assert abs(miss[cut].sum() - share) < 1
 
 
-@CACHE_AWARE
 @given(arguments=epochs())
-def test_with_one_shard_stored_and_evicted_versions_are_spread_evenly(make, arguments):
+def test_with_one_shard_stored_and_evicted_versions_are_spread_evenly(arguments):
     rows, miss, keep, batch_size = arguments
     if len(rows) > 1:
         return
-    order = arrange(make(arguments), arguments)
+    order = arrange(BatchShuffler(), arguments)
     for chosen in (miss & keep, ~miss & ~keep):
         done = np.cumsum([chosen[batch].sum() for batch in batches(order, batch_size)])
         share = np.minimum(np.arange(1, len(done) + 1) * batch_size, len(order)) / len(order)
@@ -106,46 +95,6 @@ def test_the_plain_shuffler_varies_more_in_misses_per_batch():
     }
     assert np.ptp(misses[BatchShuffler]) <= 1
     assert np.ptp(misses[PlainShuffler]) > 10
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_the_cost_aware_shuffler_gives_every_batch_its_share_of_what_misses_cost(shards):
-    size, width = 12000, 120
-    rows = [np.random.default_rng(shard).permutation(np.arange(shard, size, shards)) for shard in range(shards)]
-    miss, keep = np.arange(size) % 3 == 0, np.arange(size) % 5 > 0
-    arguments = rows, miss, keep, width
-    costs = cost_aware(arguments).costs
-
-    def deviation(shuffler):
-        order = arrange(shuffler, arguments).reshape(-1, width)
-        return np.std((costs * miss)[order].sum(axis=1))
-
-    assert deviation(cost_aware(arguments)) < deviation(BatchShuffler()) / 2
-
-
-def test_the_cost_aware_shuffler_puts_each_sample_into_each_batch_equally_often():
-    size, width, times = 120, 12, 600
-    arguments = [np.arange(size)], np.ones(size, bool), np.ones(size, bool), width
-    shuffler = cost_aware(arguments)
-    counts = np.zeros((size, size // width))
-    for epoch in range(times):
-        rows = [np.random.default_rng(epoch).permutation(size)]
-        order = arrange(shuffler, (rows, *arguments[1:]), epoch=epoch)
-        counts[order, np.arange(size) // width] += 1
-    expected = times / counts.shape[1]
-    assert ((counts - expected) ** 2 / expected).sum() < 1.25 * size * (counts.shape[1] - 1)
-
-
-def test_cost_aware_shufflers_are_equal_if_their_costs_are():
-    assert CostAwareShuffler([1, 2]) == CostAwareShuffler(np.array([1.0, 2.0]))
-    assert hash(CostAwareShuffler([1, 2])) == hash(CostAwareShuffler([1, 2]))
-    assert repr(CostAwareShuffler([1, 2])) != repr(CostAwareShuffler([2, 1]))
-
-
-@pytest.mark.parametrize("costs", [None, "many", [1, -1], [1, float("nan")], [[1, 2]], 3])
-def test_costs_that_are_none_are_refused(costs):
-    with pytest.raises(ConfigurationError, match=r"one for each sample, got .*: pass source.costs\(\)"):
-        CostAwareShuffler(costs)
 
 
 @given(st.integers(0, 30), st.integers(0, 30))

@@ -239,39 +239,6 @@ def test_reading_leaves_no_file_open(tmp_path: Path) -> None:
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
 
 
-def test_files_cost_their_sizes_and_what_is_missing_nothing(tmp_path: Path) -> None:
-    for number, length in enumerate([5, 0, 7]):
-        path = tmp_path / "class" / f"{number}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(bytes(length))
-    folder = ImageFolder(tmp_path)
-    assert folder.costs().tolist() == [5, 0, 7]
-    files = FileList([tmp_path / "class" / f"{number}.jpg" for number in (2, 3, 0)], [0, 0, 0])
-    assert files.costs().tolist() == [7, 0, 5]
-
-
-def test_arrays_cost_the_same() -> None:
-    assert Arrays(np.zeros((3, 4, 4, 3), np.uint8), [0, 1, 2]).costs().tolist() == [1, 1, 1]
-
-
-def test_a_source_that_does_not_know_costs_says_what_to_pass() -> None:
-    class Unknown(Source):
-        encoded = True
-        labels = np.zeros(2)
-
-        def read(self, indices: Any) -> Any:
-            raise NotImplementedError
-
-        def name(self, index: int) -> str:
-            raise NotImplementedError
-
-        def fingerprint(self) -> dict[str, Any]:
-            raise NotImplementedError
-
-    with pytest.raises(ConfigurationError, match="Unknown does not before it reads them: pass figures of your own"):
-        Unknown().costs()
-
-
 def test_arrays_serve_rows_without_a_copy() -> None:
     source = Arrays(IMAGES, np.arange(5))
     read = source.read(np.array([3, 1]))

@@ -55,21 +55,6 @@ class Source(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples and their order, as JSON values. Pixels are not read, or only a few."""
 
-    def costs(self) -> NDArray[np.float64]:
-        """Estimate what decoding each sample costs, in any unit, without reading one, shape (num_samples,).
-
-        For `CostAwareShuffler`.
-
-        Raises:
-            ConfigurationError: Nothing tells.
-        """
-        if self.encoded or self.image_shape is None:
-            raise ConfigurationError(
-                f"a source must know what its samples cost, but {type(self).__name__} does not before it reads them: "
-                f"pass figures of your own, such as bytes or pixels, to CostAwareShuffler"
-            )
-        return np.ones(len(self))
-
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""
         indices = np.asarray(indices)

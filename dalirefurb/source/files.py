@@ -90,10 +90,6 @@ class FileList(Source):
         """Return the path."""
         return self._paths[index]
 
-    def costs(self) -> NDArray[np.float64]:
-        """Return the files' sizes in bytes; 0 for what cannot be read."""
-        return file_sizes(self._paths)
-
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths below their common folder, and the labels. Contents are not read."""
         # The first and the last path in order share what all share.
@@ -160,25 +156,9 @@ class ImageFolder(Source):
         """Return the path."""
         return f"{self._root}{os.sep}{self._paths[index]}"
 
-    def costs(self) -> NDArray[np.float64]:
-        """Return the files' sizes in bytes; 0 for what cannot be read."""
-        return file_sizes(map(self.name, range(len(self))))
-
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths relative to the root, and the labels. Contents are not read."""
         return _file_fingerprint("ImageFolder", self._paths, self.labels)
-
-
-def file_sizes(paths: Iterable[str]) -> NDArray[np.float64]:
-    """Return how many bytes each file has, shape (n,); 0 for what cannot be read, which is found when it is."""
-
-    def size(path: str) -> int:
-        try:
-            return Path(path).stat().st_size
-        except OSError:
-            return 0
-
-    return np.fromiter(map(size, paths), np.float64)
 
 
 def read_file(path: str, index: int) -> NDArray[np.uint8]:

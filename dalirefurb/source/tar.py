@@ -103,10 +103,6 @@ class TarShards(Source):
             raise SampleError(index, self.name(index), reason)
         return content
 
-    def costs(self) -> NDArray[np.float64]:
-        """Return the members' sizes in bytes."""
-        return self._sizes.astype(np.float64)
-
     def name(self, index: int) -> str:
         """Return the shard and its member."""
         return f"{self._shards.urls[self._shard_of[index]]}:{self._members[index]}"

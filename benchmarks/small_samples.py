@@ -220,6 +220,7 @@ def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
 
 
 def _gain(steps: Sequence[Step], name: str, files: str) -> Claim:
-    """Divide what files take by what the store takes; from the disk it must be much."""
+    """Divide what files take by what the store takes; reading must gain much, but for pixels that are in memory."""
     upper, lower = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (files, STORE))
-    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, LEAST_GAIN if name == "cold" else None)
+    reported = name == "write" or (name, files) == ("warm", FILES)
+    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, None if reported else LEAST_GAIN)

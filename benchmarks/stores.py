@@ -4,7 +4,8 @@ Claims, on any machine with a disk:
     a DiskStore whose file is in the page cache serves at least 0.85 of what a MemoryStore serves;
     one whose file is not reads at least 0.7 of what the disk itself gives: on its own, and in a loader unless the final
     part takes less than that even from memory, which then is the measure;
-    small samples are read at least 20 times faster than from a file each, if none are in the page cache;
+    small samples are read at least 20 times faster than from an .npy file each, and, if they come from the disk, than
+    from a file of bare pixels each;
     a TieredStore, whatever its memory, serves at least 0.95 of what the fastest single store that fits does (as fast,
     that is; the rest is for noise): a DiskStore, or a MemoryStore if memory has room for all.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
@@ -15,7 +16,7 @@ n: 5 rounds (`--rounds`), each a slice of every contender in turn; figures are m
                  twice, and stores told that memory has no room for files: so a store larger than memory reads. How
                  much was fetched from the disk is measured, too
     refurbish    reuse factor 3, files in the page cache: versions are used again after intervals that differ
-    small        CIFAR-10, arrays of 3,072 bytes, in batches of 256
+    small        CIFAR-10, arrays of 3,072 bytes, in batches of 256, and in a file each
 
 Loaders run at their default replicas x threads, and the consumer does nothing. The disk itself is plain reads of the
 same sizes, in as random an order, from a copy of the store's file, at the best of several numbers of threads. Tiered

@@ -16,10 +16,11 @@ fastest tiers are at their most for every k at once, whatever a hit in each of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
-from dalirefurb.placement_tier import Pair, PlacementTier
+from dalirefurb.placement_tier import Pair, PlacementTier, Use
 
 UNKNOWN = -1
 """Stands for a next use that nobody told: it counts as the soonest, so the version stays where it is."""
@@ -81,6 +82,10 @@ class Placement:
         place = self._places.get(pair)
         return None if place is None else place[0]
 
+    def tiers(self, pairs: Iterable[Pair]) -> list[int]:
+        """Return the tier that each version lives in, or -1."""
+        return [number for number, _ in map(self._places.get, pairs, repeat((-1, UNKNOWN)))]
+
     def versions(self, index: int) -> tuple[int, ...]:
         """Return the versions of an index that live in any tier."""
         return self._versions.get(index, ())
@@ -92,20 +97,23 @@ class Placement:
     def settle(self, uses: Mapping[Pair, int]) -> Moves:
         """Decide where versions live from now on, given when those at hand are used next."""
         origins: dict[Pair, int | None] = {}
-        for pair in uses:
-            place = self._places.get(pair)
-            origins[pair] = None if place is None else place[0]
-            if place is not None:
-                self._tiers[place[0]].remove(pair, place[1])
         # Of equal uses the last to arrive go down first: those for which it costs nothing.
-        arriving = sorted(uses.items(), key=lambda item: _rank(origins[item[0]]))
+        at_home: list[list[Use]] = [[] for _ in self._tiers]
+        new: list[Use] = []
+        for pair, use in uses.items():
+            place = self._places.get(pair)
+            if place is None:
+                origins[pair] = None
+                new.append((pair, use))
+            else:
+                origins[pair], last = place
+                self._tiers[place[0]].remove(pair, last)
+                at_home[place[0]].append((pair, use))
+        arriving = [*at_home[0], *new, *chain.from_iterable(at_home[1:])]
         for number, tier in enumerate(self._tiers):
-            sinking = []
-            for pair, use in arriving:
-                if tier.would_give_up(use):
-                    sinking.append((pair, use))
-                else:
-                    self._enter(pair, number, use)
+            entering, sinking = tier.take(arriving)
+            for pair, use in entering:
+                self._record(pair, number, use)
             given_up = self._given_up(number)
             for pair, _ in given_up:
                 origins.setdefault(pair, number)
@@ -114,7 +122,8 @@ class Placement:
             self._delete(pair)
         moves = Moves()
         for pair, origin in origins.items():
-            self._move(pair, origin, moves)
+            if origin is None or origin != self.tier(pair):
+                self._move(pair, origin, moves)
         for number, tier in enumerate(self._tiers):
             moves.frees += [(pair, number) for pair in tier.give_up_spares()]
         return moves
@@ -129,7 +138,9 @@ class Placement:
         if target is None:
             self._delete(pair)
         else:
-            self._enter(pair, target, UNKNOWN if place is None else place[1])
+            use = UNKNOWN if place is None else place[1]
+            self._tiers[target].add(pair, use)
+            self._record(pair, target, use)
 
     def add_spare(self, pair: Pair, tier: int) -> None:
         """Take note of a copy in a slower tier than the one that the version lives in."""
@@ -142,11 +153,11 @@ class Placement:
             tier.sort((pair, use) for pair, (place, use) in self._places.items() if place == number)
         return tier.give_up()
 
-    def _enter(self, pair: Pair, number: int, use: int) -> None:
+    def _record(self, pair: Pair, number: int, use: int) -> None:
+        """Write down that a version lives in a tier, which knows."""
         if pair not in self._places:
             self._versions[pair[0]] = (*self.versions(pair[0]), pair[1])
         self._places[pair] = number, use
-        self._tiers[number].add(pair, use)
 
     def _delete(self, pair: Pair) -> None:
         if self._places.pop(pair, None) is not None:
@@ -159,7 +170,7 @@ class Placement:
         target = self.tier(pair)
         if origin is None:
             moves.targets[pair] = target
-        if origin is None or origin == target:
+        if origin is None:
             return
         if target is None or target > origin:
             moves.frees.append((pair, origin))
@@ -173,8 +184,3 @@ class Placement:
                 del tier.spares[pair]
                 if number != target:
                     moves.frees.append((pair, number))
-
-
-def _rank(origin: int | None) -> float:
-    """Order versions by what it costs to leave them out of the fastest tier; one that no tier holds is the second."""
-    return 0.5 if origin is None else origin

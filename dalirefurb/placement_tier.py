@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 Pair = tuple[int, int]
 """An index and a version."""
+
+Use = tuple[Pair, int]
+"""A version, and when it is used next."""
 
 _STALE = 64
 
@@ -37,9 +41,26 @@ class PlacementTier:
         """Whether more versions live here than have a slot."""
         return self._count > self._slots
 
-    def would_give_up(self, use: int) -> bool:
-        """Tell whether a version, if it came now, would be the first to go: it is used no sooner than any other."""
-        return self.is_sorted and self._count >= self._slots and (not self._count or use >= self._last_use())
+    def take(self, arriving: Sequence[Use]) -> tuple[Sequence[Use], list[Use]]:
+        """Let versions live here, in turn, but those that would be the first to go; return the former and the latter.
+
+        A version would go if no slot is free, and it is used no sooner than any other here.
+        """
+        if not self.is_sorted:
+            self._count += len(arriving)
+            return arriving, []
+        entering: list[Use] = []
+        sinking: list[Use] = []
+        last = self._last_use() if self._count else -math.inf
+        for version in arriving:
+            use = version[1]
+            if self._count >= self._slots and use >= last:
+                sinking.append(version)
+            else:
+                self.add(*version)
+                entering.append(version)
+                last = max(last, use)
+        return entering, sinking
 
     def add(self, pair: Pair, use: int) -> None:
         """Let a version live here."""
@@ -51,17 +72,18 @@ class PlacementTier:
         """Let a version live here no longer."""
         self._count -= 1
         if self.is_sorted:
-            del self._versions_of[use][pair]
-            if not self._versions_of[use]:
+            versions = self._versions_of[use]
+            del versions[pair]
+            if not versions:
                 del self._versions_of[use]
 
-    def sort(self, versions: Iterable[tuple[Pair, int]]) -> None:
+    def sort(self, versions: Iterable[Use]) -> None:
         """Sort what lives here, from now on, too."""
         self.is_sorted = True
         for pair, use in versions:
             self._insert(pair, use)
 
-    def give_up(self) -> list[tuple[Pair, int]]:
+    def give_up(self) -> list[Use]:
         """Remove what is used last and has no slot."""
         given_up = []
         while self.is_overfull:

@@ -79,7 +79,7 @@ class Tiers:
         if len(self.stores) == 1:
             self.stores[0].prefetch(*keys)
             return
-        homes = np.array([self._placement.tier(pair) for pair in pairs_of(keys)], np.float64)  # NaN for none
+        homes = np.array(self._placement.tiers(pairs_of(keys)), np.int64)
         for tier, store in enumerate(self.stores):
             rows = homes == tier
             if rows.any():
@@ -91,8 +91,11 @@ class Tiers:
             for pair in self._expected:
                 self._placement.relocate(pair, None)
             uses = dict(zip(pairs_of(keys), next_uses.tolist(), strict=True))
-            self._forget(pair for pair, use in uses.items() if use < 0 and pair in self._placement)
-            moves = self._placement.settle({pair: use for pair, use in uses.items() if use >= 0})
+            for pair in [pair for pair, use in uses.items() if use < 0]:
+                del uses[pair]
+                if pair in self._placement:
+                    self._forget([pair])
+            moves = self._placement.settle(uses)
             self._expected = moves.targets
             self._carry_out(moves)
 

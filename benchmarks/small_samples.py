@@ -5,8 +5,8 @@
     cold    the same from the disk, three times: what it gives at once varies
 
 A store reads as a loader has it read, told beforehand what comes; whoever reads a file each reads one after the other.
-Files of bare pixels are the least that can be done, without shape or checksum; `.npy` files tell their shape, as a
-store does.
+An .npy file tells the shape of its sample, as a store does. Files of bare pixels, which tell nothing, are the least that
+can be done.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dalirefurb import Frozen
 from dalirefurb.store import DiskStore
 
 STORE = "DiskStore"
-FILES = "a file each"
+FILES = "a file of bare pixels each"
 ARRAYS = "an .npy file each"
 STEPS = ("write", "warm", "cold")
 LEAST_GAIN = 20.0
@@ -220,7 +220,7 @@ def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
 
 
 def _gain(steps: Sequence[Step], name: str, files: str) -> Claim:
-    """Divide what files take by what the store takes; reading must gain much, but for pixels that are in memory."""
+    """Divide what files take by what the store takes."""
     upper, lower = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (files, STORE))
-    reported = name == "write" or (name, files) == ("warm", FILES)
-    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, None if reported else LEAST_GAIN)
+    is_claimed = files == ARRAYS and name != "write"
+    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, LEAST_GAIN if is_claimed else None)

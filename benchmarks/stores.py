@@ -4,8 +4,7 @@ Claims, on any machine with a disk:
     a DiskStore whose file is in the page cache serves at least 0.85 of what a MemoryStore serves;
     one whose file is not reads at least 0.7 of what the disk itself gives: on its own, and in a loader unless the final
     part takes less than that even from memory, which then is the measure;
-    small samples are read at least 20 times faster than from an .npy file each, and, if they come from the disk, than
-    from a file of bare pixels each;
+    small samples are read at least 20 times faster than from an .npy file each;
     a TieredStore, whatever its memory, serves at least 0.95 of what the fastest single store that fits does (as fast,
     that is; the rest is for noise): a DiskStore, or a MemoryStore if memory has room for all.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.

@@ -5,8 +5,8 @@
     cold    the same from the disk, three times: what it gives at once varies
 
 A store reads as a loader has it read, told beforehand what comes; whoever reads a file each reads one after the other.
-An .npy file tells the shape of its sample, as a store does. Files of bare pixels, which tell nothing, are the least that
-can be done.
+An .npy file tells the shape of its sample, as a store does. Files of bare pixels, which tell nothing, are the least
+that can be done.
 """
 
 from __future__ import annotations

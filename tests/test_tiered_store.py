@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from functools import partial
 from itertools import islice
@@ -177,7 +178,8 @@ def carry_out(
 @given(planner=DISTINCT, slots=st.lists(st.integers(1, 8), min_size=1, max_size=3))
 def test_each_tier_lends_as_many_samples_as_the_best_placement_has_there(planner: Planner, slots: list[int]) -> None:
     store = memories(*slots, slot_bytes=12)
-    store.open(IMAGE, slots=sum(slots), fingerprint={})
+    with warnings.catch_warnings(action="ignore"):
+        store.open(IMAGE, slots=max(sum(slots), planner.peak_slots), fingerprint={})
     carry_out(planner, store, ahead=0, batches_per_run=1, epochs=4)
     assert list(store.hits) == hits(planner, slots, 4, exact=False)
     store.close()
@@ -363,6 +365,16 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path) ->
     before = tier.available()
     (tmp_path / "store").write_bytes(bytes(5 * 10**7))
     assert abs(tier.available() - before) < 3 * 10**7
+
+
+@pytest.mark.parametrize(("slots", "asked", "advice"), [((4, 9), 4, False), ((4, 9), 5, True), ((4,), 5, True)])
+def test_no_advice_is_taken_where_one_tier_has_all_slots(slots: tuple[int, ...], asked: int, advice: bool) -> None:
+    store = memories(*slots)
+    assert store.takes_advice
+    with warnings.catch_warnings(action="ignore"):
+        opened(store, asked)
+    assert store.takes_advice == advice
+    store.close()
 
 
 @pytest.mark.parametrize(

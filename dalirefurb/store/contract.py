@@ -14,7 +14,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,10 +102,10 @@ class Store(ABC):
     Two versions of one index can be held, but putting a newer one evicts the older ones.
 
     Attributes:
-        takes_advice: Whether `advise` does anything.
+        takes_advice: Whether `advise` does anything, as far as is known.
     """
 
-    takes_advice: ClassVar[bool] = False
+    takes_advice: bool = False
 
     @abstractmethod
     def open(

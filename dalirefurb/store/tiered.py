@@ -72,6 +72,7 @@ class TieredStore(Store):
     """
 
     takes_advice = True
+    """Also once open, unless one tier has all slots that it was opened for."""
 
     def __init__(
         self,
@@ -145,6 +146,7 @@ class TieredStore(Store):
                     missing -= slots
             stores, counts = zip(*shares, strict=True) if shares else ((), ())
             tiers = Tiers(stores, counts)
+            self.takes_advice = len(shares) > 1 or missing > 0
         except BaseException:
             for store, _ in shares:
                 store.close()

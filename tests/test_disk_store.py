@@ -177,6 +177,22 @@ def test_small_samples_are_read_ahead_in_blocks_if_memory_has_room_for_twice_all
     assert announced == ([(1 << 16, 1 << 18)] if blocks else [(1 << 16, 3072), ((1 << 16) + 3072, 3072)])
 
 
+def test_where_the_file_system_does_not_tell_what_is_in_memory_samples_are_announced_and_copied(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced = []
+    monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
+    with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
+        index = np.array([0])
+        assert store.put(index, index, [image(0)[:32, :32].copy()]).all()
+        monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, __: announced.append((start, nbytes)))
+        store.prefetch(index, index)
+        first, second = (store.get(index, index) for _ in range(2))
+        assert not np.shares_memory(first.samples[0], second.samples[0])
+        monkeypatch.undo()
+    assert announced == [(1 << 16, 3072)]
+
+
 def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes_on = threading.Event(), threading.Event()
 

@@ -27,7 +27,8 @@ from dalirefurb.pace import set_pace
 from dalirefurb.plan import Planner
 from dalirefurb.runs import Position, Run, announced, planned, runs
 from dalirefurb.store import Store
-from dalirefurb.store.file_header import SAMPLES_START, alignment_of, rounded
+from dalirefurb.store.arena import rounded
+from dalirefurb.store.file_header import SAMPLES_START, alignment_of
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8

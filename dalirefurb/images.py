@@ -86,7 +86,7 @@ class Images(Sequence[NDArray[Any]]):
 
     def chosen(self, rows: NDArray[np.int64]) -> Images:
         """Return the images of some rows, shape (n,)."""
-        if len(rows) == len(self) and (rows == np.arange(len(self))).all():
+        if np.array_equal(rows, np.arange(len(self))):
             return self
         chosen = Images.on_demand(len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.places.of(rows))
         if self.whole is not None:

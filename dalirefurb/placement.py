@@ -170,7 +170,6 @@ class Placement:
         target = self.tier(pair)
         if origin is None:
             moves.targets[pair] = target
-        if origin is None:
             return
         if target is None or target > origin:
             moves.frees.append((pair, origin))

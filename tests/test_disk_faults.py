@@ -65,14 +65,21 @@ def flip(path: Path, place: int) -> None:
         file.write(bytes([byte ^ 16]))
 
 
+KINDS: dict[str, Any] = {
+    "fixed": {"shape": SHAPE},
+    "small": {"shape": (20, 30, 3)},
+    "arena": {"shape": None, "arena_bytes": 200_000},
+}
+
+
 def write_at_random(path: Path, seed: int, begun: int) -> None:
     """Put and evict until killed, in a store of another size each time; close `begun` after the first samples."""
     rng = np.random.default_rng(seed)
-    arena = {"shape": None, "arena_bytes": 200_000} if path.name == "arena" else {}
-    store = opened(path, slots=int(rng.integers(10, 40)), **arena)
+    kind = KINDS[path.name]
+    store = opened(path, slots=int(rng.integers(10, 40)), **kind)
     while True:
         indices, versions = rng.integers(0, 50, 8), rng.integers(0, 3, 8)
-        shapes = [(int(h), 50, 3) for h in rng.integers(1, 200, 8)] if arena else [SHAPE] * 8
+        shapes = [kind["shape"] or (int(h), 50, 3) for h in rng.integers(1, 200, 8)]
         store.put(indices, versions, [image(*row) for row in zip(indices, versions, shapes, strict=True)])
         if begun >= 0:
             os.close(begun)
@@ -85,13 +92,13 @@ def kill_writers(folder: Path, processes: int) -> None:
     rng = random.Random(0)
     served = 0
     for number in range(processes):
-        path = folder / ("arena" if number % 2 else "fixed")
+        path = folder / list(KINDS)[number % len(KINDS)]
         waiting, begun = os.pipe()
         pid = os.fork()
         if not pid:
             write_at_random(path, number, begun)
         os.close(begun)
-        if number % 3 == 0:
+        if number // len(KINDS) % 3 == 0:
             os.read(waiting, 1)
         os.close(waiting)
         time.sleep(rng.random() * 0.03)
@@ -99,8 +106,7 @@ def kill_writers(folder: Path, processes: int) -> None:
         os.waitpid(pid, 0)
         if not path.exists():
             continue
-        arena = {"shape": None, "arena_bytes": 200_000} if number % 2 else {}
-        with opened(path, slots=25, **arena) as store:
+        with opened(path, slots=25, **KINDS[path.name]) as store:
             indices, versions = (axis.ravel() for axis in np.meshgrid(np.arange(50), np.arange(3)))
             with store.get(indices, versions) as lease:
                 for index, version, sample in zip(indices, versions, lease.samples, strict=True):
@@ -109,7 +115,7 @@ def kill_writers(folder: Path, processes: int) -> None:
                         served += 1
             assert store.corrupt == 0
         assert DiskStore.verify(path).ok
-        assert {each.name for each in folder.iterdir()} <= {"arena", "fixed"}
+        assert {each.name for each in folder.iterdir()} <= set(KINDS)
     assert served > processes // 3
 
 

@@ -375,6 +375,7 @@ def test_no_advice_is_taken_where_one_tier_has_all_slots(slots: tuple[int, ...],
         opened(store, asked)
     assert store.takes_advice == advice
     store.close()
+    assert store.takes_advice
 
 
 @pytest.mark.parametrize(
@@ -389,8 +390,11 @@ def test_a_budget_on_disk_pays_for_what_the_file_sets_aside(
         with TieredStore(disk=int(budget), path=path) as store:
             with pytest.warns(UserWarning, match=f"pay for {expected}"):
                 store.open(shape, slots=6, fingerprint={}, arena_bytes=arena_bytes)
-            if arena_bytes == 0:
+            if shape is not None:
                 assert store.nbytes <= budget
+                samples = [image(index, shape) for index in range(6)]
+                held = store.put(np.arange(6), np.zeros(6, np.int64), samples).tolist()
+                assert held == [True] * expected + [False] * (6 - expected)
 
 
 @pytest.mark.parametrize(

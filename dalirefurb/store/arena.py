@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 ALIGNMENT = 64
 """A cache line, in bytes."""
+
+Bytes = TypeVar("Bytes", int, NDArray[np.int64])
 
 
 class Arena:
@@ -39,7 +45,7 @@ class Arena:
         self._sizes: list[int] = []
         end = 0
         for start, size in used:
-            self._used[start] = self._rounded(size)
+            self._used[start] = rounded(size, self._alignment)
             if start > end:
                 self._add(end, start - end)
             end = start + self._used[start]
@@ -53,7 +59,7 @@ class Arena:
         Returns:
             The block's first byte, or None when nothing fits.
         """
-        size = self._rounded(nbytes)
+        size = rounded(nbytes, self._alignment)
         rank = bisect_left(self._sizes, size)
         if rank == len(self._sizes):
             return None
@@ -79,9 +85,6 @@ class Arena:
             size += self._remove(start)
         self._add(start, size)
 
-    def _rounded(self, nbytes: int) -> int:
-        return -(-nbytes // self._alignment) * self._alignment
-
     def _add(self, start: int, size: int) -> None:
         """List a free block."""
         self._free[start] = size
@@ -100,3 +103,8 @@ class Arena:
             del self._bins[size]
             del self._sizes[bisect_left(self._sizes, size)]
         return size
+
+
+def rounded(nbytes: Bytes, alignment: int) -> Bytes:
+    """Round numbers of bytes up to multiples of `alignment`."""
+    return -(-nbytes // alignment) * alignment

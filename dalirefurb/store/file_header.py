@@ -19,11 +19,11 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.store.arena import ALIGNMENT, rounded
 from dalirefurb.store.opening import Opening
 from dalirefurb.store.records import RECORD_BYTES
 
 PAGE = 4096
-CACHE_LINE = 64
 
 HOLDER_BYTES = PAGE
 SAMPLES_START = 64 * 1024
@@ -72,12 +72,7 @@ def alignment_of(sample_bytes: int) -> int:
     Whole pages are written without being read first. But of samples that are less than a page several are in one, so
     that less is read.
     """
-    return PAGE if sample_bytes >= PAGE else CACHE_LINE
-
-
-def rounded(nbytes: int, alignment: int) -> int:
-    """Round a number of bytes up."""
-    return -(-nbytes // alignment) * alignment
+    return PAGE if sample_bytes >= PAGE else ALIGNMENT
 
 
 def identity(opening: Opening) -> int:

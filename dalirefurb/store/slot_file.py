@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import StoreError
 from dalirefurb.images import Image
 from dalirefurb.store import file_lock
+from dalirefurb.store.arena import rounded
 from dalirefurb.store.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.opening import Opening, differences
 from dalirefurb.store.records import RECORD, Records, Table, believable, read_table, sizes
@@ -150,7 +151,7 @@ def _usable(records: Records, seed: int, layout: Layout) -> NDArray[np.bool_]:
     """Tell which of n records are to be kept, shape (n,): believable, within the samples, apart, and of one version."""
     rows = np.flatnonzero(believable(records, seed))
     starts = records["start"][rows]
-    ends = starts + -(-sizes(records)[rows] // layout.alignment) * layout.alignment
+    ends = starts + rounded(sizes(records)[rows], layout.alignment)
     order = np.argsort(starts, kind="stable")
     before = np.maximum.accumulate(np.concatenate([[0], ends[order][:-1]])) if len(rows) else ends
     apart = np.zeros(len(rows), np.bool_)

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.images import Image, Images, Places
+from dalirefurb.store.arena import ALIGNMENT, rounded
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.file_header import CACHE_LINE, SAMPLES_START, Layout
+from dalirefurb.store.file_header import SAMPLES_START, Layout
 from dalirefurb.store.mapped import Mapped
 from dalirefurb.store.read_ahead import SMALL, BlockReadAhead, ReadAhead, SampleReadAhead
 from dalirefurb.store.records import Records, sizes
@@ -69,7 +70,7 @@ class SlotReader:
         self._read_ahead: ReadAhead = SampleReadAhead(fd, SAMPLES_START)
         self._mapped: Mapped | None = None
         if fits:
-            with suppress(OSError):  # Some file systems map nothing.
+            with suppress(OSError):  # Some file systems map nothing, or do not tell what is in memory.
                 self._mapped = Mapped(fd, SAMPLES_START + nbytes)
                 if nbytes < SMALL * layout.opening.slots:
                     self._read_ahead = BlockReadAhead(fd, self._mapped, SAMPLES_START)
@@ -90,7 +91,7 @@ class SlotReader:
         self._read_ahead.wait(records["start"], nbytes)
         here = self._in_memory(starts)
         if here is None:
-            steps = -(-nbytes // CACHE_LINE) * CACHE_LINE
+            steps = rounded(nbytes, ALIGNMENT)
             offsets = np.cumsum(steps) - steps
             pixels = buffer = self.buffers.take(int(steps.sum()))
             checksums = map(xxh3_64_intdigest, self._filled(_parts(pixels, offsets, nbytes), starts))

@@ -72,7 +72,7 @@ class TieredStore(Store):
     """
 
     takes_advice = True
-    """Also once open, unless one tier has all slots that it was opened for."""
+    """But while it is open and one tier has all slots that it was opened for."""
 
     def __init__(
         self,
@@ -194,6 +194,7 @@ class TieredStore(Store):
         """Close the tiers, as `Store.close` says."""
         with self._lock:
             self._opening = self._open_tiers = None
+            self.takes_advice = True
             for tier in self._tiers:
                 tier.store.close()
 

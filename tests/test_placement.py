@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from dalirefurb import AutoAssist
 from dalirefurb.echo import Echo
 from dalirefurb.frozen import Frozen
 from dalirefurb.next_uses import NEVER, next_uses, turns
-from dalirefurb.placement import Moves, Pair, Placement
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.smartcache import SmartCache
+from dalirefurb.store.contract import Keys, Pair, pairs_of
+from dalirefurb.store.placement import Placement
+from dalirefurb.store.versions import NOWHERE
 from tests.planners import (
     autoassists,
     batch_echoes,
@@ -49,6 +54,66 @@ TINY = st.one_of(
     ),
 )
 WORTHS = (13, 4, 1)
+
+
+class Moved(NamedTuple):
+    """What a decision asks for: copies from tier to tier, what is freed where, where what is new was put."""
+
+    copies: list[tuple[Pair, int, int]]
+    frees: list[tuple[Pair, int]]
+    targets: dict[Pair, int]
+
+
+class Placed:
+    """A placement, asked about one version at a time."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self.placement = Placement(slots)
+        self.tiers = len(slots)
+
+    def settle(self, uses: dict[Pair, int]) -> Moved:
+        """Decide, and say that what is new was put where it was to go."""
+        keys = keys_of(uses)
+        was_put = self.placement.are_put(keys).tolist()
+        copies, frees = (moves := self.placement.settle(keys, ints(*uses.values()))).copies, moves.frees
+        homes = self.placement.targets(keys).tolist()
+        for pair, tier, is_old in zip(uses, homes, was_put, strict=True):
+            if not is_old and tier != NOWHERE:
+                self.placement.relocate(keys_of([pair]), tier)
+        return Moved(
+            [*zip(pairs_of(copies.keys), copies.origins.tolist(), copies.targets.tolist(), strict=True)],
+            [*zip(pairs_of(frees.keys), frees.tiers.tolist(), strict=True)],
+            {pair: tier for pair, tier, is_old in zip(uses, homes, was_put, strict=True) if not is_old},
+        )
+
+    def relocate(self, pair: Pair, tier: int | None) -> None:
+        if tier is None:
+            self.placement.forget(keys_of([pair]))
+        else:
+            self.placement.relocate(keys_of([pair]), tier)
+
+    def tier(self, pair: Pair) -> int | None:
+        tier = int(self.placement.tiers(keys_of([pair]))[0])
+        return None if tier == NOWHERE else tier
+
+    def versions(self, index: int) -> list[int]:
+        return self.placement.of(ints(index))[1].tolist()
+
+    def copies(self, pair: Pair) -> list[int]:
+        return np.flatnonzero(self.placement.copies(keys_of([pair]))[0]).tolist()
+
+    def held(self) -> list[set[Pair]]:
+        """What each tier holds."""
+        return [set(pairs_of(self.placement.held(tier))) for tier in range(self.tiers)]
+
+
+def ints(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def keys_of(versions: Iterable[Pair]) -> Keys:
+    indices, numbers = np.array([*versions], np.int64).reshape(-1, 2).T
+    return indices, numbers
 
 
 def stream(planner: Planner, epochs: int) -> list[BatchPlan]:
@@ -100,15 +165,15 @@ def advice(planner: Planner, epochs: int, *, exact: bool = True) -> list[dict[Pa
     ]
 
 
-def over(placement: Placement, plan: BatchPlan, uses: dict[Pair, int]) -> set[Pair]:
+def over(placement: Placed, plan: BatchPlan, uses: dict[Pair, int]) -> set[Pair]:
     """Versions that a batch frees or serves for the last time."""
     freed = {(index, version) for index in plan.evict.tolist() for version in placement.versions(index)}
-    return freed | {pair for pair in pairs(plan) if pair in placement and pair not in uses}
+    return freed | {pair for pair in pairs(plan) if pair not in uses}
 
 
 def hits(planner: Planner, slots: list[int], epochs: int, *, exact: bool = True) -> list[int]:
     """How many versions each batch finds in each tier, in all."""
-    placement, found = Placement(slots), Counter()  # type: ignore[var-annotated]
+    placement, found = Placed(slots), Counter()  # type: ignore[var-annotated]
     for plan, uses in zip(stream(planner, epochs), advice(planner, epochs, exact=exact), strict=True):
         found.update(placement.tier(pair) for pair in set(pairs(plan)))
         for pair in over(placement, plan, uses):
@@ -205,7 +270,7 @@ class Shelves:
         self.held: list[set[Pair]] = [set() for _ in slots]
         self.copied: Counter[tuple[Pair, int]] = Counter()
 
-    def carry_out(self, moves: Moves) -> None:
+    def carry_out(self, moves: Moved) -> None:
         for pair, origin, target in moves.copies:
             assert pair in self.held[origin]
             assert pair not in self.held[target]
@@ -229,22 +294,22 @@ class Shelves:
 def test_moves_bring_every_version_where_it_is_said_to_live_and_never_want_a_slot_too_many(
     slots: list[int], steps: list[dict[Pair, int]]
 ) -> None:
-    placement, shelves = Placement(slots), Shelves(slots)
+    placement, shelves = Placed(slots), Shelves(slots)
     for batch, step in enumerate(steps):
         shelves.carry_out(placement.settle({pair: batch + ahead for pair, ahead in step.items()}))
         everywhere = set().union(*shelves.held)
-        assert {*placement} == everywhere
+        assert placement.held() == shelves.held
         for pair in everywhere:
             tiers = [tier for tier, held in enumerate(shelves.held) if pair in held]
             assert placement.copies(pair) == tiers
             assert placement.tier(pair) == tiers[0]
-        assert placement.num_spares == sum(map(len, shelves.held)) - len(everywhere)
+        assert placement.placement.num_spares == sum(map(len, shelves.held)) - len(everywhere)
 
 
 @given(planner=st.one_of(frozen(), refurbishing()), share=st.floats(0.1, 0.9))
 def test_a_slow_tier_with_room_for_all_is_written_once_for_each_version(planner: Planner, share: float) -> None:
     slots = [int(share * planner.peak_slots), planner.peak_slots]
-    placement, shelves = Placement(slots), Shelves(slots)
+    placement, shelves = Placed(slots), Shelves(slots)
     for plan, uses in zip(stream(planner, 6), advice(planner, 6), strict=True):
         for pair in over(placement, plan, uses):
             for tier in placement.copies(pair):
@@ -257,27 +322,28 @@ def test_a_slow_tier_with_room_for_all_is_written_once_for_each_version(planner:
 @given(num_batches=st.integers(1, 9), slots=st.lists(st.integers(1, 9), min_size=2, max_size=2))
 def test_where_all_is_served_once_an_epoch_nothing_moves_by_turns(num_batches: int, slots: list[int]) -> None:
     planner = Frozen(3 * num_batches, batch_size=3)
-    placement = Placement(slots)
+    placement = Placed(slots)
     for uses in advice(planner, 4, exact=False):
         assert not placement.settle(uses).copies
 
 
 def test_of_equal_uses_nothing_moves() -> None:
-    placement = Placement([2, 2])
+    placement = Placed([2, 2])
     placement.settle({(0, 0): 5, (1, 0): 5, (2, 0): 6})
     moves = placement.settle({(0, 0): 9, (1, 0): 9, (2, 0): 9, (3, 0): 9})
-    assert moves == Moves(targets={(3, 0): 1})
+    assert moves == Moved([], [], {(3, 0): 1})
 
 
 def test_a_version_of_unknown_use_stays_where_it_is() -> None:
-    placement = Placement([1, 1])
+    placement = Placed([1, 1])
     placement.relocate((0, 0), 0)
     assert placement.settle({(1, 0): 1}).targets == {(1, 0): 1}
     assert placement.tier((0, 0)) == 0
 
 
 def test_what_a_placement_remembers_does_not_grow_with_time() -> None:
-    placement = Placement([3])
+    placement = Placed([3])
     for batch in range(5000):
         placement.settle({(batch % 3, 0): batch + 3})
-    assert len(placement._tiers[0]._uses) < 100
+    queue = placement.placement._by_use[0]
+    assert queue._size + len(queue._unsorted) + len(queue._sorted) < 1000

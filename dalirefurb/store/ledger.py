@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.names import Names, Numbers
+from dalirefurb.store.names import Names, Numbers, distinct
 
 _NONE = np.empty(0, np.int64)
 
@@ -85,7 +85,7 @@ class Ledger:
         """
         rows = np.arange(len(indices))
         fits = len(rows) <= self.room or (self._names.latest(indices) < 0).all()
-        return [rows] if fits and len(_distinct(indices)) == len(rows) else list(rows[:, None])
+        return [rows] if fits and len(distinct(indices)) == len(rows) else list(rows[:, None])
 
     def make_way(self, indices: Numbers, versions: Numbers) -> tuple[Numbers, NDArray[np.bool_], Hidden]:
         """Forget what is older than those of n versions that are not held; their indices differ.
@@ -133,23 +133,21 @@ class Ledger:
 
     def restore(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Name n slots, ascending, after n versions; nothing was taken before."""
-        rows = np.arange(len(slots))
-        while len(rows):
-            _, first = np.unique(indices[rows], return_index=True)
-            self._name(slots[rows[first]], indices[rows[first]], versions[rows[first]])
-            rows = np.delete(rows, first)
+        self._names.add_any(slots, indices, versions)
+        self._states[slots] = _HELD
+        self._held += len(slots)
         self._fresh = int(slots[-1]) + 1 if len(slots) else 0
         self._free = np.setdiff1d(np.arange(self._fresh), slots)[::-1].tolist()
 
     def hide(self, indices: Numbers) -> Hidden:
         """Forget every version of n indices."""
         _, slots = self._names.all_of(indices)
-        return self._hide(_distinct(slots))
+        return self._hide(distinct(slots))
 
     def forget(self, indices: Numbers, versions: Numbers) -> Hidden:
         """Forget n versions, as far as they are held."""
         slots = self.find(indices, versions)
-        return self._hide(_distinct(slots[slots >= 0]))
+        return self._hide(distinct(slots[slots >= 0]))
 
     def retain(self, indices: Numbers, versions: Numbers) -> Hidden:
         """Forget every version but these n."""
@@ -166,7 +164,7 @@ class Ledger:
         hidden = slots[self._states[slots] == _HIDDEN]
         if not len(hidden):
             return _NONE
-        unpinned = _distinct(hidden[self._pins[hidden] == 0])
+        unpinned = distinct(hidden[self._pins[hidden] == 0])
         self._hidden -= len(unpinned)
         return self._drop(unpinned)
 
@@ -209,11 +207,3 @@ class Ledger:
         freed = slots[~used]
         self._release(freed)
         return freed
-
-
-def _distinct(numbers: Numbers) -> Numbers:
-    """Return each of n numbers once, sorted, as `numpy.unique` does, but sooner where they are few."""
-    numbers = np.sort(numbers)
-    first = np.ones(len(numbers), np.bool_)
-    first[1:] = numbers[1:] != numbers[:-1]
-    return numbers[first]

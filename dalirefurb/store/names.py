@@ -54,6 +54,11 @@ class Names:
             found.append((rows, slots))
         return np.concatenate([rows for rows, _ in found]), np.concatenate([slots for _, slots in found])
 
+    def indices(self, slots: Numbers) -> Numbers:
+        """Return the indices that n slots hold versions of."""
+        indices: Numbers = self._holds[slots, 0]
+        return indices
+
     def versions(self, slots: Numbers) -> Numbers:
         """Return the versions that n slots hold."""
         versions: Numbers = self._holds[slots, 1]
@@ -65,6 +70,20 @@ class Names:
         self._lead(indices, slots)
         self._holds[slots, 0] = indices
         self._holds[slots, 1] = versions
+
+    def add_any(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
+        """Let n slots hold versions, also of equal indices."""
+        rows = np.arange(len(slots))
+        while len(rows):
+            _, first = np.unique(indices[rows], return_index=True)
+            self.add(slots[rows[first]], indices[rows[first]], versions[rows[first]])
+            rows = np.delete(rows, first)
+
+    def grow(self, slots: int) -> None:
+        """Let there be more slots, to begin with without names."""
+        more = slots - len(self._before)
+        self._holds = np.concatenate([self._holds, np.full((more, 2), -1)])
+        self._before = np.concatenate([self._before, np.full(more, -1, np.int32)])
 
     def remove(self, slots: Numbers) -> None:
         """Let n different slots, all of which hold something, hold nothing."""
@@ -99,3 +118,11 @@ def _near(indices: Numbers) -> NDArray[np.bool_]:
     """Tell which of n indices are looked up in a table."""
     near: NDArray[np.bool_] = (indices >= 0) & (indices < _MOST_TABLED)
     return near
+
+
+def distinct(numbers: Numbers) -> Numbers:
+    """Return each of n numbers once, sorted, as `numpy.unique` does, but sooner where they are few."""
+    numbers = np.sort(numbers)
+    first = np.ones(len(numbers), np.bool_)
+    first[1:] = numbers[1:] != numbers[:-1]
+    return numbers[first]

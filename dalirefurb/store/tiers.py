@@ -10,7 +10,7 @@ How it is intended to behave (if the code differs, that is a bug):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Lock
 
@@ -18,8 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.images import Image, Images
-from dalirefurb.placement import Moves, Placement
-from dalirefurb.store.contract import Keys, Lease, Pair, Store, pairs_of
+from dalirefurb.store.contract import Keys, Lease, Store
+from dalirefurb.store.moves import Moves
+from dalirefurb.store.names import Numbers, distinct
+from dalirefurb.store.placement import Placement
+from dalirefurb.store.versions import NOWHERE
 
 
 class Tiers:
@@ -42,14 +45,11 @@ class Tiers:
         self._lock = Lock()
         self._counting = Lock()
         self._placement = Placement(slots)
-        # What was decided about versions that are not put yet.
-        self._expected: dict[Pair, int | None] = {}
         for tier, store in enumerate(self.stores):
-            for pair in pairs_of(store.recovered()):
-                if pair in self._placement:
-                    self._placement.add_spare(pair, tier)
-                else:
-                    self._placement.relocate(pair, tier)
+            keys = store.recovered()
+            is_faster = self._placement.are_put(keys)
+            self._placement.relocate(_rows(keys, ~is_faster), tier)
+            self._placement.add_spares(_rows(keys, is_faster), tier)
 
     def __len__(self) -> int:
         """Count the versions held."""
@@ -58,15 +58,14 @@ class Tiers:
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples; see `Store.get`."""
-        parts: list[tuple[NDArray[np.int64], Images]] = []
+        parts: list[tuple[Numbers, Images]] = []
         with ExitStack() as leases:
             missing = self._lend(keys, np.arange(len(keys[0])), parts, leases)
-            if any(pair in self._placement for pair in pairs_of((keys[0][missing], keys[1][missing]))):
+            if len(missing) and (self._placement.tiers(_rows(keys, missing)) >= 0).any():
                 with self._lock:  # It moved just now, or it is lost.
                     missing = self._lend(keys, missing, parts, leases)
-                    for pair in pairs_of((keys[0][missing], keys[1][missing])):
-                        if pair not in self._expected:
-                            self._placement.relocate(pair, None)
+                    lost = _rows(keys, missing)
+                    self._placement.forget(_rows(lost, self._placement.are_put(lost)))
             release = leases.pop_all().close
         found = np.ones(len(keys[0]), np.bool_)
         found[missing] = False
@@ -79,65 +78,52 @@ class Tiers:
         if len(self.stores) == 1:
             self.stores[0].prefetch(*keys)
             return
-        homes = np.array(self._placement.tiers(pairs_of(keys)), np.int64)
+        homes = self._placement.tiers(keys)
         for tier, store in enumerate(self.stores):
             rows = homes == tier
             if rows.any():
-                store.prefetch(keys[0][rows], keys[1][rows])
+                store.prefetch(*_rows(keys, rows))
 
-    def advise(self, keys: Keys, next_uses: NDArray[np.int64]) -> None:
+    def advise(self, keys: Keys, next_uses: Numbers) -> None:
         """Move what is held to where it should live, given its next use, and decide where to put what is not held."""
         with self._lock:
-            for pair in self._expected:
-                self._placement.relocate(pair, None)
-            uses = dict(zip(pairs_of(keys), next_uses.tolist(), strict=True))
-            for pair in [pair for pair, use in uses.items() if use < 0]:
-                del uses[pair]
-                if pair in self._placement:
-                    self._forget([pair])
-            moves = self._placement.settle(uses)
-            self._expected = moves.targets
-            self._carry_out(moves)
+            rows = _last(keys)
+            is_over = next_uses[rows] < 0
+            self._forget(_rows(keys, rows[is_over]))
+            rows = rows[~is_over]
+            self._carry_out(self._placement.settle(_rows(keys, rows), next_uses[rows]))
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Copy samples in; see `Store.put`."""
-        pairs = pairs_of(keys)
+        rows = np.arange(len(keys[0]))
+        stored = np.zeros(len(rows), np.bool_)
         with self._lock:
-            older = [self._older(pair) for pair in pairs]
-            if not any(older) and len(set(keys[0].tolist())) == len(pairs):
-                return np.array(self._put(pairs, samples), np.bool_)
-            stored = []
-            for pair, sample in zip(pairs, samples, strict=True):
-                self._forget(self._older(pair))
-                stored += self._put([pair], [sample])
-        return np.array(stored, np.bool_)
+            # One by one if one makes room for those after it.
+            is_one = len(distinct(keys[0])) == len(rows) and not len(self._older(keys)[0])
+            for step in [rows] if is_one else rows[:, None]:
+                stored[step] = self._put(_rows(keys, step), [samples[row] for row in step.tolist()])
+        return stored
 
-    def evict(self, indices: NDArray[np.int64]) -> None:
+    def evict(self, indices: Numbers) -> None:
         """Forget every version of these indices, shape (n,)."""
         with self._lock:
             for store in self.stores:
                 store.evict(indices)
-            for index in indices.tolist():
-                for version in self._placement.versions(index):
-                    self._leave((index, version))
+            self._placement.forget(self._placement.of(distinct(indices)))
 
     def retain(self, keys: Keys) -> None:
         """Forget everything but these versions."""
-        wanted = set(pairs_of(keys))
         with self._lock:
             for store in self.stores:
                 store.retain(*keys)
-            for pair in [pair for pair in self._placement if pair not in wanted]:
-                self._leave(pair)
+            self._placement.retain(keys)
 
-    def _lend(
-        self, keys: Keys, rows: NDArray[np.int64], parts: list[tuple[NDArray[np.int64], Images]], leases: ExitStack
-    ) -> NDArray[np.int64]:
+    def _lend(self, keys: Keys, rows: Numbers, parts: list[tuple[Numbers, Images]], leases: ExitStack) -> Numbers:
         """Ask the tiers in turn for some rows, add what each lends, and return those that none of them holds."""
         for tier, store in enumerate(self.stores):
             if not len(rows):
                 break
-            lease = store.get(keys[0][rows], keys[1][rows])
+            lease = store.get(*_rows(keys, rows))
             leases.callback(lease.release)
             parts.append((rows[lease.found], lease.images))
             with self._counting:
@@ -147,88 +133,93 @@ class Tiers:
 
     def _carry_out(self, moves: Moves) -> None:
         """Move bytes: what rises is taken first, then each tier makes room and takes what sinks, the slowest first."""
-        rising = [move for move in moves.copies if move[2] < move[1]]
-        sinking = [move for move in moves.copies if move[2] > move[1]]
-        images: dict[Pair, Image] = {}
+        keys, origins, targets = moves.copies
+        if not len(origins) and not len(moves.frees.tiers):
+            return
+        images: list[Image | None] = [None] * len(origins)
         for origin in range(len(self.stores)):
-            with self._lent([pair for pair, tier, _ in rising if tier == origin], origin) as lent:
-                images |= {pair: image.copy() for pair, image in lent.items()}
+            rising = np.flatnonzero((origins == origin) & (targets < origin))
+            with self._lent(_rows(keys, rising), origin) as samples:
+                for row, sample in zip(rising.tolist(), samples, strict=True):
+                    images[row] = None if sample is None else sample.copy()
         for tier in reversed(range(len(self.stores))):
-            self._free([pair for pair, freed in moves.frees if freed == tier], tier)
+            self._free(_rows(moves.frees.keys, moves.frees.tiers == tier), tier)
             for origin in range(tier):
-                pairs = [pair for pair, *way in sinking if way == [origin, tier]]
-                with self._lent(pairs, origin) as lent:
-                    self._fill(pairs, lent, tier)
+                sinking = _rows(keys, (origins == origin) & (targets == tier))
+                with self._lent(sinking, origin) as samples:
+                    self._fill(sinking, samples, tier)
         for tier in range(len(self.stores)):
-            self._fill([pair for pair, _, target in rising if target == tier], images, tier)
+            rising = np.flatnonzero((targets == tier) & (tier < origins))
+            self._fill(_rows(keys, rising), [images[row] for row in rising.tolist()], tier)
 
-    def _put(self, pairs: Sequence[Pair], samples: Sequence[Image]) -> list[bool]:
-        """Put versions of different indices where they are expected, by default in the fastest tier with room."""
-        images = dict(zip(pairs, samples, strict=True))
-        targets = {pair: self._expected.pop(pair, 0) for pair in pairs if not self._holds(pair)}
+    def _put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Put versions of different indices where they are to go, by default in the fastest tier with room."""
+        self._forget(self._older(keys))
+        targets = np.where(self._placement.are_put(keys), NOWHERE, self._placement.targets(keys))
         for tier in range(len(self.stores)):
-            self._fill([pair for pair, target in targets.items() if target == tier], images, tier)
-        return [pair in self._placement for pair in pairs]
+            rows = np.flatnonzero(targets == tier)
+            self._fill(_rows(keys, rows), [samples[row] for row in rows.tolist()], tier)
+        return self._placement.are_put(keys)
 
-    def _fill(self, pairs: Sequence[Pair], images: Mapping[Pair, Image], tier: int) -> None:
+    def _older(self, keys: Keys) -> Keys:
+        """Return the versions that have to go before these are put: older ones than those that are not held already."""
+        return self._placement.older(_rows(keys, ~self._placement.are_put(keys)))
+
+    def _fill(self, keys: Keys, samples: Sequence[Image | None], tier: int) -> None:
         """Put versions into a tier; what it declines goes to the next slower one that takes it, or is forgotten."""
-        lost = [pair for pair in pairs if pair not in images]
-        pairs = [pair for pair in pairs if pair in images]
+        is_lost = np.ones(len(samples), np.bool_)
+        images = {row: sample for row, sample in enumerate(samples) if sample is not None}
         for number, store in enumerate(self.stores[tier:], tier):
-            if not pairs:
+            if not images:
                 break
-            stored = store.put(*_keys(pairs), [images[pair] for pair in pairs]).tolist()
-            for pair, is_here in zip(pairs, stored, strict=True):
-                if is_here and self._placement.tier(pair) != number:
-                    self._placement.relocate(pair, number)
-            pairs = [pair for pair, is_here in zip(pairs, stored, strict=True) if not is_here]
-        self._forget([*lost, *pairs])
+            rows = np.array([*images])
+            rows = rows[store.put(*_rows(keys, rows), [*images.values()])]
+            self._placement.relocate(_rows(keys, rows), number)
+            is_lost[rows] = False
+            for row in rows.tolist():
+                del images[row]
+        self._forget(_rows(keys, is_lost))
 
-    def _holds(self, pair: Pair) -> bool:
-        """Tell whether a version is in a tier, not only expected."""
-        return pair in self._placement and pair not in self._expected
-
-    def _older(self, pair: Pair) -> list[Pair]:
-        """Return the versions that have to go before this one is put: older ones, unless it is held already."""
-        if self._holds(pair):
-            return []
-        index, version = pair
-        return [(index, other) for other in self._placement.versions(index) if other < version]
-
-    def _free(self, pairs: Sequence[Pair], tier: int) -> None:
+    def _free(self, keys: Keys, tier: int) -> None:
         """Have a tier forget versions, and no other versions of their indices."""
-        freed = set(pairs)
-        siblings = {(index, other) for index, _ in pairs for other in self._placement.versions(index)} - freed
-        if any(tier in self._placement.copies(pair) for pair in siblings):
-            stay = (pair for pair in self._placement if tier in self._placement.copies(pair))
-            self.stores[tier].retain(*_keys([pair for pair in stay if pair not in freed]))
-        elif pairs:
-            self.stores[tier].evict(_keys(pairs)[0])
+        if not len(keys[0]):
+            return
+        indices = distinct(keys[0])
+        if self._placement.copies(self._placement.of(indices))[:, tier].any():
+            self.stores[tier].retain(*self._placement.held(tier))
+        else:
+            self.stores[tier].evict(indices)
 
-    def _forget(self, pairs: Iterable[Pair]) -> None:
-        """Forget versions, wherever they are."""
-        for pair in pairs:
-            copies = self._placement.copies(pair)
-            self._leave(pair)
-            for tier in copies:
-                self._free([pair], tier)
-
-    def _leave(self, pair: Pair) -> None:
-        """Take note that a version is in no tier any more."""
-        self._placement.relocate(pair, None)
-        self._expected.pop(pair, None)
+    def _forget(self, keys: Keys) -> None:
+        """Forget different versions, wherever they are."""
+        if not len(keys[0]):
+            return
+        copies = self._placement.copies(keys)
+        self._placement.forget(keys)
+        for tier in range(len(self.stores)):
+            self._free(_rows(keys, copies[:, tier]), tier)
 
     @contextmanager
-    def _lent(self, pairs: Sequence[Pair], tier: int) -> Iterator[dict[Pair, Image]]:
+    def _lent(self, keys: Keys, tier: int) -> Iterator[list[Image | None]]:
         """Borrow those versions that a tier holds."""
-        if not pairs:
-            yield {}
+        if not len(keys[0]):
+            yield []
             return
-        with self.stores[tier].get(*_keys(pairs)) as lease:
-            found = zip(pairs, lease.samples, strict=True)
-            yield {pair: sample for pair, sample in found if sample is not None}
+        with self.stores[tier].get(*keys) as lease:
+            yield lease.samples
 
 
-def _keys(pairs: Sequence[Pair]) -> Keys:
-    indices, versions = np.array(pairs, np.int64).reshape(-1, 2).T
-    return indices, versions
+def _rows(keys: Keys, rows: Numbers | NDArray[np.bool_]) -> Keys:
+    """Return some of n versions, by number or mask."""
+    return keys[0][rows], keys[1][rows]
+
+
+def _last(keys: Keys) -> Numbers:
+    """Return the last row of each of n versions, ascending."""
+    if len(distinct(keys[0])) == len(keys[0]):
+        return np.arange(len(keys[0]))
+    order = np.lexsort(keys)
+    ends = np.ones(len(order), np.bool_)
+    ends[:-1] = (np.diff(keys[0][order]) != 0) | (np.diff(keys[1][order]) != 0)
+    rows: Numbers = np.sort(order[ends])
+    return rows

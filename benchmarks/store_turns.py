@@ -1,8 +1,10 @@
 """How does a store take its turn? With a loader of its own, for whole epochs; what it uses is noted batch by batch.
 
-    turn   drop its files ▏ make, resume ▏ not timed ▏ timed batches ▏ rest of the epoch ▏ state, close
+    turn   make, resume ▏ an epoch ▏ drop its files ▏ not timed ▏ timed batches ▏ rest of the epoch ▏ state, close
 
-Each turn begins an epoch, so of what it reads it has read nothing before, as long as it does not reach the next one.
+What is timed is of one epoch, so of what it reads it has read nothing before. In the epoch before that the loader comes
+to have the memory that it writes to: whose pages are touched for the first time, on a virtual machine often fetched
+from its host, which takes longer than to read.
 """
 
 from __future__ import annotations
@@ -53,10 +55,15 @@ class StoreTurns:
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
-        """Make the loader, go on where it was, finish the epoch and close it."""
+        """Make the loader, go on where it was, serve an epoch, let another one be timed, finish it and close."""
         with Loader(self._source, self._recipe, self._planner, self._store) as loader:
             if self._state is not None:
                 loader.load_state_dict(self._state)
+            batches = endless(loader)
+            for _ in islice(batches, len(self._planner)):
+                pass
+            # Nothing of the next epoch is on its way when the files are dropped.
+            batches.close()
             batches = endless(loader)
             yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
             self._state = loader.state_dict()
@@ -66,14 +73,14 @@ class StoreTurns:
             batches.close()
 
     def settle(self) -> None:
-        """Serve two epochs: the first one fills the store, the second one the memory that it reads into."""
+        """Serve epochs: the first one fills the store, the second one the memory that it reads into."""
         with self.turn() as contender:
-            for _ in islice(contender.batches, 2 * len(self._planner)):
+            for _ in islice(contender.batches, len(self._planner)):
                 pass
 
 
 class Metered:
-    """An entrant whose usage is noted, and whose files are not in the page cache when its turns begin.
+    """An entrant whose usage is noted, and whose files are not in the page cache when its contender is first asked.
 
     Args:
         entrant: Takes the turns.
@@ -96,8 +103,8 @@ class Metered:
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Let it take its turn."""
-        drop(self._cold)
         with self._entrant.turn() as contender:
+            drop(self._cold)
             self.usages.append([])
             yield replace(contender, batches=self._noted(contender.batches, self.usages[-1]))
 

@@ -79,8 +79,9 @@ class Config:
         shares: Of the slots, that tiered stores have in memory.
         reading_threads: Of plain reads.
         small_per_class: Small samples of each of ten classes.
-        timed_batches: Of a slice, at least.
-        timed_s: Of a slice while files are in the page cache, at least, in seconds.
+        cold_timed_batches: Of a slice whose files are not.
+        timed_batches: Of any other slice, at least.
+        timed_s: Likewise, in seconds.
         rounds: Slices of each contender.
     """
 
@@ -92,6 +93,7 @@ class Config:
     shares: tuple[float, ...] = (0.25, 0.5, 0.75)
     reading_threads: tuple[int, ...] = (4, 16)
     small_per_class: int = 1000
+    cold_timed_batches: int = 40
     timed_batches: int = 20
     timed_s: float = 2.0
     rounds: int = 5
@@ -150,7 +152,7 @@ def cold(config: Config, data: Path, folder: Path) -> Group:
         for reads in plain:
             entries.add_other(reads, copy)
         best = _add_tiered(entries, config, folder, config.shares)
-        served, slices = entries.take_turns(config.rounds, config.timed_batches)
+        served, slices = entries.take_turns(config.rounds, config.cold_timed_batches)
     speeds = {each.name: harness.per_round(slices, each.name) for each in served}
     speeds["the disk"] = max((speeds[reads.name] for reads in plain), key=np.median)
     speeds["the disk or memory"] = np.minimum(speeds["the disk"], speeds[MEMORY]).tolist()
@@ -241,6 +243,7 @@ def _config(options: argparse.Namespace) -> Config:
             shares=(0.5,),
             reading_threads=(2,),
             small_per_class=20,
+            cold_timed_batches=2,
             timed_batches=2,
             timed_s=0.0,
             rounds=2,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,18 +146,23 @@ class Downstream:
         began = time.perf_counter()
         try:
             images = ticket.images if self._replicas is None else self._replicas.collect()
-            tensor = torch.utils.dlpack.from_dlpack(images.as_tensor())
+            tensor = _as_torch(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(ticket, reason) from error
         ticket.images = None
         self._check(tensor)
-        self._tally.add(graph_wait_s=time.perf_counter() - began)
+        waited = time.perf_counter() - began
         self._hand_over(ticket, self._tensor(tensor), batches)
         began = time.perf_counter()
         stored = self._exchange.settle(ticket)
         running.popleft()
-        self._tally.add(stored=int(stored.sum()), declined=int((~stored).sum()), storing_s=time.perf_counter() - began)
+        self._tally.add(
+            graph_wait_s=waited,
+            stored=int(np.count_nonzero(stored)),
+            declined=int(np.count_nonzero(~stored)),
+            storing_s=time.perf_counter() - began,
+        )
 
     def _check(self, images: torch.Tensor) -> None:
         """Refuse what a stage made of another size than it declares."""
@@ -181,18 +187,28 @@ class Downstream:
         served, start = [], 0
         for batch, plan in enumerate(ticket.run.plans, first):
             stop = start + len(plan.indices)
-            computed = ticket.rows[(ticket.rows >= start) & (ticket.rows < stop)] - start
             shown = ticket.shown[start:stop]
             replaced = shown != plan.indices
+            misses = recomputed = 0
+            if len(ticket.rows):
+                first_row, end = np.searchsorted(ticket.rows, (start, stop)).tolist()
+                misses = end - first_row
+                computed = ticket.rows[first_row:end] - start
+                recomputed = int(np.count_nonzero(~(plan.miss | replaced)[computed]))
             served.append(
                 Served(
                     position=Position(epoch, batch),
                     images=images[start:stop],
                     indices=shown,
-                    misses=len(computed),
-                    recomputed=int((~plan.miss & ~replaced)[computed].sum()),
-                    replaced=int(replaced.sum()),
+                    misses=misses,
+                    recomputed=recomputed,
+                    replaced=int(np.count_nonzero(replaced)),
                 )
             )
             start = stop
         batches.put(served)
+
+
+def _as_torch(images: Any) -> torch.Tensor:
+    """View images, an array or a DALI tensor, as torch sees them."""
+    return torch.from_numpy(images) if isinstance(images, np.ndarray) else torch.utils.dlpack.from_dlpack(images)

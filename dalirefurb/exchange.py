@@ -83,7 +83,8 @@ class Ticket:
     def samples_shown(self) -> Indices:
         """Find out which sample each row shows, shape (B,); asked before the images."""
         shown = self.plan.indices.copy()
-        shown[self.rows] = self.computed.indices
+        if len(self.rows):
+            shown[self.rows] = self.computed.indices
         for row, computed, place in self.borrowed:
             shown[row] = computed.indices[place]
         return shown
@@ -207,6 +208,8 @@ class Exchange:
         if len(plan.evict):
             self._store.evict(plan.evict)
         self._advise(ticket, self._store)
+        if not len(ticket.rows):
+            return np.empty(0, np.bool_)
         places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
         rows, images = ticket.rows[places], ticket.computed.images.chosen(places)
         stored = np.empty(0, np.bool_)

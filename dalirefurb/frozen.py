@@ -49,11 +49,12 @@ class Frozen(Planner):
 
     def _freeze(self, plans: Iterator[BatchPlan], born: Mask) -> Iterator[BatchPlan]:
         """Plan version 0 for every row, a miss where it is `born`, shape (num_samples,)."""
+        version, keep = np.zeros(self.batch_size, np.int64), np.ones(self.batch_size, np.bool_)
         for plan in plans:
-            version, miss, keep = np.zeros_like(plan.version), born[plan.indices], np.ones_like(plan.keep)
+            count, miss = len(plan.indices), born[plan.indices]
             for array in (version, miss, keep):
                 array.flags.writeable = False
-            yield replace(plan, version=version, miss=miss, keep=keep)
+            yield replace(plan, version=version[:count], miss=miss, keep=keep[:count])
 
     def _born_in(self, epoch: int) -> Mask:
         """Return whether a sample is served in this epoch, if it is, for the first time, shape (num_samples,)."""

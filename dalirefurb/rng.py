@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ def uniforms_for(
     """
     index_keys, number_keys, purposes, counters = _keys(seed, tuple(counts.items()))
     values = (mix or _mixed)(index_keys, number_keys, purposes, counters, indices, numbers)
-    ends = np.cumsum([0, *counts.values()])
-    return {purpose: values[:, ends[i] : ends[i + 1]] for i, purpose in enumerate(counts)}
+    ends = accumulate(counts.values())
+    return {purpose: values[:, end - count : end] for (purpose, count), end in zip(counts.items(), ends, strict=True)}
 
 
 def _mixed(

@@ -214,6 +214,8 @@ class OperationTable:
         self._matrices = np.array([operation.matrix(magnitude) for operation, magnitude in keys], np.float32)
         self._shares = np.array([operation.shares(magnitude) for operation, magnitude in keys])
         self._whole = np.array([[operation.whole] for operation, _ in keys])
+        # All matrices for the width and height that were asked for last: batches of one size are what there is mostly.
+        self._last: tuple[tuple[int, ...], NDArray[np.float32]] = (), self._matrices
 
     def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Look up the numbers of each sample.
@@ -228,9 +230,26 @@ class OperationTable:
         """
         keys = (choice.operations * self.num_bins + choice.bins) * 2 + choice.negated
         sizes = np.stack([widths, heights], axis=1)  # (n, 2)
+        if len(sizes) and (sizes == sizes[0]).all():
+            matrices = self._all_at(sizes[0]).take(keys, axis=0)
+        else:
+            matrices = self._at(keys, sizes)
+        return {"group": self._groups.take(keys), "matrix": matrices}
+
+    def _all_at(self, size: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the matrices of all keys for images of one width and height, shape (keys, 3, 3)."""
+        last, matrices = self._last
+        if last != tuple(size):
+            keys = np.arange(len(self._groups))
+            matrices = self._at(keys, np.broadcast_to(size, (len(keys), 2)))
+            self._last = tuple(size), matrices
+        return matrices
+
+    def _at(self, keys: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Look up the matrices for n images of these widths and heights, (n, 2)."""
         offsets = np.einsum("nij,nj->ni", self._shares.take(keys, axis=0), sizes)  # (n, 2)
         # An offset that floating point puts just below a whole number is that number.
         np.copyto(offsets, np.trunc(offsets * (1 + 1e-9)), where=self._whole.take(keys, axis=0))
         matrices = self._matrices.take(keys, axis=0)  # (n, 3, 3)
         matrices[:, :2, 2] += offsets
-        return {"group": self._groups.take(keys), "matrix": matrices}
+        return matrices

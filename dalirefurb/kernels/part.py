@@ -189,7 +189,7 @@ class KernelPart:
             numbers[place, :, : rows.shape[1]] = rows
             if step.mirror is not None:
                 numbers[place, :, rows.shape[1]] = feeds[f"{step.mirror.name}/mirror"]
-            sizes[place + 1] = np.stack(stage.output_sizes(heights, widths), axis=1)
+            sizes[place + 1, :, 0], sizes[place + 1, :, 1] = stage.output_sizes(heights, widths)
         return sizes, numbers
 
     def _results(self, sizes: NDArray[np.int64]) -> tuple[Images, NDArray[np.int64]]:

@@ -119,5 +119,6 @@ def _place(parameters: Parameters, margin: int) -> Numbers:
 
 
 def _operation(parameters: Parameters, sizes: Sizes) -> Numbers:
-    matrices = parameters["matrix"].reshape(-1, 9)
-    return np.concatenate([parameters["group"][:, None], matrices], axis=1).astype(np.float64)
+    numbers = np.empty((len(parameters["group"]), 10))
+    numbers[:, 0], numbers[:, 1:] = parameters["group"], parameters["matrix"].reshape(-1, 9)
+    return numbers

@@ -111,12 +111,15 @@ def draw_techniques(run: Mapping[str, Any], path: Path) -> None:
 
 
 DRAWINGS = {"techniques": draw_techniques, "accuracy": draw_accuracy, **FIGURES}
-"""Which drawing, by what only its results have; throughput.py's are a list of cases."""
+"""Which drawing, by what only its results have; throughput.py's are a list of cases, which have bounds."""
 
 
-def drawing(run: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Path], None]:
-    """Choose the drawing of a script's results."""
-    return next((own for key, own in DRAWINGS.items() if key in run["results"]), draw)
+def drawing(run: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Path], None] | None:
+    """Choose the drawing of a script's results; None if there is none."""
+    results = run.get("results", {})
+    if isinstance(results, list):
+        return draw if results and "bound" in results[0] else None
+    return next((own for key, own in DRAWINGS.items() if key in results), None)
 
 
 def main() -> int:
@@ -125,14 +128,13 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=_RESULTS, help="its JSON, throughput.py's by default")
     parser.add_argument("--out", type=Path, help="a PNG; by default beside the JSON, with its name")
     options = parser.parse_args()
-    if not options.results.exists():
-        print(
-            f"--results must be the JSON of a script that has a figure, but {options.results} is none: run that first",
-            file=sys.stderr,
-        )
+    run: Mapping[str, Any] | None = json.loads(options.results.read_text()) if options.results.exists() else None
+    own = None if run is None else drawing(run)
+    if run is None or own is None:
+        reason = "is none: run that first" if run is None else "has none: read the table that the script prints"
+        print(f"--results must be the JSON of a script with a figure, but {options.results} {reason}", file=sys.stderr)
         return 2
-    run = json.loads(options.results.read_text())
-    drawing(run)(run, options.out or options.results.with_suffix(".png"))
+    own(run, options.out or options.results.with_suffix(".png"))
     return 0
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -156,10 +157,18 @@ def test_a_plot_is_drawn_from_the_results_alone(script, request, tmp_path):
     assert "harness" not in (BENCHMARKS / "plot.py").read_text()
 
 
-def test_a_plot_without_results_is_refused_with_the_remedy(tmp_path):
-    done = run("plot.py", "--results", tmp_path / "none.json")
+@pytest.mark.parametrize(
+    ("results", "remedy"),
+    [(None, "run that first"), ({"groups": []}, "read the table"), ([{"kernel": "flip"}], "read the table")],
+)
+def test_a_plot_without_results_that_have_one_is_refused_with_the_remedy(results, remedy, tmp_path):
+    path = tmp_path / "results.json"
+    if results is not None:
+        path.write_text(json.dumps({"results": results}))
+    done = run("plot.py", "--results", path)
     assert done.returncode == 2
-    assert "run that first" in done.stderr
+    assert re.search(f"results.json (is|has) none: {remedy}", done.stderr)
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("script", ["throughput", "techniques", "echo_slow_source", "smart_cache_large_images"])

@@ -325,9 +325,9 @@ def test_a_flip_mirrors_left_and_right_exactly(split):
         assert np.array_equal(flipped, expected.transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan])
+@pytest.mark.parametrize("probability", [-0.1, 1.1, math.nan, "mirrored"])
 def test_an_impossible_probability_is_refused(probability):
-    with pytest.raises(ConfigurationError, match=f"flip: probability must be in 0..1, got {probability}"):
+    with pytest.raises(ConfigurationError, match=f"flip: probability must be a number in 0..1, got {probability!r}"):
         HorizontalFlip(probability)
 
 

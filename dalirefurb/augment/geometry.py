@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -359,8 +360,8 @@ class HorizontalFlip(Stage):
     name: str = "flip"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.probability <= 1:
-            raise ConfigurationError(f"{self.name}: probability must be in 0..1, got {self.probability}")
+        if not (isinstance(self.probability, Real) and 0 <= self.probability <= 1):
+            raise ConfigurationError(f"{self.name}: probability must be a number in 0..1, got {self.probability!r}")
 
     @property
     def num_uniforms(self) -> int:

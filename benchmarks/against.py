@@ -56,6 +56,7 @@ class Config:
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
+        warm_batches: That our loaders, which are made anew for each slice, serve before it.
         timed_batches: Of a slice.
         rounds: Slices of each contender.
         calibration_batches: Timed at each setting of a competitor.
@@ -69,6 +70,7 @@ class Config:
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 20
+    warm_batches: int = 20
     timed_batches: int = 10
     rounds: int = 4
     calibration_batches: int = 4
@@ -160,14 +162,18 @@ def compare(config: Config, data: Path, python: Path) -> Results:
 def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tuple[LoaderTurns, Order, int]]:
     """Make standard once, and every reuse factor in every order."""
     count, batch_size = len(source), config.batch_size
-    standard: Planner = Standard(count, batch_size=batch_size, drop_last=True)
+
+    def turns(name: str, order: Order, planner: Planner) -> LoaderTurns:
+        recipe = layered(config.size, config.layers, order)
+        return LoaderTurns(stack, name, source, recipe, planner, warm_batches=config.warm_batches)
+
     first = config.orders[0]
-    made = [(LoaderTurns(stack, STANDARD, source, layered(config.size, config.layers, first), standard), first, 1)]
+    standard = Standard(count, batch_size=batch_size, drop_last=True)
+    made = [(turns(STANDARD, first, standard), first, 1)]
     for order in config.orders:
         for factor in config.reuse_factors:
             planner = Refurbish(count, batch_size=batch_size, reuse_factor=factor, drop_last=True)
-            recipe = layered(config.size, config.layers, order)
-            made.append((LoaderTurns(stack, ours_name(order, factor), source, recipe, planner), order, factor))
+            made.append((turns(ours_name(order, factor), order, planner), order, factor))
     return made
 
 
@@ -271,6 +277,7 @@ def _config(options: argparse.Namespace) -> Config:
             size=48,
             batch_size=8,
             epoch_batches=4,
+            warm_batches=1,
             timed_batches=2,
             rounds=1,
             calibration_batches=2,

@@ -43,6 +43,8 @@ class LoaderTurns:
         planner: What is served.
         step: What the consumer does with each batch; None: nothing.
         make_store: Makes its store.
+        warm_batches: Served in each turn before it is let go, so that the loader has the memory that it writes to:
+            whose pages are touched for the first time, on a virtual machine often fetched from its host.
         options: Of the loader.
 
     Attributes:
@@ -59,6 +61,7 @@ class LoaderTurns:
         step: Step | None = None,
         *,
         make_store: Callable[[], Store] = MemoryStore,
+        warm_batches: int = 0,
         **options: Any,
     ) -> None:
         self._name = name
@@ -66,6 +69,7 @@ class LoaderTurns:
         self._recipe = recipe
         self._planner = planner
         self._step = step
+        self._warm_batches = warm_batches
         self._options = options
         self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
@@ -83,6 +87,8 @@ class LoaderTurns:
             if self._state is not None:
                 loader.load_state_dict(self._state)
             batches = endless(loader, self._step)
+            for _ in islice(batches, self._warm_batches):
+                pass
             yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
             batches.close()
             self._state = loader.state_dict()

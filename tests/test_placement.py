@@ -23,6 +23,7 @@ from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.smartcache import SmartCache
 from dalirefurb.store.contract import Keys, Pair, pairs_of
 from dalirefurb.store.placement import Placement
+from dalirefurb.store.row_queue import RowQueue
 from dalirefurb.store.versions import NOWHERE
 from tests.planners import (
     autoassists,
@@ -347,3 +348,14 @@ def test_what_a_placement_remembers_does_not_grow_with_time() -> None:
         placement.settle({(batch % 3, 0): batch + 3})
     queue = placement.placement._by_use[0]
     assert queue._size + len(queue._unsorted) + len(queue._sorted) < 1000
+
+
+def test_a_row_that_is_queued_twice_comes_once() -> None:
+    for tidied in (False, True):
+        queue = RowQueue(lambda rows, numbers: np.ones(len(rows), np.bool_))
+        for rows in ([7, 8, *range(100, 500)], [7]):
+            queue.add(ints(*rows), np.full(len(rows), 5))
+        if tidied:
+            queue.tidy(0)
+        popped = queue.pop(500).tolist()
+        assert popped == [7, *reversed(range(100, 500)), 8]

@@ -294,6 +294,26 @@ def test_what_a_tier_lost_is_stored_again() -> None:
         assert held(store, 0)
 
 
+def test_samples_that_are_put_together_find_the_room_that_those_before_them_made() -> None:
+    with opened(memories(2), 2) as store:
+        assert put(store, 0) + put(store, 3, version=1) == [True, True]
+        stored = store.put(ints(3, 0), ints(0, 1), [image(3), image(0)])
+        assert stored.tolist() == [False, True]
+
+
+def test_what_is_lost_on_its_way_down_is_not_said_to_be_held() -> None:
+    class Declining(MemoryStore):
+        def put(self, indices: NDArray[np.int64], *_) -> NDArray[np.bool_]:  # type: ignore[no-untyped-def]
+            return np.zeros(len(indices), np.bool_)
+
+    with opened(TieredStore.of(Tier(MemoryStore(), SLOT_BYTES), Tier(Declining(), SLOT_BYTES)), 2) as store:
+        advise(store, {0: 5})
+        assert put(store, 0) == [True]
+        advise(store, {0: 9, 1: 3})
+        assert put(store, 1) == [True]
+        assert put(store, 0) == [False]
+
+
 def test_what_one_tier_declines_the_next_one_takes() -> None:
     """The samples fit the slots of the fast arena, but not its bytes."""
     store = TieredStore.of(Tier(MemoryStore(), 256), Tier(MemoryStore()))

@@ -10,8 +10,9 @@ n: 4 rounds (`--rounds`), each a slice of every contender in turn, 10 batches of
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
 float32 (256, 3, 224, 224), normalised. The consumer does nothing. Each competitor runs as was fastest for it in a
-calibration; our loaders run as they come. Competitors with an environment of their own (competitors/build.py) are
-processes that take turns with the others and rest between; without it the suite runs on what is there.
+calibration; our loaders run as they come, are made anew for each slice, and serve an epoch before it. Competitors with
+an environment of their own (competitors/build.py) are processes that take turns with the others and rest between;
+without it the suite runs on what is there.
 
     python benchmarks/competitors/build.py              once, minutes
     python benchmarks/against.py                        about twenty minutes on 2 cores

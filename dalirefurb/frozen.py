@@ -50,10 +50,10 @@ class Frozen(Planner):
     def _freeze(self, plans: Iterator[BatchPlan], born: Mask) -> Iterator[BatchPlan]:
         """Plan version 0 for every row, a miss where it is `born`, shape (num_samples,)."""
         version, keep = np.zeros(self.batch_size, np.int64), np.ones(self.batch_size, np.bool_)
+        version.flags.writeable = keep.flags.writeable = False
         for plan in plans:
             count, miss = len(plan.indices), born[plan.indices]
-            for array in (version, miss, keep):
-                array.flags.writeable = False
+            miss.flags.writeable = False
             yield replace(plan, version=version[:count], miss=miss, keep=keep[:count])
 
     def _born_in(self, epoch: int) -> Mask:

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.store.names import Numbers, distinct
 
-_FEW = 256
+_STALE = 64
+"""Stale entries that are not worth tidying up."""
+
+_AT_LEAST = 256
+"""Entries that are looked at together, since most of the time that takes does not depend on how many they are."""
+
 _NONE = np.empty(0, np.int64)
 
 
@@ -59,7 +64,7 @@ class RowQueue:
             At most `count` different ones, fewer only if so many entries are stale; the last one first.
         """
         self._sort()
-        chunks, numbers, missing = [], [], max(count, _FEW)
+        chunks, numbers, missing = [], [], max(count, _AT_LEAST)
         while missing > 0 and self._numbers:
             number = -self._numbers[0]
             chunk = self._sorted[number].pop()
@@ -79,7 +84,7 @@ class RowQueue:
 
     def tidy(self, most: int) -> None:
         """Forget stale entries, if there are more than `most` and a few, in all."""
-        if self._size <= most + _FEW:
+        if self._size <= most + _STALE:
             return
         self._sort()
         chunks = [chunk[::-1] for chunks in self._sorted.values() for chunk in reversed(chunks)]

@@ -95,13 +95,14 @@ class Tiers:
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Copy samples in; see `Store.put`."""
-        rows = np.arange(len(keys[0]))
-        stored = np.zeros(len(rows), np.bool_)
+        stored = np.zeros(len(samples), np.bool_)
         with self._lock:
-            # One by one if one makes room for those after it.
-            is_one = len(distinct(keys[0])) == len(rows) and not len(self._older(keys)[0])
-            for step in [rows] if is_one else rows[:, None]:
-                stored[step] = self._put(_rows(keys, step), [samples[row] for row in step.tolist()])
+            if len(distinct(keys[0])) == len(samples) and not len(self._older(keys)[0]):
+                return self._put(keys, samples)
+            for row, sample in enumerate(samples):  # What goes makes room for those after it.
+                key = keys[0][row : row + 1], keys[1][row : row + 1]
+                self._forget(self._older(key))
+                stored[row] = self._put(key, [sample])[0]
         return stored
 
     def evict(self, indices: Numbers) -> None:
@@ -154,7 +155,6 @@ class Tiers:
 
     def _put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Put versions of different indices where they are to go, by default in the fastest tier with room."""
-        self._forget(self._older(keys))
         targets = np.where(self._placement.are_put(keys), NOWHERE, self._placement.targets(keys))
         for tier in range(len(self.stores)):
             rows = np.flatnonzero(targets == tier)

@@ -110,8 +110,9 @@ class Runners:
         self._pace = pace
         self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
-        # While one waits for Python's lock to take its next share, another works.
-        self._workers = Background(self._num_threads + 1, name="dalirefurb-kernels")
+        # While one waits for Python's lock to begin its next batch, another works.
+        self._num_workers = self._num_threads + 1
+        self._workers = Background(self._num_workers, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
@@ -164,6 +165,6 @@ class Runners:
             decoding=self._replicas("decoded", 1, self._num_threads) if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
-            num_workers=self._num_threads,
+            num_workers=self._num_workers,
             reserve=self._reserve if part == "partial" else None,
         )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +16,10 @@ import pytest
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Output, Recipe, rand_augment, simple
-from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomResizedCrop, Resize
+from dalirefurb.augment.geometry import CenterCrop, Decode, Device, HorizontalFlip, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.graph import Graph, GraphError, Part, Replica
+from dalirefurb.graph import Graph, GraphError, Part, Replica, views
+from tests.pictures import jpeg, picture
 
 RECIPES = {
     "simple": simple(64),
@@ -106,6 +108,38 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
     replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
     assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+class Scattered:
+    """A tensor list whose images lie anywhere."""
+
+    def __init__(self, images: Any) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._images, name)
+
+    def __getitem__(self, row: int) -> Any:
+        return self._images[row]
+
+    def as_reshaped_tensor(self, shape: list[int]) -> Any:
+        raise RuntimeError("the list must be contiguous")
+
+
+@pytest.mark.parametrize("seen", [lambda images: images, Scattered], ids=["together", "scattered"])
+def test_images_of_different_sizes_are_found_where_dali_put_them(seen: Callable[[Any], Any]) -> None:
+    shapes = [(20, 30, 3), (7, 11, 3), (40, 16, 3)]
+    graph = Graph(Recipe([Decode(), Resize(8), CenterCrop(8)], Output(8), split=1), "decoded")
+    replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    encoded = [jpeg(picture(seed, height=shape[0], width=shape[1])) for seed, shape in enumerate(shapes)]
+    replica.submit({"sample": [np.frombuffer(sample, np.uint8) for sample in encoded]})
+    images = replica.collect()
+    places = views(seen(images)).places
+    assert places.addresses.tolist() == [image.data_ptr() for image in images]
+    assert places.sizes.tolist() == [[height, width] for height, width, _ in shapes]
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "1M"), ("64k", "64k")])

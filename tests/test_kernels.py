@@ -25,6 +25,9 @@ from tests.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
 FILL = (10, 20, 30)
 NAMES = sorted({case.name for case in CASES})
 OF_OPENCV = {*WARPS, "Color"}
+BEGUN = 7
+"""Place of the number of rows begun among the arguments of what `compile_run` returns."""
+
 LANES = 16
 """Columns that OpenCV handles at a time; it rounds twice in those that are left over, once in the others."""
 
@@ -253,6 +256,28 @@ def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
     together = served(recipe, pictures, workers).copy()
     for count in (1, 4, 5):
         assert np.array_equal(served(recipe, pictures[:count], workers), together[:count])
+
+
+def test_each_row_is_taken_by_one_thread():
+    stages, count, threads = (HorizontalFlip(),), 5000, 4
+    begun = []
+    with ThreadPoolExecutor(threads) as pool:
+        kernels = KernelPart(
+            steps_of(stages), None, entering="sample", decoding=None, cut=False, workers=pool, num_workers=threads
+        )
+        compiled_run = kernels._run
+
+        def run(*arguments):
+            begun.append(arguments[BEGUN])
+            compiled_run(*arguments)
+
+        kernels._run = run
+        pictures = noise((count, 8, 8))[0]
+        kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
+        assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
+    assert len(begun) == threads
+    assert {id(each) for each in begun} == {id(begun[0])}
+    assert begun[0] == count + threads, "each row once, and each thread found once that none is left"
 
 
 def test_sources_stay_as_they_are(workers):

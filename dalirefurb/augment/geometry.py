@@ -126,13 +126,10 @@ class RandomResizedCrop(Window):
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows; see `Stage.draw`."""
         count = len(uniforms)
-        attempts = uniforms.reshape(count, self.ATTEMPTS, 4)
-        window, fits = self._first_fit(attempts[:, :1], heights, widths)
-        again = np.flatnonzero(~fits)
-        if len(again):
-            window[again], fits = self._first_fit(attempts[again, 1:], heights[again], widths[again])
-            again = again[~fits]
-            window[again] = self._central(heights[again], widths[again])
+        window, fits = self._first_fit(uniforms.reshape(count, self.ATTEMPTS, 4), heights, widths)
+        if not fits.all():
+            misfits = np.flatnonzero(~fits)
+            window[misfits] = self._central(heights[misfits], widths[misfits])
         return {
             "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
             "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),

@@ -192,10 +192,15 @@ def views(images: Any) -> Images:
         return Images(np.asarray(images.as_tensor()))
 
     def locate() -> Places:
-        return Places(
-            np.array([image.data_ptr() for image in images], np.int64),
-            np.array([shape[:2] for shape in images.shape()], np.int64),
-        )
+        shapes = np.array(images.shape(), np.int64)
+        nbytes = shapes.prod(axis=1)
+        try:
+            start = images.as_reshaped_tensor([int(nbytes.sum())]).data_ptr()
+        except RuntimeError:  # They do not lie one behind the other.
+            addresses = np.array([image.data_ptr() for image in images], np.int64)
+        else:
+            addresses = start + np.cumsum(nbytes) - nbytes
+        return Places(addresses, shapes[:, :2])
 
     return Images.on_demand(len(images), lambda: [np.asarray(image) for image in images], locate)
 

@@ -107,6 +107,17 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
 
 
 @intrinsic
+def fetch_add(typing_context: Any, numbers: Any, amount: Any) -> Any:
+    """Add to the first of some int64 numbers, and return what it was before; no two threads get the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", data, arguments[1], "seq_cst")
+
+    return types.int64(numbers, types.int64), generate
+
+
+@intrinsic
 def fence(typing_context: Any) -> Any:
     """Let other threads see what was streamed."""
 

@@ -1,4 +1,4 @@
-"""How does a part run without DALI, but for decoding? On threads, each with a share of a batch's rows.
+"""How does a part run without DALI, but for decoding? On threads that take a batch's rows in turn.
 
 samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part that begins with encoded samples
            images ─────────▶ kernels ─▶ images             any other
@@ -30,9 +30,6 @@ from dalirefurb.recipe import Output
 STREAMED_BYTES = 16 << 20
 """Results of a batch from which on they are streamed."""
 
-_SHARES_PER_THREAD = 2
-_LEAST_ROWS = 4
-
 Reserve = Callable[[int], Images | None]
 """Gives room for a number of images, or has none."""
 
@@ -45,7 +42,7 @@ class _Batch:
 
     Attributes:
         feeds: What it was given.
-        jobs: Shares of its rows.
+        jobs: One for each thread that takes rows of it.
         images: The results, once all jobs are done.
     """
 
@@ -138,33 +135,27 @@ class KernelPart:
         origins, entering = images.places
         sizes, numbers = self._lay_out(batch.feeds, entering)
         batch.images, targets = self._results(sizes[-1])
-        rows = max(_LEAST_ROWS, -(-count // (_SHARES_PER_THREAD * self._num_workers)))
         output = self._output
-        batch.jobs = [
-            self._workers.submit(
-                partial(
-                    _carry_out,
-                    (images, batch.images),
-                    self._run,
-                    self._codes,
-                    self._bilinear,
-                    self._fills,
-                    numbers,
-                    sizes,
-                    origins,
-                    targets,
-                    first,
-                    min(first + rows, count),
-                    _KINDS[output.dtype] if output else LEVELS,
-                    output.channels_last if output else True,
-                    output is not None and streamed(output, count),
-                    self._means,
-                    self._scales,
-                    self._halves,
-                )
-            )
-            for first in range(0, count, rows)
-        ]
+        job = partial(
+            _carry_out,
+            (images, batch.images),
+            self._run,
+            self._codes,
+            self._bilinear,
+            self._fills,
+            numbers,
+            sizes,
+            origins,
+            targets,
+            np.zeros(1, np.int64),
+            _KINDS[output.dtype] if output else LEVELS,
+            output.channels_last if output else True,
+            output is not None and streamed(output, count),
+            self._means,
+            self._scales,
+            self._halves,
+        )
+        batch.jobs = [self._workers.submit(job) for _ in range(min(self._num_workers, count))]
 
     def _lay_out(
         self, feeds: Mapping[str, Feed], entering: NDArray[np.int64]
@@ -224,5 +215,5 @@ def streamed(output: Output, count: int) -> bool:
 
 
 def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
-    """Run one share of a batch's rows; what its addresses point to is kept meanwhile, whatever becomes of the part."""
+    """Take rows until none is left; what addresses point to is kept meanwhile, whatever becomes of the part."""
     run(*arguments)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dalirefurb.kernels.compiled import compiled, fence, kept, memory
+from dalirefurb.kernels.compiled import compiled, fence, fetch_add, kept, memory
 from dalirefurb.kernels.geometry import crop, flip, pick
 from dalirefurb.kernels.operate import operate
 from dalirefurb.kernels.output import half_pixels, half_planes, normalise
@@ -86,9 +86,11 @@ def compile_run() -> Any:
         A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
         int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
         (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
-        images and of where results go, int64 (n,); the first row and the one after the last; what comes out, one of
+        images and of where results go, int64 (n,); how many rows were begun, int64 (1,); what comes out, one of
         `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
         means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
+
+        Several threads may call it with the same arguments: each takes the next row until none is left.
     """
     # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
     # at, too.
@@ -101,8 +103,7 @@ def compile_run() -> Any:
         types.int64[:, :, ::1],  # sizes
         types.int64[::1],  # sources
         types.int64[::1],  # targets
-        types.int64,  # first
-        types.int64,  # stop
+        types.int64[::1],  # begun
         types.int64,  # kind
         types.boolean,  # channels_last
         types.boolean,  # streamed
@@ -119,8 +120,7 @@ def compile_run() -> Any:
         sizes: Any,
         origins: Any,
         targets: Any,
-        first: Any,
-        stop: Any,
+        begun: Any,
         kind: Any,
         channels_last: Any,
         streamed: Any,
@@ -135,10 +135,11 @@ def compile_run() -> Any:
             tail -= 1
         largest = 0
         for step in range(sizes.shape[0]):
-            for row in range(first, stop):
+            for row in range(origins.size):
                 largest = max(largest, sizes[step, row, 0] * sizes[step, row, 1])
         one, other = np.empty(3 * largest, np.uint8), np.empty(3 * largest, np.uint8)
-        for row in range(first, stop):
+        row = fetch_add(begun, 1)
+        while row < origins.size:
             height, width = sizes[0, row]
             image = memory(origins[row], (3 * height * width,), np.uint8)
             seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
@@ -162,6 +163,7 @@ def compile_run() -> Any:
                 normalise(image, view, means, scales, channels_last, streamed, floats)
             elif not written:
                 _finish(image, kind, channels_last, halves, targets[row])
+            row = fetch_add(begun, 1)
         if streamed:
             fence()
 

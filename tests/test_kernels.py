@@ -1,5 +1,6 @@
 """Do kernels make the pixels that DALI's operators make, as nearly as `kernels.steps` and `kernels.operate` state?"""
 
+import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
+
+from numba import njit
 
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
@@ -16,6 +19,7 @@ from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import part as kernel_part
 from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.compiled import fetch_add
 from dalirefurb.kernels.part import KernelPart
 from dalirefurb.kernels.steps import Code, steps_of
 from dalirefurb.recipe import Output, Recipe, draw
@@ -258,7 +262,7 @@ def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
         assert np.array_equal(served(recipe, pictures[:count], workers), together[:count])
 
 
-def test_each_row_is_taken_by_one_thread():
+def test_threads_take_rows_of_one_batch_until_none_is_left():
     stages, count, threads = (HorizontalFlip(),), 5000, 4
     begun = []
     with ThreadPoolExecutor(threads) as pool:
@@ -277,7 +281,26 @@ def test_each_row_is_taken_by_one_thread():
         assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
     assert len(begun) == threads
     assert {id(each) for each in begun} == {id(begun[0])}
-    assert begun[0] == count + threads, "each row once, and each thread found once that none is left"
+    assert begun[0] == count + threads
+
+
+def test_no_two_threads_take_the_same_row():
+    @njit(nogil=True)
+    def take(begun, rows):
+        for place in range(rows.size):
+            rows[place] = fetch_add(begun, 1)
+
+    take(np.zeros(1, np.int64), np.empty(0, np.int64))  # compiles
+    threads, each = 4, 1_000_000
+    begun, rows, all_there = np.zeros(1, np.int64), np.empty((threads, each), np.int64), threading.Barrier(threads)
+
+    def work(mine):
+        all_there.wait(60)
+        take(begun, mine)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, rows))
+    assert np.array_equal(np.sort(rows, axis=None), np.arange(threads * each))
 
 
 def test_sources_stay_as_they_are(workers):

@@ -220,6 +220,29 @@ def test_a_version_goes_where_it_is_used_in_time_and_leaves_a_copy_below() -> No
         assert (len(store), len(disk)) == (2, 2)
 
 
+def test_two_samples_that_change_places_stay_what_they_are() -> None:
+    with opened(memories(1, 1), 2) as store:
+        advise(store, {0: 5, 1: 9})
+        assert put(store, 0, 1) == [True, True]
+        assert [tier_of(store, index) for index in (0, 1)] == [0, 1]
+        advise(store, {0: 20, 1: 6})
+        assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
+        with store.get(ints(0, 1), ints(0, 0)) as lease:
+            for index, sample in enumerate(lease.samples):
+                assert (sample == image(index)).all()
+
+
+def test_the_last_of_several_uses_in_one_run_counts() -> None:
+    with opened(memories(1, 1), 2) as store:
+        advise(store, {0: 5, 1: 9})
+        put(store, 0, 1)
+        store.advise(ints(0, 1, 0, 1), ints(0, 0, 0, 0), ints(6, 10, 20, 11))
+        assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
+        store.advise(ints(0, 0), ints(0, 0), ints(12, -1))
+        assert not held(store, 0)
+        assert held(store, 1)
+
+
 def test_a_newer_version_stays_where_an_older_one_beside_it_goes() -> None:
     with opened(memories(3, 2)) as store:
         for version in (3, 1, 2):

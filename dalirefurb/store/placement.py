@@ -209,6 +209,7 @@ class Placement:
 
     def _add_spares(self, rows: Numbers, tier: int) -> None:
         """Take note of spare copies in a tier, which are there already."""
+        self._decisions += 1
         self._spares[tier].add(rows, np.full(len(rows), -self._decisions))
         self._spares[tier].tidy(2 * self._versions.spares[tier])
 

@@ -210,6 +210,7 @@ class Placement:
     def _add_spares(self, rows: Numbers, tier: int) -> None:
         """Take note of spare copies in a tier, which are there already."""
         self._decisions += 1
+        self._versions.spared[rows, tier] = self._decisions
         self._spares[tier].add(rows, np.full(len(rows), -self._decisions))
         self._spares[tier].tidy(2 * self._versions.spares[tier])
 
@@ -238,7 +239,9 @@ class Placement:
         lives: NDArray[np.bool_] = (self._versions.homes[rows] == tier) & (self._versions.uses[rows] == uses)
         return lives
 
-    def _is_spare(self, tier: int, rows: Numbers, _: Numbers) -> NDArray[np.bool_]:
-        """Tell of which versions a tier has a spare copy."""
-        is_spare: NDArray[np.bool_] = self._versions.copies[rows, tier] & (self._versions.homes[rows] != tier)
+    def _is_spare(self, tier: int, rows: Numbers, decisions: Numbers) -> NDArray[np.bool_]:
+        """Tell of which versions a tier has a copy that is a spare one since this decision, negated."""
+        versions = self._versions
+        has_copy = versions.copies[rows, tier] & (versions.homes[rows] != tier)
+        is_spare: NDArray[np.bool_] = has_copy & (versions.spared[rows, tier] == -decisions)
         return is_spare

@@ -26,6 +26,7 @@ class Versions:
         uses: When each is used next, or `UNKNOWN`.
         fastest: The fastest tier that holds each, or is to: its home, but while that is being decided.
         copies: Which tiers hold each one, or are to, shape (rows, tiers): its home, and slower ones with spare copies.
+        spared: The number of the decision that made each copy a spare one, if it is one, shape (rows, tiers).
         counts: How many live in each tier.
         awaited: Whether it is decided where each one is to be put, but it is not put yet.
     """
@@ -37,6 +38,7 @@ class Versions:
         self.fastest = np.full(1, NOWHERE)
         self.uses = np.full(1, UNKNOWN)
         self.copies = np.zeros((1, tiers), np.bool_)
+        self.spared = np.zeros((1, tiers), np.int64)
         self.awaited = np.zeros(1, np.bool_)
         self._free: list[int] = []
         self.counts = [0] * tiers
@@ -104,7 +106,7 @@ class Versions:
         old = len(self.homes) - 1
         new = old + max(count, old, 64)
         self._names.grow(new)
-        for name in "homes", "fastest", "uses", "copies", "awaited":
+        for name in "homes", "fastest", "uses", "copies", "spared", "awaited":
             array = getattr(self, name)
             more = np.broadcast_to(array[-1:], (new - old, *array.shape[1:]))
             setattr(self, name, np.concatenate([array[:-1], more, array[-1:]]))

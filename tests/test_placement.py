@@ -338,6 +338,18 @@ def test_a_version_of_unknown_use_stays_where_it_is() -> None:
     assert placement.tier((0, 0)) == 0
 
 
+def test_of_spare_copies_the_one_that_became_one_first_is_given_up() -> None:
+    placement = Placed([2, 4])
+    a, b, x, y, z = ((index, 0) for index in range(5))
+    placement.settle({x: 10, y: 11, a: 20, b: 21})
+    placement.settle({a: 5})
+    placement.settle({b: 6})
+    assert (placement.copies(a), placement.copies(b)) == ([0, 1], [0, 1])
+    assert placement.settle({a: 30, z: 7}) == Moved([], [(a, 0)], {z: 0})
+    # Its copy becomes a spare one again, after b's.
+    assert placement.settle({a: 4}) == Moved([(a, 1, 0), (z, 0, 1)], [(z, 0), (b, 1)], {})
+
+
 def test_what_a_placement_remembers_does_not_grow_with_time() -> None:
     placement = Placed([3])
     for batch in range(5000):

@@ -244,6 +244,9 @@ def test_the_last_of_several_uses_in_one_run_counts() -> None:
         store.advise(ints(0, 0), ints(0, 0), ints(12, -1))
         assert not held(store, 0)
         assert held(store, 1)
+        store.advise(ints(2, 2), ints(0, 0), ints(3, 19))
+        put(store, 2)
+        assert [tier_of(store, index) for index in (1, 2)] == [0, 1]
 
 
 def test_a_newer_version_stays_where_an_older_one_beside_it_goes() -> None:

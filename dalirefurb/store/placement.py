@@ -55,9 +55,9 @@ class Placement:
         self._versions = Versions(len(slots))
         self._lock = RLock()
         self._by_use = [RowQueue(partial(self._lives, tier)) for tier in range(len(slots))]
-        # The oldest ones go first.
+        # The oldest ones go first: numbers descend.
         self._spares = [RowQueue(partial(self._is_spare, tier)) for tier in range(len(slots))]
-        self._decisions = 0
+        self._last_spared = 0
         self._awaited = np.empty(0, np.int64)
 
     @property
@@ -209,9 +209,9 @@ class Placement:
 
     def _add_spares(self, rows: Numbers, tier: int) -> None:
         """Take note of spare copies in a tier, which are there already."""
-        self._decisions += 1
-        self._versions.spared[rows, tier] = self._decisions
-        self._spares[tier].add(rows, np.full(len(rows), -self._decisions))
+        self._last_spared -= 1
+        self._versions.spared[rows, tier] = self._last_spared
+        self._spares[tier].add(rows, self._versions.spared[rows, tier])
         self._spares[tier].tidy(2 * self._versions.spares[tier])
 
     def _spares_given_up(self, tier: int) -> Numbers:
@@ -239,9 +239,9 @@ class Placement:
         lives: NDArray[np.bool_] = (self._versions.homes[rows] == tier) & (self._versions.uses[rows] == uses)
         return lives
 
-    def _is_spare(self, tier: int, rows: Numbers, decisions: Numbers) -> NDArray[np.bool_]:
-        """Tell of which versions a tier has a copy that is a spare one since this decision, negated."""
+    def _is_spare(self, tier: int, rows: Numbers, numbers: Numbers) -> NDArray[np.bool_]:
+        """Tell of which versions a tier has a spare copy, and has it under this number."""
         versions = self._versions
         has_copy = versions.copies[rows, tier] & (versions.homes[rows] != tier)
-        is_spare: NDArray[np.bool_] = has_copy & (versions.spared[rows, tier] == -decisions)
+        is_spare: NDArray[np.bool_] = has_copy & (versions.spared[rows, tier] == numbers)
         return is_spare

@@ -26,7 +26,7 @@ class Versions:
         uses: When each is used next, or `UNKNOWN`.
         fastest: The fastest tier that holds each, or is to: its home, but while that is being decided.
         copies: Which tiers hold each one, or are to, shape (rows, tiers): its home, and slower ones with spare copies.
-        spared: The number of the decision that made each copy a spare one, if it is one, shape (rows, tiers).
+        spared: The number under which each copy became a spare one last, if it ever did, shape (rows, tiers).
         counts: How many live in each tier.
         awaited: Whether it is decided where each one is to be put, but it is not put yet.
     """

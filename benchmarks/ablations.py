@@ -11,9 +11,10 @@ Machine: the one it runs on, CPU only; its model, cores and versions are in the 
 n: 9 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
 slice holds each epoch of the cycle once.
 
-The consumer does nothing; time per batch is from one arrival to the next.
+The consumer does nothing; time per batch is from one arrival to the next. How steady the machine itself is, is told by
+fixed work that takes as long as a batch of standard's and one of refurbish's (`fixed_work`).
 
-    python benchmarks/ablations.py                        about seven minutes on 2 cores
+    python benchmarks/ablations.py                        about ten minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 import command
 import harness
 import numpy as np
+from fixed_work import FixedWork
 from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, layered, repeated
 
@@ -42,6 +44,7 @@ REFURBISH = "refurbish"
 REFERENCE_COUNTS = "reference counts"
 PLAIN_SHUFFLE = "plain shuffle"
 MOST_OF_STANDARD = 1.06
+FIXED = {STANDARD: "fixed work, as long as standard", REFURBISH: "fixed work, as long as refurbish"}
 LEAST_WORSE = {REFERENCE_COUNTS: 1.5, PLAIN_SHUFFLE: 1.03}
 
 
@@ -105,16 +108,35 @@ class Ablation:
 
 
 @dataclass(frozen=True)
+class Steadiness:
+    """Fixed work.
+
+    Attributes:
+        name: As in the slices.
+        tail: 99th over 50th percentile of time per batch, over the rounds.
+    """
+
+    name: str
+    tail: Spread
+
+    def row(self) -> list[str]:
+        """Write a row of the table."""
+        return [self.name, "", "", self.tail.show(2)]
+
+
+@dataclass(frozen=True)
 class Results:
     """Everything that was measured.
 
     Attributes:
         ablations: One each.
+        machine: How steady it is.
         claims: Ratios of tails of one round.
         slices: Every slice of every round.
     """
 
     ablations: list[Ablation]
+    machine: list[Steadiness]
     claims: list[Claim]
     slices: list[Slice]
 
@@ -122,7 +144,7 @@ class Results:
         """Write both tables."""
         heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
         return (
-            f"{harness.table(heading, [each.row() for each in self.ablations])}\n\n"
+            f"{harness.table(heading, [each.row() for each in (*self.ablations, *self.machine)])}\n\n"
             f"{harness.table(['ratio of p99 / p50', 'median [quartiles]', ''], [c.show() for c in self.claims])}\n"
         )
 
@@ -137,21 +159,21 @@ def compare(config: Config, data: Path) -> Results:
         for each in turns:
             each.settle()
         cycle = config.reuse_factor * config.epoch_batches
-        slices = harness.interleave(turns, rounds=config.rounds, timed_batches=cycle)
-    tails = {}
+        trial = harness.interleave(turns[:2], rounds=1, timed_batches=cycle)
+        fixed = [FixedWork(FIXED[each.contender], float(np.median(each.batch_s))) for each in trial]
+        slices = harness.interleave([*turns, *fixed], rounds=config.rounds, timed_batches=cycle)
+    taken = {each.name: _of(slices, each.name) for each in (*turns, *fixed)}
+    tails = {name: [tail(each.batch_s) for each in own] for name, own in taken.items()}
     ablations = []
     for name, planner in planners.items():
-        taken = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
-        batch_s = [each.batch_s for each in taken]
-        tails[name] = [tail(each) for each in batch_s]
         epochs = range(1, config.reuse_factor + 1)
         misses = [[int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in epochs]
         ablations.append(
             Ablation(
                 name,
                 misses,
-                batch_s,
-                Spread.of([each.images_per_s for each in taken]),
+                [each.batch_s for each in taken[name]],
+                Spread.of([each.images_per_s for each in taken[name]]),
                 Spread.of(tails[name]),
                 float(np.max(misses) / np.mean(misses)),
             )
@@ -162,8 +184,17 @@ def compare(config: Config, data: Path) -> Results:
             Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
             for name, least in LEAST_WORSE.items()
         ),
+        Claim.ratio("fixed work, as long as the one / the other", tails[FIXED[REFURBISH]], tails[FIXED[STANDARD]]),
+        Claim.ratio(f"{REFURBISH} / {FIXED[REFURBISH]}", tails[REFURBISH], tails[FIXED[REFURBISH]]),
+        Claim.ratio(f"{STANDARD} / {FIXED[STANDARD]}", tails[STANDARD], tails[FIXED[STANDARD]]),
     ]
-    return Results(ablations, claims, slices)
+    machine = [Steadiness(name, Spread.of(tails[name])) for name in FIXED.values()]
+    return Results(ablations, machine, claims, slices)
+
+
+def _of(slices: Sequence[Slice], name: str) -> list[Slice]:
+    """Return a contender's slices, by round."""
+    return sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
 
 
 def tail(values: Sequence[float]) -> float:

@@ -20,6 +20,7 @@ if str(BENCHMARKS) not in sys.path:
 
 import ablations  # noqa: E402
 import against  # noqa: E402
+import fixed_work  # noqa: E402
 import harness  # noqa: E402
 import headspace  # noqa: E402
 import stock_dali  # noqa: E402
@@ -234,10 +235,22 @@ def test_the_tail_of_time_per_batch_is_compared_with_standards_and_promised(suit
         "refurbish / standard": (None, 1.06),
         "reference counts / refurbish": (1.5, None),
         "plain shuffle / refurbish": (1.03, None),
+        "fixed work, as long as the one / the other": (None, None),
+        "refurbish / fixed work, as long as refurbish": (None, None),
+        "standard / fixed work, as long as standard": (None, None),
     }
     tails = {each["name"]: [ablations.tail(batch_s) for batch_s in each["batch_s"]] for each in case["ablations"]}
     ratio = tails["refurbish"][0] / tails["standard"][0]
     assert case["claims"][0]["figure"]["median"] == pytest.approx(ratio)
+
+
+def test_batches_of_fixed_work_are_alike_and_longer_if_asked():
+    pieces = []
+    for batch_s in (0.01, 0.2):
+        with fixed_work.FixedWork("fixed", batch_s).turn() as contender:
+            pieces.append({next(contender.batches) for _ in range(3)})
+    (short,), (long,) = pieces
+    assert 5 * short < long
 
 
 def test_the_tail_is_the_99th_over_the_50th_percentile():

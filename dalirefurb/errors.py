@@ -13,6 +13,8 @@ Every message says what must hold, what was given, and what to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class DalirefurbError(Exception):
     """Any error this package raises on purpose."""
@@ -23,13 +25,24 @@ class ConfigurationError(DalirefurbError, ValueError):
 
 
 class SampleError(DalirefurbError):
-    """One sample cannot be read or decoded."""
+    """One sample cannot be read or decoded.
 
-    def __init__(self, index: int, name: str, reason: str) -> None:
+    Args:
+        index: Of the sample.
+        name: Of the sample, such as its path.
+        reason: What is wrong with it.
+        lasting: Whether it was read, but is of no use, nor will be in another run.
+    """
+
+    def __init__(self, index: int, name: str, reason: str, *, lasting: bool = False) -> None:
         super().__init__(f"sample {index} ({name}): {reason}")
         self.index = index
         self.name = name
         self.reason = reason
+        self.lasting = lasting
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.index, self.name, self.reason), self.__dict__
 
 
 class StoreError(DalirefurbError):
@@ -46,6 +59,9 @@ class StateMismatchError(DalirefurbError):
     def __init__(self, keys: tuple[str, ...], message: str) -> None:
         super().__init__(message)
         self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.keys, str(self)), self.__dict__
 
 
 class LoaderError(DalirefurbError, RuntimeError):

@@ -41,10 +41,6 @@ class Samples:
     indices: NDArray[np.int64]
 
 
-class _ContentError(SampleError):
-    """A sample could be read, but what was read is of no use; nor will it be in another run."""
-
-
 class Reader:
     """Reads samples and their headers in the background, one job per batch.
 
@@ -132,7 +128,7 @@ class Reader:
             except SampleError as refused:
                 if self.replacements is None:
                     raise refused from error
-                self.replacements.add(refused, lasting=True)
+                self.replacements.add(refused)
         return bool(failures)
 
     def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
@@ -173,8 +169,7 @@ class Reader:
             try:
                 return self._together(read)
             except SampleError as error:
-                found = SampleError(int(read[0]), error.name, error.reason)
-                self.replacements.add(found, lasting=isinstance(error, _ContentError))
+                self.replacements.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
 
     def _together(self, indices: NDArray[np.int64]) -> Samples:
         """Read samples, all of which have to be good."""
@@ -257,7 +252,7 @@ class Reader:
         return readable
 
     def _refusal(self, index: int, reason: str) -> SampleError:
-        return _ContentError(index, self._source.name(index), reason)
+        return SampleError(index, self._source.name(index), reason, lasting=True)
 
 
 def _joined(parts: list[Samples]) -> Samples:

@@ -38,20 +38,15 @@ class Replacements:
         self._bad = np.zeros(planner.num_samples, np.bool_)
         self._bad[list(self._found)] = True
 
-    def add(self, error: SampleError, *, lasting: bool) -> None:
-        """Remember a bad sample.
-
-        Args:
-            error: What is wrong with it.
-            lasting: Whether it will be so in another run, too, so that it belongs into the quarantine.
-        """
+    def add(self, error: SampleError) -> None:
+        """Remember a bad sample; one that will be so in another run, too, belongs into the quarantine."""
         with self._lock:
             if error.index in self._found:
                 return
             sample = BadSample(error.index, error.name, error.reason)
             self._found[error.index] = sample
             self._bad[error.index] = True
-            if lasting and self._quarantine is not None:
+            if error.lasting and self._quarantine is not None:
                 self._quarantine.add(sample)
 
     def bad(self, indices: Indices) -> Mask:

@@ -227,7 +227,7 @@ def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None
     replacements = Replacements(planner)
     bad = planner.owned(1)[::2]
     for index in bad.tolist():
-        replacements.add(SampleError(index, "", ""), lasting=False)
+        replacements.add(SampleError(index, "", ""))
     indices, versions = np.repeat(bad, 50), np.tile(np.arange(50), len(bad))
     found = replacements.of(indices, versions)
     assert set(found.tolist()) == set(planner.owned(1)[1::2].tolist())

@@ -39,6 +39,7 @@ from PIL import Image, ImageOps
 from slow_source import SlowSource
 
 from dalirefurb import Arrays, BatchEcho, Echo, FileList, ImageFolder, Recipe, Standard, rand_augment
+from dalirefurb.plan import Planner
 from dalirefurb.source import Source
 
 NONE = "no echoing"
@@ -61,6 +62,7 @@ class Config:
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch without echoing.
         buffer_batches: Batches in the shuffle buffer of example echoing.
+        warm_batches: That a loader, which is made anew for each slice, serves before it.
         timed_batches: Of a slice.
         rounds: Slices of each contender.
     """
@@ -72,7 +74,8 @@ class Config:
     batch_size: int = 64
     epoch_batches: int = 20
     buffer_batches: int = 4
-    timed_batches: int = 60
+    warm_batches: int = 64
+    timed_batches: int = 240
     rounds: int = 3
 
 
@@ -126,7 +129,7 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
     """
     timed = config.timed_batches
     parts = Parts(recipe, source, batch_size=config.batch_size)
-    few = max(1, timed // 5)
+    few = max(1, timed // 20)
     partial, calibration = harness.calibrate(parts.partial_only, rounds=1, timed_batches=few)
     parts.make_partial_images(partial)
     final, slices = harness.calibrate(parts.final_only, rounds=1, timed_batches=few)
@@ -138,16 +141,17 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
         alone = [parts.partial_only(partial), parts.final_only(final)]
         for contender in alone:
             stack.callback(contender.batches.close)
-        none = LoaderTurns(stack, NONE, slow, recipe, standard)
+
+        def turns(each: str, planner: Planner) -> LoaderTurns:
+            return LoaderTurns(stack, each, slow, recipe, planner, warm_batches=config.warm_batches)
+
+        none = turns(NONE, standard)
         before = harness.interleave([none, *alone], rounds=1, timed_batches=timed)
         factor = max(1.0, round(_ratio(before), 2))  # Tiny windows can miss the target by as much.
         buffer_size = config.buffer_batches * config.batch_size
         example = Echo(standard, echoing_factor=factor, buffer_size=buffer_size)
         batch = BatchEcho(standard, echoing_factor=factor)
-        echoes = [
-            LoaderTurns(stack, EXAMPLE, slow, recipe, example),
-            LoaderTurns(stack, BATCH, slow, recipe, batch),
-        ]
+        echoes = [turns(EXAMPLE, example), turns(BATCH, batch)]
         slices = harness.interleave([none, *echoes, *alone], rounds=config.rounds, timed_batches=timed)
     speeds = {each: harness.per_round(slices, each) for each in (NONE, EXAMPLE, BATCH, PARTIAL_ONLY, FINAL_ONLY)}
     ratios = [down / up for up, down in zip(speeds[NONE], speeds[FINAL_ONLY], strict=True)]
@@ -214,7 +218,9 @@ def main() -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, size=32, side=48, batch_size=8, epoch_batches=2, timed_batches=2, rounds=2)
+        config = replace(
+            config, size=32, side=48, batch_size=8, epoch_batches=2, warm_batches=0, timed_batches=2, rounds=2
+        )
     return replace(config, rounds=options.rounds or config.rounds)
 
 

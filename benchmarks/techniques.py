@@ -2,7 +2,7 @@
 
 Claim, on any machine: every technique reaches at least 0.90 of its bound.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, 2,560 images timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, 8,192 images timed in each.
 
 The bound is k * c_P + c_F seconds an image, where k is how many partial images the plan computes for each image that is
 served: 1 / reuse factor, 1 / echoing factor, the share of the window that SmartCache replaces, 0 for a frozen cache.
@@ -10,7 +10,7 @@ c_P and c_F are the costs of the two parts, read and decode included, where the 
 taken in the same round on minimal pipelines, at the replicas x threads that were fastest in a calibration. Loaders run
 at their default replicas x threads. The consumer does nothing (headspace), and losses for the Assistant are drawn.
 
-    python benchmarks/techniques.py                        about ten minutes on 2 cores
+    python benchmarks/techniques.py                        about fifteen minutes on 2 cores
     python benchmarks/techniques.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -122,7 +122,7 @@ def compare(config: Config, data: Path) -> Results:
                 parts[technique.parts] = _calibrated(own, config, calibration)
                 for part in parts[technique.parts]:
                     stack.callback(part.batches.close)
-        turns = [_entrant(stack, technique, source) for technique in compared]
+        turns = [_entrant(stack, technique, source, config.warm_batches) for technique in compared]
         for entrant in turns:
             if isinstance(entrant, LoaderTurns):
                 entrant.settle()
@@ -133,7 +133,7 @@ def compare(config: Config, data: Path) -> Results:
 
 def _calibrated(parts: Parts, config: Config, calibration: list[Slice]) -> list[Contender]:
     """Return both parts, each at its best placement."""
-    rounds, few = config.calibration_rounds, max(1, config.timed_batches // 4)
+    rounds, few = config.calibration_rounds, max(1, config.timed_batches // 12)
     placement, slices = harness.calibrate(parts.partial_only, rounds=rounds, timed_batches=few)
     calibration += slices
     partial = parts.partial_only(placement)
@@ -143,10 +143,12 @@ def _calibrated(parts: Parts, config: Config, calibration: list[Slice]) -> list[
     return [partial, parts.final_only(placement)]
 
 
-def _entrant(stack: ExitStack, technique: Technique, source: Source) -> LoaderTurns | Contender:
+def _entrant(stack: ExitStack, technique: Technique, source: Source, warm_batches: int) -> LoaderTurns | Contender:
     """Make what takes turns. An Assistant's loader stays open: what it knows of the images is not in its state."""
     if not isinstance(technique.planner, AutoAssist):
-        return LoaderTurns(stack, technique.name, source, technique.recipe, technique.planner)
+        return LoaderTurns(
+            stack, technique.name, source, technique.recipe, technique.planner, warm_batches=warm_batches
+        )
     loader = stack.enter_context(Loader(source, technique.recipe, technique.planner, with_indices=True))
     losses = np.random.default_rng(0).random(len(source), np.float32)
     return Contender(technique.name, default_placement(), loader.batches_ahead, _observed(loader, losses))
@@ -218,6 +220,7 @@ def _config(options: argparse.Namespace) -> Config:
             batch_size=8,
             epoch_batches=4,
             parts_batches=1,
+            warm_batches=0,
             timed_batches=2,
             rounds=2,
         )

@@ -164,10 +164,10 @@ def compare(config: Config, data: Path) -> Results:
         for each in turns:
             each.settle()
         cycle = config.reuse_factor * config.epoch_batches
-        trial = harness.interleave(turns[:2], rounds=1, timed_batches=cycle)
+        trial = harness.interleave([each for each in turns if each.name in FIXED], rounds=1, timed_batches=cycle)
         fixed = [FixedWork(FIXED[each.contender], float(np.median(each.batch_s))) for each in trial]
         slices = harness.interleave([*turns, *fixed], rounds=config.rounds, timed_batches=cycle)
-    taken = {each.name: _of(slices, each.name) for each in (*turns, *fixed)}
+    taken = {each.name: harness.by_round(slices, each.name) for each in (*turns, *fixed)}
     tails = {name: [tail(each.batch_s) for each in own] for name, own in taken.items()}
     ablations = []
     for name, planner in planners.items():
@@ -195,11 +195,6 @@ def compare(config: Config, data: Path) -> Results:
     ]
     machine = [Steadiness(name, Spread.of(tails[name])) for name in FIXED.values()]
     return Results(ablations, machine, claims, slices)
-
-
-def _of(slices: Sequence[Slice], name: str) -> list[Slice]:
-    """Return a contender's slices, by round."""
-    return sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
 
 
 def tail(values: Sequence[float]) -> float:

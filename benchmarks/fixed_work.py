@@ -1,7 +1,6 @@
 """How steady is the machine itself? Batches of fixed work, whose pieces all cores take in turn, as long as real ones.
 
-Time per batch of these varies by what the machine does: its clock, its neighbours, its scheduler. Nothing that works
-on the same cores as long can be steadier.
+Time per batch of these varies only by what the machine does: its clock, its neighbours, its scheduler.
 """
 
 from __future__ import annotations

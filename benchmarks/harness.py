@@ -204,10 +204,14 @@ def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int
     return slices
 
 
+def by_round(slices: Sequence[Slice], name: str) -> list[Slice]:
+    """Return a contender's slices, one per round."""
+    return sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
+
+
 def per_round(slices: Sequence[Slice], name: str) -> list[float]:
     """Return a contender's images/s, one figure per round."""
-    ordered = sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
-    return [each.images_per_s for each in ordered]
+    return [each.images_per_s for each in by_round(slices, name)]
 
 
 def calibrate(

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import harness
 from harness import Contender, Entrant, Slice
 from loaders import default_placement, endless
 from page_cache import Usage, drop
@@ -110,7 +111,7 @@ class Metered:
 
     def timed(self, slices: Sequence[Slice]) -> list[Usage]:
         """Return what it used in each round while the clock ran."""
-        own = sorted((each for each in slices if each.contender == self.name), key=lambda each: each.round)
+        own = harness.by_round(slices, self.name)
         pairs = zip(self.usages, own, strict=True)
         return [usages[-1] - usages[-1 - len(each.batch_s)] for usages, each in pairs]
 

@@ -17,7 +17,10 @@ from typing import Any
 
 
 class DalirefurbError(Exception):
-    """Any error this package raises on purpose."""
+    """Any error this package raises on purpose. It can be pickled, whatever it was made of."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BaseException.__new__, (type(self), *self.args), vars(self)
 
 
 class ConfigurationError(DalirefurbError, ValueError):
@@ -41,9 +44,6 @@ class SampleError(DalirefurbError):
         self.reason = reason
         self.lasting = lasting
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.index, self.name, self.reason), self.__dict__
-
 
 class StoreError(DalirefurbError):
     """A store cannot do what it was opened for."""
@@ -59,9 +59,6 @@ class StateMismatchError(DalirefurbError):
     def __init__(self, keys: tuple[str, ...], message: str) -> None:
         super().__init__(message)
         self.keys = keys
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.keys, str(self)), self.__dict__
 
 
 class LoaderError(DalirefurbError, RuntimeError):

@@ -59,7 +59,6 @@ class Config:
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
-        warm_batches: That a loader, which is made anew for each slice, serves before it.
         rounds: Slices of each contender.
     """
 
@@ -69,7 +68,6 @@ class Config:
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 24
-    warm_batches: int = 20
     rounds: int = 9
 
     def planners(self) -> dict[str, Planner]:
@@ -157,10 +155,7 @@ def compare(config: Config, data: Path) -> Results:
     planners = config.planners()
     with ExitStack() as stack:
         recipe = layered(config.size, config.layers)
-        turns = [
-            LoaderTurns(stack, name, source, recipe, planner, warm_batches=config.warm_batches)
-            for name, planner in planners.items()
-        ]
+        turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
         for each in turns:
             each.settle()
         cycle = config.reuse_factor * config.epoch_batches
@@ -217,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, warm_batches=0, rounds=1)
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
     return replace(config, rounds=options.rounds or config.rounds)
 
 

@@ -57,7 +57,6 @@ class Config:
         size: Side of the images, in pixels.
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
-        warm_batches: That our loaders, which are made anew for each slice, serve before it.
         timed_batches: Of a slice.
         rounds: Slices of each contender.
         calibration_batches: Timed at each setting of a competitor.
@@ -71,7 +70,6 @@ class Config:
     size: int = 224
     batch_size: int = 256
     epoch_batches: int = 20
-    warm_batches: int = 20
     timed_batches: int = 10
     rounds: int = 4
     calibration_batches: int = 4
@@ -166,7 +164,7 @@ def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tupl
 
     def turns(name: str, order: Order, planner: Planner) -> LoaderTurns:
         recipe = layered(config.size, config.layers, order)
-        return LoaderTurns(stack, name, source, recipe, planner, warm_batches=config.warm_batches)
+        return LoaderTurns(stack, name, source, recipe, planner)
 
     first = config.orders[0]
     standard = Standard(count, batch_size=batch_size, drop_last=True)
@@ -278,7 +276,6 @@ def _config(options: argparse.Namespace) -> Config:
             size=48,
             batch_size=8,
             epoch_batches=4,
-            warm_batches=1,
             timed_batches=2,
             rounds=1,
             calibration_batches=2,

@@ -36,7 +36,6 @@ class Config:
         buffer_batches: Batches in the shuffle buffer of example echoing.
         replace_percent: Share of SmartCache's window, half the data, that is replaced after each round.
         lag: Batches between a loss and the first plan that AutoAssist makes with it.
-        warm_batches: That a loader, which is made anew for each slice, serves before it.
         timed_batches: Of a slice.
         rounds: Slices of each contender.
         calibration_rounds: Slices of each part at each placement.
@@ -52,7 +51,6 @@ class Config:
     buffer_batches: int = 4
     replace_percent: float = 0.1
     lag: int = 32
-    warm_batches: int = 64
     timed_batches: int = 128
     rounds: int = 5
     calibration_rounds: int = 1

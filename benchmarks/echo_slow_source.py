@@ -62,7 +62,6 @@ class Config:
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch without echoing.
         buffer_batches: Batches in the shuffle buffer of example echoing.
-        warm_batches: That a loader, which is made anew for each slice, serves before it.
         timed_batches: Of a slice.
         rounds: Slices of each contender.
     """
@@ -74,7 +73,6 @@ class Config:
     batch_size: int = 64
     epoch_batches: int = 20
     buffer_batches: int = 4
-    warm_batches: int = 64
     timed_batches: int = 240
     rounds: int = 3
 
@@ -143,7 +141,7 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
             stack.callback(contender.batches.close)
 
         def turns(each: str, planner: Planner) -> LoaderTurns:
-            return LoaderTurns(stack, each, slow, recipe, planner, warm_batches=config.warm_batches)
+            return LoaderTurns(stack, each, slow, recipe, planner)
 
         none = turns(NONE, standard)
         before = harness.interleave([none, *alone], rounds=1, timed_batches=timed)
@@ -218,9 +216,7 @@ def main() -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(
-            config, size=32, side=48, batch_size=8, epoch_batches=2, warm_batches=0, timed_batches=2, rounds=2
-        )
+        config = replace(config, size=32, side=48, batch_size=8, epoch_batches=2, timed_batches=2, rounds=2)
     return replace(config, rounds=options.rounds or config.rounds)
 
 

@@ -1,9 +1,11 @@
 """How does a loader take its turn? Made for it, resumed where its last one ended, and closed again.
 
-    turn 0   make ▏ ... ▏ state, close        turn 1   make, load the state ▏ ... ▏ state, close
-    store    empty ─────────▶ warm ─────────────────── still warm ─────────────────────────────▶
+    turn 0   make, warm ▏ ... ▏ state, close        turn 1   make, load the state, warm ▏ ... ▏ state, close
+    store    empty ───────────────▶ filled ─────────────────── still filled ─────────────────────────▶
 
-So many loaders can be compared in the memory of one and their stores, and none works in another's turn.
+So many loaders can be compared in the memory of one and their stores, and none works in another's turn. A loader is
+warm when it has served as many batches as it makes ahead: then it has the memory that it writes to, whose pages were
+touched for the first time, and on a virtual machine often fetched from its host.
 """
 
 from __future__ import annotations
@@ -43,8 +45,6 @@ class LoaderTurns:
         planner: What is served.
         step: What the consumer does with each batch; None: nothing.
         make_store: Makes its store.
-        warm_batches: Served in each turn before it is let go, so that the loader has the memory that it writes to:
-            whose pages are touched for the first time, on a virtual machine often fetched from its host.
         options: Of the loader.
 
     Attributes:
@@ -61,7 +61,6 @@ class LoaderTurns:
         step: Step | None = None,
         *,
         make_store: Callable[[], Store] = MemoryStore,
-        warm_batches: int = 0,
         **options: Any,
     ) -> None:
         self._name = name
@@ -69,7 +68,6 @@ class LoaderTurns:
         self._recipe = recipe
         self._planner = planner
         self._step = step
-        self._warm_batches = warm_batches
         self._options = options
         self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
@@ -82,12 +80,12 @@ class LoaderTurns:
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
-        """Make the loader, go on where it was, and close it."""
+        """Make the loader, go on where it was, warm it, and close it."""
         with Loader(self._source, self._recipe, self._planner, self._store, **self._options) as loader:
             if self._state is not None:
                 loader.load_state_dict(self._state)
             batches = endless(loader, self._step)
-            for _ in islice(batches, self._warm_batches):
+            for _ in islice(batches, loader.batches_ahead):
                 pass
             yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
             batches.close()

@@ -122,7 +122,7 @@ def compare(config: Config, data: Path) -> Results:
                 parts[technique.parts] = _calibrated(own, config, calibration)
                 for part in parts[technique.parts]:
                     stack.callback(part.batches.close)
-        turns = [_entrant(stack, technique, source, config.warm_batches) for technique in compared]
+        turns = [_entrant(stack, technique, source) for technique in compared]
         for entrant in turns:
             if isinstance(entrant, LoaderTurns):
                 entrant.settle()
@@ -143,12 +143,10 @@ def _calibrated(parts: Parts, config: Config, calibration: list[Slice]) -> list[
     return [partial, parts.final_only(placement)]
 
 
-def _entrant(stack: ExitStack, technique: Technique, source: Source, warm_batches: int) -> LoaderTurns | Contender:
+def _entrant(stack: ExitStack, technique: Technique, source: Source) -> LoaderTurns | Contender:
     """Make what takes turns. An Assistant's loader stays open: what it knows of the images is not in its state."""
     if not isinstance(technique.planner, AutoAssist):
-        return LoaderTurns(
-            stack, technique.name, source, technique.recipe, technique.planner, warm_batches=warm_batches
-        )
+        return LoaderTurns(stack, technique.name, source, technique.recipe, technique.planner)
     loader = stack.enter_context(Loader(source, technique.recipe, technique.planner, with_indices=True))
     losses = np.random.default_rng(0).random(len(source), np.float32)
     return Contender(technique.name, default_placement(), loader.batches_ahead, _observed(loader, losses))
@@ -220,7 +218,6 @@ def _config(options: argparse.Namespace) -> Config:
             batch_size=8,
             epoch_batches=4,
             parts_batches=1,
-            warm_batches=0,
             timed_batches=2,
             rounds=2,
         )

@@ -66,7 +66,7 @@ class Loader:
         look_ahead: Runs of the final part at a time, finished ones included; by default three per replica. A run takes
             the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
-            fit into 256 rows, if the epoch is long enough that runs ahead span no more than half of it.
+            fit into 256 rows, but no more than a quarter of an epoch.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which

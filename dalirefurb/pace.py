@@ -23,6 +23,7 @@ _MAX_REPLICAS = 8
 _FINAL_RUNS = 3
 _PARTIAL_RUNS = 2
 _ROWS_PER_RUN = 256
+_RUNS_PER_EPOCH = 4
 _ADMITTED = 8
 _ADMITTED_WITH_LAG = 2
 _ANNOUNCED = 4
@@ -94,8 +95,7 @@ def set_pace(
             replace(pace, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
         )
     if batches_per_run is None:
-        # Runs ahead do not span more than half an epoch: of a short one, several would be made in vain.
-        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // (2 * pace.look_ahead + 4))
+        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // _RUNS_PER_EPOCH)
         pace = replace(pace, batches_per_run=max(1, fitting))
     return pace
 

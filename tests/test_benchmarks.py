@@ -266,13 +266,16 @@ def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
     planner = Refurbish(12, batch_size=4, reuse_factor=3)
     with ExitStack() as stack:
         turns = loaders.LoaderTurns(stack, "", loaders.repeated(folder, 12), rand_augment(32), planner)
-        for taken in (4, 3):  # an epoch and a batch, then to the end of epoch 2's first batch
+        for taken in (4, 3):
             with turns.turn() as contender:
+                warmed = contender.made_ahead
                 for _ in range(taken):
                     next(contender.batches)
         state = turns._state
-    assert (state["epoch"], state["batch"]) == (2, 1)
-    assert turns.stats[0].misses > turns.stats[1].misses > 0
+    assert [stats.batches for stats in turns.stats] == [warmed + 4, warmed + 3]
+    assert 3 * state["epoch"] + state["batch"] == 2 * warmed + 7
+    computed = [stats.misses / stats.samples for stats in turns.stats]
+    assert computed[0] > computed[1] > 0
 
 
 def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():

@@ -207,6 +207,7 @@ def test_indices_belong_to_the_caller(folder: ImageFolder) -> None:
     [
         (np.arange(NUM_SAMPLES), torch.int64),
         (np.arange(NUM_SAMPLES, dtype=np.uint8), torch.int64),
+        (np.arange(NUM_SAMPLES, dtype=np.uint64) + 2**63 - NUM_SAMPLES, torch.int64),
         (np.arange(NUM_SAMPLES, dtype=np.int16)[:, None] * np.array([1, -1], np.int16), torch.int64),
         (np.random.default_rng(0).integers(0, 2, (NUM_SAMPLES, 5)).astype(np.float32), torch.float32),
         (np.random.default_rng(0).random((NUM_SAMPLES, 2, 4)), torch.float64),

@@ -120,6 +120,11 @@ def test_labels_can_have_any_fixed_shape(tmp_path: Path) -> None:
         (["a"], ["cat"], "labels must be numbers, but are <U3: number names by np.unique"),
         (
             ["a", "b"],
+            [2**63, 2**64 - 1],
+            r"labels must fit into int64, but one is 18446744073709551615: .* np.unique\(",
+        ),
+        (
+            ["a", "b"],
             [[0], [0, 1]],
             "labels must be convertible to one NumPy array, .*give all rows one shape",
         ),

@@ -76,6 +76,11 @@ def checked_labels(labels: Any, count: int, items: str) -> NDArray[Any]:
         raise ConfigurationError(
             f"labels must be numbers, but are {array.dtype}: number names by np.unique(labels, return_inverse=True)[1]"
         )
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise ConfigurationError(
+            f"integer labels must fit into int64, but one is {array.max()}: number them by "
+            f"np.unique(labels, return_inverse=True)[1]"
+        )
     if array.ndim == 0 or len(array) != count:
         given = "a single number" if array.ndim == 0 else len(array)
         raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")

@@ -230,7 +230,10 @@ def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) ->
 
     def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
         if assistant is not None:
+            assert isinstance(planner, AutoAssist)
             assistant.rewind()
+            epoch, row = assistant.upcoming
+            exchange.retain(planner.planner, Position(epoch, row // planner.planner.batch_size))
             return numbered(iter(assistant.plan, None), start, len(planner))
         exchange.begin(planner, start)
         return planned(planner, start)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,7 +104,7 @@ class Assistant:
         """Begin where the moment is, with nothing planned ahead and no version served."""
         self._moment = moment
         self._last_version = np.full(self._planner.num_samples, -1)
-        self._ahead: deque[tuple[_Moment, BatchPlan]] = deque()  # from batch `served` on, each after its moment
+        self._ahead: dict[int, tuple[_Moment, BatchPlan]] = {}  # from batch `served` on, each with the moment before it
         self._indices: dict[int, Indices] = {}  # of the last batches served
         self._losses: dict[int, NDArray[np.float32]] = {}  # of those of them that were observed
         self._served, self._observed, self._planned = served, observed, served
@@ -138,9 +137,9 @@ class Assistant:
         with self._planning:
             with self._lock:
                 number, lag = self._planned, self._planner.lag
-                if number - self._served < len(self._ahead):
+                if number in self._ahead:
                     self._planned += 1
-                    return self._ahead[number - self._served][1]
+                    return self._ahead[number][1]
                 if not self.ready():
                     raise ConfigurationError(
                         f"batch {number} needs the losses of batch {number - lag} (lag={lag}), got those of the first "
@@ -152,7 +151,7 @@ class Assistant:
             learned = self._learned(moment, *seen, first=number == lag) if seen else moment
             plan, after = self._chosen(learned)
             with self._lock:
-                self._ahead.append((moment, plan))
+                self._ahead[number] = moment, plan
                 self._moment = after
                 self._planned += 1
             return plan
@@ -169,12 +168,13 @@ class Assistant:
                     f"a batch must be planned to be served, got {self._served} served of {self._planned} planned: "
                     f"call plan first"
                 )
-            _, plan = self._ahead.popleft()
-            self._indices[self._served] = plan.indices
+            self._indices[self._served] = self._ahead[self._served][1].indices
             self._served += 1
-            past = self._served - self._planner.lag - 1
-            self._indices.pop(past, None)
-            self._losses.pop(past, None)
+            # Whatever an interrupt keeps from being dropped here is dropped next time.
+            needed = self._served - self._planner.lag
+            for kept, first in ((self._ahead, self._served), (self._indices, needed), (self._losses, needed)):
+                for past in [number for number in kept if number < first]:
+                    del kept[past]
 
     def observe(self, losses: ArrayLike) -> None:
         """Take the loss of each row of the oldest batch that was served and not observed yet, shape (batch_size,).
@@ -208,6 +208,13 @@ class Assistant:
         with self._planning, self._lock:
             self._planned = self._served
 
+    @property
+    def upcoming(self) -> tuple[int, int]:
+        """Which candidate was not considered yet for what was served: the inner epoch, and the row in it."""
+        with self._lock:
+            moment = self._present()
+        return moment.epoch, moment.row
+
     def report(self) -> AssistantReport:
         """Return what was done until the batch served last; what is planned ahead does not count."""
         with self._lock:
@@ -230,8 +237,8 @@ class Assistant:
                 "threshold": moment.threshold,
                 "accuracy": moment.accuracy,
                 "weights": _packed([moment.weights], "<f8"),
-                "indices": _packed(self._indices.values(), "<i4"),
-                "losses": _packed(self._losses.values(), "<f4"),
+                "indices": _packed((self._indices[n] for n in self._indices if n < self._served), "<i4"),
+                "losses": _packed((self._losses[n] for n in self._losses if n < self._observed), "<f4"),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -272,7 +279,7 @@ class Assistant:
 
     def _present(self) -> _Moment:
         """Return the moment before batch number `served`."""
-        return self._ahead[0][0] if self._ahead else self._moment
+        return self._ahead[self._served][0] if self._served in self._ahead else self._moment
 
     def _learned(self, moment: _Moment, indices: Indices, losses: NDArray[np.float32], *, first: bool) -> _Moment:
         """Compare with the threshold, update the averages, and take one gradient step."""

@@ -61,8 +61,8 @@ class AutoAssist(Wrapping):
 
     Attributes:
         planner: Gives the candidates: `Standard` or `Refurbish`, or another that serves no sample twice an epoch.
-        lag: Batches between a loss and the first plan that it acts on, at least 1, and at least the batches that a
-            loader plans ahead.
+        lag: Batches between a loss and the first plan that it acts on, at least 1, and more than a loader plans ahead;
+            it says how many if they are too few.
         learning_rate: Of the Assistant, above 0. At most 4 is stable whatever the images.
         weight_decay: Of the Assistant, at least 0.
         loss_momentum: Of the moving average of the losses, per batch, in [0, 1).
@@ -81,7 +81,7 @@ class AutoAssist(Wrapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._integer("lag", 1, None, "pass at least the batches that the loader plans ahead")
+        self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
         self._number("learning_rate", math.ulp(0.0), math.inf, "above 0")
         self._number("weight_decay", 0, math.inf, "of at least 0")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +53,10 @@ class Served:
     replaced: int
 
 
+class RunFailed(Exception):  # noqa: N818 - its cause is the error
+    """A run of several batches failed: those before the culprit can be made, one by one."""
+
+
 class Downstream:
     """Turns tickets into batches.
 
@@ -87,7 +93,10 @@ class Downstream:
         self._tally = tally
 
     def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
-        """Make batches until stopped, or until a ticket is an error: it follows the batches before it."""
+        """Make batches until stopped, or until a ticket is an error: it follows the batches before it.
+
+        Of several batches that fail together none is handed over: that error is a `RunFailed`.
+        """
         try:
             self._carry_out(tickets, batches)
         except Stopped:
@@ -113,7 +122,8 @@ class Downstream:
             while not running or (len(running) < self._in_flight and len(tickets)):
                 ticket = tickets.take()
                 try:
-                    self._submit(ticket)
+                    with _together(ticket):
+                        self._submit(ticket)
                 except BaseException:
                     self._exchange.abandon([ticket])
                     raise
@@ -144,16 +154,10 @@ class Downstream:
         """Hand the oldest run over, then bring the store to where the plan wants it."""
         ticket = running[0]
         began = time.perf_counter()
-        try:
-            images = ticket.images if self._replicas is None else self._replicas.collect()
-            tensor = _as_torch(images.as_tensor())
-        except (GraphError, RuntimeError) as error:
-            reason = error.reason if isinstance(error, GraphError) else str(error)
-            raise failed_in_graph(ticket, reason) from error
-        ticket.images = None
-        self._check(tensor)
+        with _together(ticket):
+            images = self._collect(ticket)
         waited = time.perf_counter() - began
-        self._hand_over(ticket, self._tensor(tensor), batches)
+        self._hand_over(ticket, images, batches)
         began = time.perf_counter()
         stored = self._exchange.settle(ticket)
         running.popleft()
@@ -163,6 +167,18 @@ class Downstream:
             declined=int(np.count_nonzero(~stored)),
             storing_s=time.perf_counter() - began,
         )
+
+    def _collect(self, ticket: Ticket) -> torch.Tensor:
+        """Wait for a run's images, as the training loop wants them."""
+        try:
+            images = ticket.images if self._replicas is None else self._replicas.collect()
+            tensor = _as_torch(images.as_tensor())
+        except (GraphError, RuntimeError) as error:
+            reason = error.reason if isinstance(error, GraphError) else str(error)
+            raise failed_in_graph(ticket, reason) from error
+        ticket.images = None
+        self._check(tensor)
+        return self._tensor(tensor)
 
     def _check(self, images: torch.Tensor) -> None:
         """Refuse what a stage made of another size than it declares."""
@@ -207,6 +223,17 @@ class Downstream:
             )
             start = stop
         batches.put(served)
+
+
+@contextmanager
+def _together(ticket: Ticket) -> Iterator[None]:
+    """Say of an error that several batches met it together, if they did."""
+    try:
+        yield
+    except Exception as error:
+        if len(ticket.run.plans) > 1:
+            raise RunFailed from error
+        raise
 
 
 def _as_torch(images: Any) -> torch.Tensor:

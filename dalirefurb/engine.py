@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dalirefurb.downstream import Downstream, Served
+from dalirefurb.downstream import Downstream, RunFailed, Served
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
 from dalirefurb.handover import Handover, Stopped
@@ -27,7 +27,7 @@ from dalirefurb.pace import READY, Pace
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Reader
 from dalirefurb.runners import Runners
-from dalirefurb.runs import Position, Run, announced, runs
+from dalirefurb.runs import Position, Run, announced, parted, runs
 from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
 
@@ -90,14 +90,17 @@ class Engine:
         Raises:
             LoaderError: A thread that worked for another place does not end.
         """
-        if self._expected == position:
-            return
+        if self._expected != position:
+            self._begin(position)
+
+    def _begin(self, position: Position, *, one_by_one: bool = False) -> None:
+        """Have the threads begin at a position, perhaps with single batches where a run failed."""
         self.stop()
         assert self._upstream is not None
         assert self._downstream is not None
         self._tickets, self._batches = Handover(READY), Handover(1)
         work = runs(self._plans(position), self._pace.batches_per_run)
-        work = announced(work, self._announce, self._pace.announced)
+        work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
         self._threads = [
             self._thread("dalirefurb-partial", self._upstream.work, work, self._tickets),
             self._thread("dalirefurb-final", self._downstream.work, self._tickets, self._batches),
@@ -121,9 +124,9 @@ class Engine:
             DalirefurbError: Whatever stopped the threads.
         """
         began = time.perf_counter()
-        self._expected = None  # until the batch is on its way: one that is interrupted here is made again
+        position, self._expected = self._expected, None  # one that is interrupted from here on is made again
         try:
-            served = self._batches.take()
+            served = self._taken(position)
         except Stopped:
             raise LoaderError("the loader was stopped while a batch was waited for; iterate again") from None
         except StopIteration as error:  # To the training loop it would be the epoch's end.
@@ -144,6 +147,15 @@ class Engine:
         )
         self._expected = self.after(served.position)
         return served
+
+    def _taken(self, position: Position | None) -> Served:
+        """Take what is made; where several batches failed together, make them one by one."""
+        with suppress(RunFailed):
+            return self._batches.take()
+        assert position is not None
+        self._begin(position, one_by_one=True)
+        self._expected = None
+        return self._batches.take()
 
     def after(self, position: Position) -> Position:
         """Return the place of the following batch."""

@@ -127,8 +127,12 @@ class Exchange:
         self._next_uses: tuple[int, list[Indices]] = (-1, [])
 
     def begin(self, planner: Planner, start: Position) -> None:
-        """After a jump to `start`, evict every version that its epoch will not ask for any more."""
+        """Before a planner's batches from `start` on, all of which are known."""
         self._planner = planner
+        self.retain(planner, start)
+
+    def retain(self, planner: Planner, start: Position) -> None:
+        """After a jump to `start`, evict every version that its epoch will not ask for any more."""
         if self._store is None or not len(self._store):
             return
         plans = list(planner.epoch(start.epoch))

@@ -63,10 +63,11 @@ class Loader:
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not. Kernels need but
             one, which decodes.
-        look_ahead: Runs of the final part at a time, finished ones included; by default three per replica. A run takes
-            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
+        look_ahead: Runs of the final part at a time, finished ones included; by default three per replica, with
+            AutoAssist at most as many as its lag allows. A run takes the memory of its images: 154 MB for
+            256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
-            fit into 256 rows, but no more than a quarter of an epoch.
+            fit into 256 rows, but no more than a quarter of an epoch; with AutoAssist 1.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
@@ -167,6 +168,8 @@ class Loader:
         # Which pass is the present one, and whether it has served a batch.
         self._pass = 0
         self._begun = False
+        # Batches that an Assistant has to know of; it is told of the last one when it is needed next.
+        self._handed = 0
         self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._assembler.let_go)
         self._finalizer.atexit = False
@@ -249,9 +252,10 @@ class Loader:
                 the rank, or the state is damaged; `.keys` says what. The loader stays where it is.
         """
         position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=self._assistant is not None)
-        if self._assistant is not None:
+        if (assistant := self._assistant) is not None:
             self._engine.stop()
-            self._assistant.restore(state["assistant"])
+            self._handed = 0
+            assistant.restore(state["assistant"])
         self._go_to(position)
 
     def _go_to(self, position: Position) -> None:
@@ -345,7 +349,13 @@ class Loader:
 
     @property
     def _assistant(self) -> Assistant | None:
-        return self._assembler.get().assistant if isinstance(self._planner, AutoAssist) else None
+        """Where it plans: the Assistant, which knows of all batches that were served."""
+        if not isinstance(self._planner, AutoAssist):
+            return None
+        assistant = self._assembler.get().assistant
+        if assistant is not None and assistant.served < self._handed:
+            assistant.serve()
+        return assistant
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:
@@ -369,10 +379,9 @@ class Loader:
         indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
         batch = (served.images, labels, *indices)
         following = engine.after(served.position)
+        handed = 0 if self._assistant is None else self._assistant.served + 1
         # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
-        if self._assistant is not None:
-            self._assistant.serve()
-        self._begun, self._next = following.batch > 0, following
+        self._begun, self._next, self._handed = following.batch > 0, following, handed
         return batch
 
 

@@ -59,13 +59,17 @@ class Quarantine:
                 f"quarantine must be a text file that can be read and written, but {self._path} is not: {error}: pass "
                 f"the path of a file in a folder that is there"
             ) from error
-        self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1)]
+        self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
     def add(self, sample: BadSample) -> None:
         """Append a sample. A file that cannot be written any more costs one warning."""
         line = json.dumps({"source": self._source, **asdict(sample)}) + "\n"
         try:
-            with self._path.open("ab", buffering=0) as file:
+            with self._path.open("ab+") as file:
+                if file.tell():
+                    file.seek(-1, os.SEEK_END)
+                    # A line that a person or a full disk left without its end is ended first.
+                    line = line if file.read(1) == b"\n" else f"\n{line}"
                 file.write(line.encode())
         except OSError as error:
             if self._writable:

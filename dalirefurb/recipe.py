@@ -215,7 +215,7 @@ class Recipe:
         return f"{diversity(self.stages, split, reuse_factor):.2f}"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the served values, as JSON; the split is not part of it at reuse factor 1 only."""
+        """Everything that decides the served values, as JSON."""
         values = {
             "stages": [stage.fingerprint() for stage in self.stages],
             "split": self.split,

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
+from dalirefurb.errors import LoaderError
 from dalirefurb.plan import BatchPlan, Planner, joined
 
 
@@ -46,11 +47,21 @@ class Run:
 
 
 def planned(planner: Planner, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
-    """Yield plans from `start` on, epoch after epoch, without end."""
+    """Yield plans from `start` on, epoch after epoch, without end.
+
+    Raises:
+        LoaderError: An epoch has no batch.
+    """
     epoch, first = start
     while True:
+        batch = -1
         for batch, plan in enumerate(islice(planner.epoch(epoch), first, None), first):
             yield Position(epoch, batch), plan
+        if batch < 0:
+            raise LoaderError(
+                f"a planner must plan {len(planner)} batches in every epoch, but planned none in epoch {epoch} from "
+                f"batch {first} on: see {type(planner).__name__}.epoch"
+            )
         epoch, first = epoch + 1, 0
 
 
@@ -65,26 +76,42 @@ def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> I
 def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int) -> Iterator[Run]:
     """Put at most so many batches into one run."""
     run: Run | None = None
-    for position, plan in plans:
-        if run is not None and position.epoch != run.position.epoch:
+    try:
+        for position, plan in plans:
+            if run is not None and position.epoch != run.position.epoch:
+                yield run
+                run = None
+            if run is None:
+                run = Run(position, [])
+            run.plans.append(plan)
+            if len(run.plans) == batches_per_run:
+                yield run
+                run = None
+    except Exception:
+        if run is not None:
             yield run
-            run = None
-        if run is None:
-            run = Run(position, [])
-        run.plans.append(plan)
-        if len(run.plans) == batches_per_run:
-            yield run
-            run = None
+        raise
     if run is not None:
         yield run
+
+
+def parted(runs: Iterator[Run]) -> Iterator[Run]:
+    """Part the first run into runs of one batch."""
+    for run in islice(runs, 1):
+        yield from run.one_by_one()
+    yield from runs
 
 
 def announced(runs: Iterable[Run], announce: Callable[[Run], None], ahead: int) -> Iterator[Run]:
     """Announce each run so many runs before it is yielded."""
     coming: deque[Run] = deque()
-    for run in runs:
-        announce(run)
-        coming.append(run)
-        if len(coming) > ahead:
-            yield coming.popleft()
+    try:
+        for run in runs:
+            coming.append(run)
+            announce(run)
+            if len(coming) > ahead:
+                yield coming.popleft()
+    except Exception:
+        yield from coming
+        raise
     yield from coming

@@ -130,6 +130,18 @@ class Upstream:
         try:
             while len(admitted) < self._admitted and _reads(admitted) < _READ_AHEAD + self._in_flight - len(running):
                 admitted.append(self._admit(runs))
+        except Stopped:
+            raise
+        except Exception:
+            while admitted or running:
+                self._submit_some(admitted, running, tickets)
+                self._pass_on(running, tickets)
+            raise
+        self._submit_some(admitted, running, tickets)
+
+    def _submit_some(self, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]) -> None:
+        """Submit at least one run, if none is running, and those whose files are read."""
+        try:
             while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
                 self._submit(admitted[0], tickets)
                 running.append(admitted.popleft())

@@ -11,7 +11,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import AutoAssist, ImageFolder, Loader, MemoryStore, Refurbish, Standard, rand_augment, simple
+from dalirefurb import (
+    AutoAssist,
+    DiskStore,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Refurbish,
+    Standard,
+    rand_augment,
+    simple,
+)
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.features import FeatureTable
 from dalirefurb.plan import Planner
@@ -145,6 +155,17 @@ def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolde
                 loader.observe(losses_of(images))
                 served.append((images.clone(), labels))
     assert_same(plain["refurbished"][: len(served)], served)
+
+
+def test_a_store_full_of_later_versions_has_room_when_training_begins_anew(source: ImageFolder, tmp_path: Path) -> None:
+    planner = assist(REFURBISH)
+    declined = []
+    for epochs in (9, 1):
+        with DiskStore(tmp_path / "store") as store, Loader(source, simple(SIZE), planner, store) as loader:
+            for _ in islice(batches_of(loader, planner), epochs * len(planner)):
+                pass
+            declined.append(loader.stats().declined)
+    assert declined == [0, 0]
 
 
 def test_what_is_rejected_is_not_read(root: Path) -> None:

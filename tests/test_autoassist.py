@@ -553,7 +553,7 @@ def test_only_a_planner_that_repeats_nothing_is_taken(planner, given):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"lag": 0}, "lag must be an int of at least 1, got 0: pass at least the batches that the loader plans ahead"),
+        ({"lag": 0}, "lag must be an int of at least 1, got 0: pass more than the batches that the loader plans ahead"),
         (
             {"resolution": 0},
             "resolution must be an int of at least 1, got 0: pass the pixels a side to judge images by",

@@ -400,6 +400,17 @@ def test_a_quarantine_of_another_kind_or_source_is_refused(
         replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "bad.jsonl")
 
 
+def test_a_quarantine_whose_last_line_was_left_without_its_end_goes_on_with_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    samples = [BadSample(index, f"{index}.jpg", "looks bad") for index in range(3)]
+    for sample in samples:
+        Quarantine(path, num_samples=3, source={}).add(sample)
+        path.write_text(path.read_text().rstrip("\n"))
+    assert Quarantine(path, num_samples=3, source={}).samples == samples
+    path.write_text(path.read_text().replace("\n", "\n\n") + "\n \n")
+    assert Quarantine(path, num_samples=3, source={}).samples == samples
+
+
 def test_a_quarantine_in_no_folder_is_refused(source: ImageFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="pass the path of a file in a folder that is there"):
         replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "nowhere" / "bad.jsonl")

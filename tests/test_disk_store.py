@@ -19,6 +19,7 @@ import pytest
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, Lease, file_lock, mapped, read_ahead, slot_reader
 from dalirefurb.store.file_header import PAGE
+from dalirefurb.store.records import RECORD, Table, read_table
 
 SHAPE = (40, 50, 3)
 SLOTS = 8
@@ -175,6 +176,42 @@ def test_small_samples_are_read_ahead_in_blocks_if_memory_has_room_for_twice_all
         monkeypatch.undo()
     assert read == ([(1 << 16, 1 << 18)] if blocks else [])
     assert announced == ([(1 << 16, 1 << 18)] if blocks else [(1 << 16, 3072), ((1 << 16) + 3072, 3072)])
+
+
+@pytest.mark.parametrize("lacks", ["the constant", "the call"])
+def test_a_python_that_cannot_ask_what_is_in_memory_copies(
+    path: Path, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.preadv
+
+    def without_flags(fd: int, buffers: Any, offset: int, *flags: int) -> int:
+        if flags:
+            raise NotImplementedError("preadv2")
+        return read(fd, buffers, offset)
+
+    if lacks == "the constant":
+        monkeypatch.delattr(os, "RWF_NOWAIT")
+    else:
+        monkeypatch.setattr(os, "preadv", without_flags)
+    with opened(path) as store:
+        fill(store)
+        assert not lent_in_place(store)
+        assert held(store) == list(range(SLOTS))
+
+
+def test_a_table_is_read_and_written_whole_however_little_the_system_moves_at_a_time(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.preadv, os.pwrite
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", lambda fd, data, start: write(fd, memoryview(data)[:100], start))
+        with path.open("wb+") as file:
+            records = np.zeros(40, RECORD)
+            records["index"] = np.arange(40)
+            Table(file.fileno(), 4096, 0, records).write()
+            patch.setattr(os, "preadv", lambda fd, buffers, start: read(fd, [buffers[0][:100]], start))
+            np.testing.assert_array_equal(read_table(file.fileno(), 4096, 40), records)
+            assert not read_table(file.fileno(), 4096, 50)[40:]["index"].any()
 
 
 def test_where_the_file_system_does_not_tell_what_is_in_memory_samples_are_announced_and_copied(

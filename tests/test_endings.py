@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import dalirefurb
-from dalirefurb import BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
+from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
 from dalirefurb.errors import LoaderError
 from dalirefurb.plan import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
@@ -44,11 +45,11 @@ def source(root: Path) -> ImageFolder:
     return ImageFolder(root)
 
 
-def make(source: ImageFolder, **changes: Any) -> Loader:
+def make(source: ImageFolder, planner: Planner = REFURBISH, **changes: Any) -> Loader:
     return Loader(
         source,
         simple(SIZE),
-        REFURBISH,
+        planner,
         MemoryStore(),
         **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes},
     )
@@ -196,11 +197,16 @@ PACKAGE = str(Path(dalirefurb.__file__).parent)
 RETURN_LINE = max(line for _, _, line in Loader._serve.__code__.co_lines() if line is not None)
 
 
-def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder) -> None:
+@pytest.mark.parametrize("planner", [REFURBISH, AutoAssist(REFURBISH, lag=32)], ids=["Refurbish", "AutoAssist"])
+def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder, planner: Planner) -> None:
+    def observe(loader: Loader, labels: torch.Tensor) -> None:
+        if isinstance(planner, AutoAssist):
+            loader.observe(labels.float())
+
     served: Batches = []
     interrupts = 0
     tracer = sys.gettrace()
-    with nothing_left(), make(source) as loader:
+    with nothing_left(), make(source, planner) as loader:
         batches = iter(loader)
         for line in range(1, 1000):
             interrupted = True
@@ -219,13 +225,16 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder) ->
                 batches = iter(loader)
             else:
                 served.append(batch)
+                observe(loader, batch[1])
             if not interrupted and batch is not None:
                 break
     assert interrupts > 30
-    with make(source) as loader:
-        expected = []
+    with make(source, planner) as loader:
+        expected: Batches = []
         while len(expected) < len(served):
-            expected += list(loader)
+            for images, labels in loader:
+                expected.append((images, labels))
+                observe(loader, labels)
     assert_same(expected[: len(served)], served)
 
 

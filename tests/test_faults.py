@@ -6,20 +6,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, islice
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
-from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Recipe, Refurbish, Standard
-from dalirefurb.augment.geometry import HorizontalFlip
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    Standard,
+    TorchDataset,
+)
+from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
-from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.features import FeatureTable
 from dalirefurb.graph import Replicas
-from dalirefurb.plan import Planner
+from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
 from tests.faults import Fault, limited
@@ -215,3 +226,65 @@ def test_an_injected_fault_is_one_call_and_gone_afterwards() -> None:
     assert fault.caused(fault.raised)
     assert not fault.caused(LoaderError("another"))
     assert Arrays.read is read
+
+
+# ---- faults that stay
+
+
+@dataclass(frozen=True)
+class Finite(Standard):
+    """Has a schedule of two epochs."""
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        if epoch >= 2:
+            raise ValueError("two epochs only")
+        return super().epoch(epoch)
+
+
+@dataclass(frozen=True)
+class Exhausted(Standard):
+    """Has nothing to serve after two epochs."""
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        return super().epoch(epoch) if epoch < 2 else iter(())
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("batches_per_run", [1, 4])
+@pytest.mark.parametrize("kernels", ["dali", None])
+def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
+    stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
+) -> None:
+    planner = Refurbish(32, batch_size=4, reuse_factor=2)
+    images = [np.full((40, 40, 3), index, np.uint8) for index in range(32)]
+    small = int(list(planner.epoch(0))[2].indices[0])
+    images[small] = images[small][:20, :20]
+    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(32, np.int64), thread_safe=True)
+    recipe = Recipe([CenterCrop(32)], Output(32), split=0)
+    store = MemoryStore() if stored else None
+    with (
+        limited(),
+        nothing_left(),
+        Loader(source, recipe, planner, store, batches_per_run=batches_per_run, kernels=kernels) as loader,
+    ):
+        batches = iter(loader)
+        assert len(list(islice(batches, 2))) == 2
+        for _ in range(2):
+            with pytest.raises(DalirefurbError, match=r"20 x 20|CenterCrop|center_crop|smaller"):
+                next(batches)
+
+
+@pytest.mark.parametrize("planner", [Finite(64, batch_size=4), Exhausted(64, batch_size=4)])
+@pytest.mark.parametrize("batches_per_run", [1, 3, None])
+def test_all_batches_that_were_planned_before_planning_fails_are_served(
+    planner: Planner, batches_per_run: int | None
+) -> None:
+    source = Arrays(np.zeros((64, SIZE, SIZE, 3), np.uint8), np.arange(64))
+    recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
+    with limited(), nothing_left(), Loader(source, recipe, planner, batches_per_run=batches_per_run) as loader:
+        for epoch in range(2):
+            labels = torch.cat([labels for _, labels in loader])
+            assert labels.tolist() == [int(index) for plan in planner.epoch(epoch) for index in plan.indices]
+        for _ in range(2):
+            with pytest.raises((ValueError, LoaderError), match=r"two epochs only|none in epoch 2 from batch 0 on"):
+                next(iter(loader))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dalirefurb.store import read_ahead
 from dalirefurb.store.read_ahead import BlockReadAhead, SampleReadAhead, spans
 
 START = 4096
@@ -146,6 +147,29 @@ def test_the_thread_ends_when_nothing_is_left_and_a_new_one_begins(disk, announc
                 thread.join(10)
         assert "dalirefurb-read-ahead" not in thread_names()
     assert disk.read == [1, 60]
+
+
+@pytest.mark.parametrize("fails", ["to start", "at once"])
+def test_a_thread_that_fails_keeps_nobody_waiting(fails, disk, announced, monkeypatch):
+    ahead = BlockReadAhead(3, disk, START)
+    with monkeypatch.context() as patch:
+        if fails == "to start":
+
+            def refuse(thread):
+                raise RuntimeError("can't start new thread")
+
+            patch.setattr(threading.Thread, "start", refuse)
+        else:
+            # As if there were no memory for it.
+            patch.setattr(read_ahead, "_PIECE", -1)
+            patch.setattr(threading, "excepthook", lambda _: None)
+        ahead.ask(*places(1, 20))
+        ahead.wait(*places(1, 20))
+    assert disk.read == []
+    ahead.ask(*places(1, 20))
+    ahead.wait(*places(1, 20))
+    ahead.close()
+    assert disk.read == [1, 20]
 
 
 def test_closing_reads_no_more_and_leaves_no_thread(disk, announced):

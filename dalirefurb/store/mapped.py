@@ -65,7 +65,8 @@ class Mapped:
         """Tell whether a byte is in the page cache."""
         try:
             return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
-        except OSError:  # It would have to wait for the disk, or the file system does not tell.
+        except (OSError, AttributeError, NotImplementedError):
+            # It would have to wait for the disk, or neither the file system tells nor a Python built long ago can ask.
             return False
 
     def bring(self, start: int, buffer: memoryview) -> int:

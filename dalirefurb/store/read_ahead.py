@@ -100,11 +100,15 @@ class BlockReadAhead:
             new = [block for block in blocks if block not in self._coming]
             if not new:
                 return
+            if self._thread is None:
+                thread = Thread(target=self._work, name="dalirefurb-read-ahead", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # The system has no thread left: whoever needs a sample reads it.
+                    return
+                self._thread = thread
             self._coming.update(new)
             self._asked += spans(new)
-            if self._thread is None:
-                self._thread = Thread(target=self._work, name="dalirefurb-read-ahead", daemon=True)
-                self._thread.start()
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
         """Wait for the blocks of n samples, as `ReadAhead.wait` says."""
@@ -122,6 +126,18 @@ class BlockReadAhead:
             thread.join()
 
     def _work(self) -> None:
+        try:
+            self._read_all()
+        except BaseException:
+            with self._changed:  # Nobody waits for what will not come.
+                self._coming.clear()
+                self._asked.clear()
+                self._thread = None
+                self._changed.notify_all()
+            raise
+
+    def _read_all(self) -> None:
+        """Read what is asked for, until nothing is."""
         buffer = memoryview(bytearray(_PIECE))
         while asked := self._take():
             # Whoever needs what cannot be read finds out, and says so.

@@ -62,7 +62,10 @@ def sizes(records: Records) -> NDArray[np.int64]:
 def read_table(fd: int, start: int, slots: int) -> Records:
     """Read the records of a file, shape (slots,); what it does not reach to is zeros."""
     table = np.zeros(slots, RECORD)
-    os.preadv(fd, [table.view(np.uint8).data], start)
+    room = table.view(np.uint8).data
+    # Linux moves 2 GiB at a time, at most.
+    while count := os.preadv(fd, [room], start):
+        room, start = room[count:], start + count
     return table
 
 
@@ -103,5 +106,7 @@ class Table:
         self._write(0, len(self.records))
 
     def _write(self, first: int, end: int) -> None:
-        span = slice(first * RECORD_BYTES, end * RECORD_BYTES)
-        os.pwrite(self._fd, self._bytes[span].data, self._start + span.start)
+        rest, place = self._bytes[first * RECORD_BYTES : end * RECORD_BYTES].data, self._start + first * RECORD_BYTES
+        while rest:
+            count = os.pwrite(self._fd, rest, place)
+            rest, place = rest[count:], place + count

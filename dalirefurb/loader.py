@@ -229,7 +229,7 @@ class Loader:
         self._go_to(Position(int(epoch), 0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: JSON values, a few KB. Batches made ahead do not count as served.
+        """Return where the training loop is: JSON values, one or two KB. Batches made ahead do not count as served.
 
         In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
         epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.

@@ -72,8 +72,9 @@ def test_a_loader_that_has_settled_begins_its_turn_with_hits(arrays):
     with ExitStack() as stack:
         entrant = loader_feed(stack, FEEDS[1], arrays, recipe_of(arrays, SIZE), BATCH, lambda *_: None)
         entrant.settle()
+        assert entrant._state["epoch"] >= 1
         first_batches(entrant, [], 1)
-        assert entrant._state["epoch"] == 1
+        assert entrant.stats[0].hits > entrant.stats[0].misses
 
 
 @pytest.fixture(scope="module")

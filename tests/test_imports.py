@@ -128,7 +128,7 @@ MAY_IMPORT = {
     # where they meet
     "background": set(),
     "reader": {"background", "errors", "graph", "pillow_decoder", "replacements", "source", "numpy"},
-    "runs": {"plan", "numpy"},
+    "runs": {"errors", "plan", "numpy"},
     "exchange": {"images", "next_uses", "plan", "reader", "runs", "store", "numpy"},
     "feeds": {"augment.stage", "graph", "images", "plan", "reader", "recipe", "rng", "numpy"},
     "handover": set(),

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +51,6 @@ class Served:
     replaced: int
 
 
-class RunFailed(Exception):  # noqa: N818 - its cause is the error
-    """A run of several batches failed: those before the culprit can be made, one by one."""
-
-
 class Downstream:
     """Turns tickets into batches.
 
@@ -95,7 +89,7 @@ class Downstream:
     def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
         """Make batches until stopped, or until a ticket is an error: it follows the batches before it.
 
-        Of several batches that fail together none is handed over: that error is a `RunFailed`.
+        For a run of several batches see `Run.fail`.
         """
         try:
             self._carry_out(tickets, batches)
@@ -122,11 +116,10 @@ class Downstream:
             while not running or (len(running) < self._in_flight and len(tickets)):
                 ticket = tickets.take()
                 try:
-                    with _together(ticket):
-                        self._submit(ticket)
-                except BaseException:
+                    self._submit(ticket)
+                except BaseException as error:
                     self._exchange.abandon([ticket])
-                    raise
+                    ticket.run.fail(error)
                 running.append(ticket)
         except Stopped:
             raise
@@ -154,8 +147,10 @@ class Downstream:
         """Hand the oldest run over, then bring the store to where the plan wants it."""
         ticket = running[0]
         began = time.perf_counter()
-        with _together(ticket):
+        try:
             images = self._collect(ticket)
+        except Exception as error:
+            ticket.run.fail(error)
         waited = time.perf_counter() - began
         self._hand_over(ticket, images, batches)
         began = time.perf_counter()
@@ -223,17 +218,6 @@ class Downstream:
             )
             start = stop
         batches.put(served)
-
-
-@contextmanager
-def _together(ticket: Ticket) -> Iterator[None]:
-    """Say of an error that several batches met it together, if they did."""
-    try:
-        yield
-    except Exception as error:
-        if len(ticket.run.plans) > 1:
-            raise RunFailed from error
-        raise
 
 
 def _as_torch(images: Any) -> torch.Tensor:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dalirefurb.downstream import Downstream, RunFailed, Served
+from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
 from dalirefurb.handover import Handover, Stopped
@@ -27,7 +27,7 @@ from dalirefurb.pace import READY, Pace
 from dalirefurb.plan import BatchPlan
 from dalirefurb.reader import Reader
 from dalirefurb.runners import Runners
-from dalirefurb.runs import Position, Run, announced, parted, runs
+from dalirefurb.runs import Position, Run, RunFailed, announced, parted, runs
 from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from dalirefurb.errors import LoaderError
 from dalirefurb.plan import BatchPlan, Planner, joined
@@ -21,6 +21,10 @@ class Position(NamedTuple):
 
     epoch: int
     batch: int
+
+
+class RunFailed(Exception):  # noqa: N818 - its cause is the error
+    """A run of several batches failed: those before the culprit can be made, one by one."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,12 @@ class Run:
     def plan(self) -> BatchPlan:
         """Of all of them; asked once the run is complete."""
         return joined(self.plans)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Raise what carrying it out has met; if it is of several batches, that they met it together."""
+        if len(self.plans) > 1 and isinstance(error, Exception):
+            raise RunFailed from error
+        raise error
 
     def one_by_one(self) -> Iterator[Run]:
         """Part it into runs of one batch."""

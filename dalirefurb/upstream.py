@@ -90,8 +90,8 @@ class Upstream:
     def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
-        Of a run of several batches that cannot be made, those before the culprit can: they are made one by one. Where
-        bad samples are replaced, runs are made again without those that were found.
+        Where bad samples are replaced, runs are made again without those that were found. For a run of several batches
+        see `Run.fail`.
         """
         upcoming = _Upcoming(runs)
         try:
@@ -103,7 +103,7 @@ class Upstream:
             tickets.fail(error)
 
     def _carry_out(self, runs: _Upcoming, tickets: Handover[Ticket]) -> None:
-        """Make tickets until a run fails that can be tried again."""
+        """Make tickets until bad samples are found."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
         try:
@@ -114,11 +114,10 @@ class Upstream:
             raise
         except _ReadAgain:
             runs.again([ticket.run for ticket in (*running, *admitted)])
-        except Exception:
-            failed = [ticket.run for ticket in (*running, *admitted)]
-            if not failed or len(failed[0].plans) == 1:
-                raise
-            runs.again([single for run in failed for single in run.one_by_one()])
+        except Exception as error:
+            if unfinished := (*running, *admitted):
+                unfinished[0].run.fail(error)
+            raise
         finally:
             self._exchange.abandon((*running, *admitted))
             self._replicas.restart()

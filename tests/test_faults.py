@@ -14,17 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import (
-    Arrays,
-    AutoAssist,
-    Loader,
-    MemoryStore,
-    Output,
-    Recipe,
-    Refurbish,
-    Standard,
-    TorchDataset,
-)
+from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Recipe, Refurbish, Standard, TorchDataset
 from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError

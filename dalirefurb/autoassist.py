@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -70,8 +69,6 @@ class AutoAssist(Wrapping):
         resolution: Pixels a side by which the Assistant judges.
     """
 
-    takes_shards: ClassVar[bool] = True
-
     lag: int = field(kw_only=True)
     learning_rate: float = field(default=2.0, kw_only=True)
     weight_decay: float = field(default=1e-4, kw_only=True)
@@ -99,7 +96,7 @@ class AutoAssist(Wrapping):
         Their sum holds for an `Assistant`'s plans, too. Of what the inner planner stores after one of its batches some
         is missing; of its next batch, all rows may be stored before it frees a slot.
         """
-        rows = self.batch_size // self.shards if self.planner.peak_slots else 0
+        rows = self._width if self.planner.peak_slots else 0
         return tuple(min(slots + rows, self.num_samples) for slots in self.planner.shard_slots)
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:

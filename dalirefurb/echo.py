@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.plan import BatchPlan, Indices, batch_plans, integer, joined
+from dalirefurb.plan import BatchPlan, Indices, batch_plans, integer, joined, side_by_side
 from dalirefurb.rng import key, permutation, sort_keys
 from dalirefurb.wrapping import Wrapping
 
@@ -118,9 +120,10 @@ class Echo(_Echoing):
     With `recipe.at(1)` only decoding is partial, and this is *echoing before augmentation*. With
     `recipe.at(len(recipe.stages))` everything is partial, and it is *echoing after augmentation*: repeats are alike.
 
-    An epoch has the rows of the inner planner's times the echoing factor, rounded down; with its `drop_last`, down to
-    whole batches, by repeating fewer rows: none is dropped. So every epoch has the same length, and every row of the
-    inner planner is served floor or ceil of the echoing factor times. The shuffle buffer is drained at its end.
+    An epoch has the rows of the inner planner's times the echoing factor, rounded down; with its `drop_last`, or with
+    several shards, down to whole batches, by repeating fewer rows: none is dropped. So every epoch has the same length,
+    and every row of the inner planner is served floor or ceil of the echoing factor times. The shuffle buffer is
+    drained at its end. Each shard echoes and shuffles its own rows.
 
     The inner planner serves a sample at most once an epoch and evicts a sample with its row, as `Standard`,
     `Refurbish` and `SmartCache` do. A slot that it frees is given up after the last repeat.
@@ -131,10 +134,11 @@ class Echo(_Echoing):
     (100, 25, 20)
 
     Attributes:
-        planner: Decides what is echoed; with one shard.
+        planner: Decides what is echoed.
         echoing_factor: Mean number of times that a row is served, at least 1.
-        buffer_size: Rows of the shuffle buffer after the echo; 0 or 1 for none. In a small buffer repeats meet in one
-            batch, which learns less from them: several times `batch_size` is sensible.
+        buffer_size: Rows of the shuffle buffer after the echo, of which each shard has an equal part; 0 or 1 for none.
+            In a small buffer repeats meet in one batch, which learns less from them: several times `batch_size` is
+            sensible.
     """
 
     buffer_size: int = field(kw_only=True)
@@ -145,54 +149,64 @@ class Echo(_Echoing):
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        return -(-self._rows // self.batch_size)
+        return -(-self._rows // self._width)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
-        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
 
         A row that the inner planner has given, and that is to be served again, has a repeat in the shuffle buffer or
         belongs to the batch that the inner planner gave last. What is stored beyond what the inner planner stores
         after that batch are such rows; where it stores nothing, only rows that were served before: in the buffer.
         """
-        slots = self.planner.peak_slots
-        if slots:
-            slots += max(1, self.buffer_size) + self.batch_size - 1
-        elif self._most > 1:
-            slots = max(1, self.buffer_size)
-        return (min(slots, self.num_samples),)
+        echoed = self._buffer if self._most > 1 else 0
+        slots = [inner + self._buffer + self._width - 1 if inner else echoed for inner in self.planner.shard_slots]
+        return tuple(map(min, slots, self.shard_samples))
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        rows = joined(list(self.planner.epoch(epoch)))
-        counts = repeats(len(rows.indices), self._rows, seed=self.seed, epoch=epoch)
+        plans = list(self.planner.epoch(epoch))
+        shards = []
+        for shard in range(self.shards):
+            rows = joined([self.part(plan, rank=shard, world_size=self.shards) for plan in plans])
+            shards.append(self._echo(rows, seed=self._seed_of(shard), epoch=epoch))
+        arrays = {name: side_by_side([rows[name] for rows in shards], width=self._width) for name in shards[0]}
+        return batch_plans(**arrays, batch_size=self.batch_size)
+
+    def _echo(self, rows: BatchPlan, *, seed: int, epoch: int) -> dict[str, NDArray[Any]]:
+        """Repeat and shuffle a shard's rows of an epoch; return what `batch_plans` takes."""
+        counts = repeats(len(rows.indices), self._rows, seed=seed, epoch=epoch)
         starts = np.cumsum(counts) - counts
-        leaves = leave_buffer(self._rows, self.buffer_size, seed=self.seed, epoch=epoch)
+        leaves = leave_buffer(self._rows, self._buffer, seed=seed, epoch=epoch)
         first, last = np.minimum.reduceat(leaves, starts), np.maximum.reduceat(leaves, starts)
-        last_batch = last // self.batch_size
-        stored = first // self.batch_size < last_batch
+        last_batch = last // self._width
+        stored = first // self._width < last_batch
         evict = np.isin(rows.indices, rows.evict) | (rows.miss & ~rows.keep & stored)
 
         order = np.empty_like(leaves)  # the echoed row at each place
         order[leaves] = np.arange(self._rows)
         row = np.repeat(np.arange(len(counts)), counts)[order]
         place = np.arange(self._rows)
-        return batch_plans(
-            indices=rows.indices[row],
-            version=rows.version[row],
-            serving=rows.serving[row] * self._most + order - starts[row],
-            miss=rows.miss[row] & (place == first[row]),
-            keep=rows.keep[row] | (place // self.batch_size < last_batch[row]),
-            evict=evict[row] & (place == last[row]),
-            batch_size=self.batch_size,
-        )
+        return {
+            "indices": rows.indices[row],
+            "version": rows.version[row],
+            "serving": rows.serving[row] * self._most + order - starts[row],
+            "miss": rows.miss[row] & (place == first[row]),
+            "keep": rows.keep[row] | (place // self._width < last_batch[row]),
+            "evict": evict[row] & (place == last[row]),
+        }
 
     @cached_property
     def _rows(self) -> int:
-        """Rows per epoch."""
-        rows = self._echoed(self.fresh_samples)
-        return rows - rows % self.batch_size if self.drop_last else rows
+        """Rows of a shard per epoch."""
+        rows = self._echoed(self.fresh_samples // self.shards)
+        return rows - rows % self._width if self.drop_last or self.shards > 1 else rows
+
+    @property
+    def _buffer(self) -> int:
+        """Rows of a shard's shuffle buffer."""
+        return max(1, self.buffer_size // self.shards)
 
 
 @dataclass(frozen=True)
@@ -209,7 +223,7 @@ class BatchEcho(_Echoing):
     (100, 25, 10)
 
     Attributes:
-        planner: Decides what is echoed; with one shard.
+        planner: Decides what is echoed.
         echoing_factor: Mean number of times that a batch is served, at least 1.
     """
 
@@ -219,12 +233,12 @@ class BatchEcho(_Echoing):
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
-        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
 
         They are what the inner planner stores after a batch, and the other rows of that batch until its last repeat.
         """
-        echoed = self.batch_size if self._most > 1 else 0
-        return (min(self.planner.peak_slots + echoed, self.num_samples),)
+        echoed = self._width if self._most > 1 else 0
+        return tuple(map(min, (inner + echoed for inner in self.planner.shard_slots), self.shard_samples))
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""

@@ -40,7 +40,7 @@ class Frozen(Planner):
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Return the samples of each shard, shape (shards,)."""
-        return tuple(len(range(shard, self.num_samples, self.shards)) for shard in range(self.shards))
+        return self.shard_samples
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.rng import permutation
+from dalirefurb.rng import key, permutation
 
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -159,6 +159,11 @@ class Planner(ABC):
             evict=plan.evict[(owners >= shards.start) & (owners < shards.stop)],
         )
 
+    @property
+    def shard_samples(self) -> tuple[int, ...]:
+        """Count the samples of each shard, shape (shards,)."""
+        return tuple(len(range(shard, self.num_samples, self.shards)) for shard in range(self.shards))
+
     def owned(self, shard: int) -> Indices:
         """Return the samples of one shard in their fixed order, shape (n,), read-only."""
         return self._deal[shard :: self.shards]
@@ -173,6 +178,15 @@ class Planner(ABC):
         """Everything that decides the plans, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {"planner": type(self).__name__, "version": self.version, **values}
+
+    @property
+    def _width(self) -> int:
+        """Rows of a batch that one shard fills."""
+        return self.batch_size // self.shards
+
+    def _seed_of(self, shard: int) -> int:
+        """Return the seed of what a shard draws by itself; the first one draws as if it were alone."""
+        return self.seed if shard == 0 else int(key(self.seed, "shard", shard))
 
     @cached_property
     def _deal(self) -> Indices:
@@ -262,6 +276,21 @@ def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
     return BatchPlan(
         **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
     )
+
+
+def side_by_side(parts: Sequence[NDArray[Any]], *, width: int) -> NDArray[Any]:
+    """Fill batches with the rows of all shards, each of shape (n,): `width` rows of each in turn.
+
+    >>> side_by_side([np.array([1, 2, 3, 4]), np.array([5, 6, 7, 8])], width=2).tolist()
+    [1, 2, 5, 6, 3, 4, 7, 8]
+
+    Args:
+        parts: What each shard has for its rows. Only one that is alone may leave a short batch.
+        width: Rows of a batch that one shard fills.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return np.stack([part.reshape(-1, width) for part in parts], axis=1).reshape(-1)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

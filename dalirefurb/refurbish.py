@@ -157,11 +157,6 @@ class Refurbish(Planner):
         return {**super().fingerprint(), **shufflers}
 
     @property
-    def _width(self) -> int:
-        """Rows of a batch that one shard fills."""
-        return self.batch_size // self.shards
-
-    @property
     def _groups(self) -> int:
         """Number of groups of versions that end together."""
         return self.evict_shuffler.num_groups(self.reuse_factor)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dalirefurb.plan import Indices, Mask
+from dalirefurb.plan import Indices, Mask, side_by_side
 from dalirefurb.rng import sort_keys
 
 
@@ -104,10 +104,7 @@ class PlainShuffler(BatchOrder):
         self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
     ) -> Indices:
         """Serve each shard's rows in the random order in which they come."""
-        if len(rows) == 1:
-            return rows[0]
-        width = batch_size // len(rows)
-        return np.stack([positions.reshape(-1, width) for positions in rows], axis=1).reshape(-1)
+        return side_by_side(rows, width=batch_size // len(rows))
 
     def extra_slots(self, *, shards: int, batches: int, samples: int) -> int:
         """Return the samples of the shard: every version may be stored before the first is evicted."""

@@ -27,6 +27,8 @@ from dalirefurb.plan import BatchPlan, Planner, batch_plans, integer
 from dalirefurb.rng import permutation
 from dalirefurb.shuffle import BatchShuffler
 
+_ORDER = BatchShuffler()
+
 
 @dataclass(frozen=True)
 class SmartCache(Planner):
@@ -45,12 +47,13 @@ class SmartCache(Planner):
     [0.5, 0.55, 1.0]
 
     The window wraps around, and never holds a sample twice. Where it and the samples to come together exceed the data,
-    some samples that leave enter again at once, in a new version.
+    some samples that leave enter again at once, in a new version. Each shard has a window of its own, over its samples.
 
     Attributes:
-        num_cache_objects: Samples of a round, in batch_size..num_samples; best a multiple of batch_size.
-        replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples; 0.1 is
-            10 %. 0 for validation: the first window stays for ever.
+        num_cache_objects: Samples of a round, in batch_size..num_samples, of all shards together; best a multiple of
+            batch_size, which it has to be with several shards.
+        replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples of each
+            shard; 0.1 is 10 %. 0 for validation: the first window stays for ever.
     """
 
     num_cache_objects: int = field(kw_only=True)
@@ -58,8 +61,6 @@ class SmartCache(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shards != 1:
-            raise ConfigurationError(f"shards must be 1 for a running window, got {self.shards}: leave it out")
         if self.drop_last:
             raise ConfigurationError(
                 "drop_last must be False, since a round serves the whole window, got True: leave it out, and "
@@ -77,8 +78,13 @@ class SmartCache(Planner):
             raise ConfigurationError(f"replace_percent must be a number in 0..1, got {share!r}: pass 0.1 for 10 %")
         object.__setattr__(self, "replace_percent", float(share))
         rest = self.num_cache_objects % self.batch_size
+        fitting = self.num_cache_objects - rest
+        if rest and self.shards > 1:
+            raise ConfigurationError(
+                f"num_cache_objects must be a multiple of batch_size with several shards, got {self.num_cache_objects} "
+                f"and {self.batch_size}: pass {fitting}"
+            )
         if rest:
-            fitting = self.num_cache_objects - rest
             warnings.warn(
                 f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
                 f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
@@ -95,15 +101,18 @@ class SmartCache(Planner):
 
         `replace_percent` is read as the decimals it is written in, so that 0.28 of 25 is 7.
         """
-        return math.ceil(Fraction(str(self.replace_percent)) * self.num_cache_objects)
+        return self.shards * math.ceil(Fraction(str(self.replace_percent)) * self._window)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
-        """Versions of each shard's samples that are ever stored at once, at most, shape (1,).
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
 
-        They are those that stay: each batch frees at least as many slots as it fills, once the window is there.
+        They are those that stay: each batch frees at least as many slots as it fills, once the window is there. With
+        several shards their misses are rounded to whole ones, so that some more may be stored for a while.
         """
-        return (self.num_cache_objects - self.replaced,)
+        stay = self._window - self.replaced // self.shards
+        extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
+        return (min(stay + extra, self._window),) * self.shards
 
     def coverage_after(self, rounds: int) -> float:
         """Return the share of the data set that the first `rounds` rounds have served.
@@ -112,19 +121,22 @@ class SmartCache(Planner):
             ConfigurationError: If `rounds` is not an int, or is negative.
         """
         rounds = integer("rounds", rounds, 0, None, "pass the number of rounds served")
-        seen = self.num_cache_objects + (rounds - 1) * self.replaced if rounds else 0
-        return min(seen, self.num_samples) / self.num_samples
+        seen = self._window + (rounds - 1) * (self.replaced // self.shards) if rounds else 0
+        return sum(min(seen, samples) for samples in self.shard_samples) / self.num_samples
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one round; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        size, replaced = self.num_cache_objects, self.replaced
-        window = epoch * replaced + np.arange(size)  # places in the running order
+        size, replaced = self._window, self.replaced // self.shards
+        window = epoch * replaced + np.arange(size)  # places in each shard's running order
         entered = np.maximum(window - size, -1) // max(replaced, 1) + 1  # the round in which a place enters
+        shards = range(self.shards)
+        indices = np.concatenate([self.owned(shard)[window % self.shard_samples[shard]] for shard in shards])
+        entered = np.tile(entered, self.shards)
         miss = entered == epoch
-        keep = window >= (epoch + 1) * replaced
-        order = BatchShuffler().order(
-            [permutation(size, self.seed, "smart cache", epoch)],
+        keep = np.tile(window >= (epoch + 1) * replaced, self.shards)
+        order = _ORDER.order(
+            [size * shard + permutation(size, self._seed_of(shard), "smart cache", epoch) for shard in shards],
             miss,
             keep,
             batch_size=self.batch_size,
@@ -133,11 +145,16 @@ class SmartCache(Planner):
         )
         miss, keep = miss[order], keep[order]
         return batch_plans(
-            indices=self.owned(0)[window[order] % self.num_samples],
+            indices=indices[order],
             version=entered[order],
-            serving=np.broadcast_to(np.int64(epoch), size),
+            serving=np.broadcast_to(np.int64(epoch), len(order)),
             miss=miss,
             keep=keep,
             evict=~(miss | keep),
             batch_size=self.batch_size,
         )
+
+    @property
+    def _window(self) -> int:
+        """Samples of a shard in a round."""
+        return self.num_cache_objects // self.shards

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import Indices, Planner
@@ -15,10 +15,7 @@ class Wrapping(Planner):
 
     Attributes:
         planner: The inner planner.
-        takes_shards: Whether it may have several shards.
     """
-
-    takes_shards: ClassVar[bool] = False
 
     num_samples: int = field(init=False, repr=False)
     batch_size: int = field(init=False, repr=False)
@@ -36,10 +33,6 @@ class Wrapping(Planner):
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
-        if self.shards != 1 and not self.takes_shards:
-            raise ConfigurationError(
-                f"shards must be 1 in the inner planner, got shards={self.shards}: pass one with shards=1"
-            )
 
     def owned(self, shard: int) -> Indices:
         """Return the samples of one of the inner planner's shards; see `Planner.owned`."""

@@ -54,23 +54,28 @@ def refurbishing(*, waiting=True, ablations=True, coverage=(1.0, 0.6, 0.01)):
 
 @st.composite
 def smartcaches(draw, percents=PERCENTS):
-    batch_size = draw(st.integers(1, 6))
+    shards = draw(st.integers(1, 3))
+    batch_size = shards * draw(st.integers(1, 6 // shards))
     num_samples = draw(st.integers(batch_size, batch_size + 30))
+    if shards == 1:
+        num_cache_objects = draw(st.integers(batch_size, num_samples))
+    else:
+        num_cache_objects = batch_size * draw(st.integers(1, num_samples // batch_size))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # windows need not be a multiple of the batch size
         return SmartCache(
             num_samples,
             batch_size=batch_size,
-            num_cache_objects=draw(st.integers(batch_size, num_samples)),
+            shards=shards,
+            num_cache_objects=num_cache_objects,
             replace_percent=draw(st.sampled_from(percents)),
             seed=draw(st.integers(0, 9)),
         )
 
 
 def inner_planners():
-    """Planners that can be echoed and assisted: with one shard."""
-    one_shard = st.one_of(standards(), refurbishing(ablations=False, coverage=(1.0, 0.6)), frozen())
-    return st.one_of(one_shard.filter(lambda planner: planner.shards == 1), smartcaches())
+    """Planners that can be echoed and assisted."""
+    return st.one_of(standards(), refurbishing(ablations=False, coverage=(1.0, 0.6)), frozen(), smartcaches())
 
 
 @st.composite

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dalirefurb.echo import BatchEcho, Echo, leave_buffer, repeats
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.part import Part
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
 from tests.planners import Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
@@ -25,6 +26,7 @@ def echoes():
 
 FULL_BUFFER = Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5)
 REUSING = Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12)
+SHARDED = Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9)
 BATCHES = BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3)
 
 
@@ -37,7 +39,7 @@ def pairs(planner, epoch, name="version"):
 @example(planner=Echo(Standard(100, batch_size=10), echoing_factor=1.15, buffer_size=0))  # 114.99... in floats
 def test_an_epoch_has_the_echoing_factors_share_of_rows_in_len_batches(planner):
     share = Fraction(str(planner.echoing_factor)) * planner.fresh_samples
-    unit = planner.batch_size if planner.drop_last else 1
+    unit = planner.batch_size if planner.drop_last or planner.shards > 1 else 1
     for epoch in EPOCHS:
         sizes = [len(plan.indices) for plan in planner.epoch(epoch)]
         assert sum(sizes) == math.floor(share / unit) * unit
@@ -117,12 +119,36 @@ def test_an_echoing_factor_of_1_without_a_buffer_is_the_inner_planner(planner):
 
 
 @given(planner=example_echoes())
-def test_without_a_buffer_repeats_follow_each_other_in_the_inner_order(planner):
+@example(planner=SHARDED)
+def test_without_a_buffer_a_shards_repeats_follow_each_other_in_the_inner_order(planner):
     planner = replace(planner, buffer_size=0)
     for epoch in EPOCHS:
-        expected = pairs(planner.planner, epoch)
-        order = [pair for pair, _ in groupby(pairs(planner, epoch))]
-        assert order == expected
+        for rank in range(planner.shards):
+            echo, inner = (Part(each, rank=rank, world_size=planner.shards) for each in (planner, planner.planner))
+            assert [pair for pair, _ in groupby(pairs(echo, epoch))] == pairs(inner, epoch)
+
+
+def test_each_shard_shuffles_in_its_part_of_the_buffer():
+    def distance(buffer_size):
+        """How many places early a row leaves, at most, of the rows of a shard."""
+        planner = Echo(Standard(800, batch_size=16, shards=4), echoing_factor=1, buffer_size=buffer_size)
+        early = []
+        for rank in range(4):
+            order, inner = (pairs(Part(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
+            early.append(max(inner.index(pair) - place for place, pair in enumerate(order)))
+        return early
+
+    assert distance(7) == [0] * 4
+    assert all(5 < early < 10 for early in distance(40))
+
+
+def test_shards_repeat_and_shuffle_independently():
+    planner = Echo(Standard(800, batch_size=16, shards=4), echoing_factor=1.5, buffer_size=80)
+    orders = set()
+    for rank in range(4):
+        echo, inner = (pairs(Part(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
+        orders.add(tuple(inner.index(pair) for pair in echo))
+    assert len(orders) == 4
 
 
 @given(planner=batch_echoes())
@@ -249,10 +275,6 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
             {"planner": BATCHES},
             "planner must be a planner that is not made of another one, got BatchEcho(planner=Refurbish(",
         ),
-        (
-            {"planner": Standard(8, batch_size=4, shards=2)},
-            "shards must be 1 in the inner planner, got shards=2: pass one with shards=1",
-        ),
     ],
 )
 def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arguments, message):
@@ -286,6 +308,7 @@ def test_plans_are_those_on_record():
             "evict": [2],
         },
     ]
+    assert digest(SHARDED, (0, 1, 5)) == "117e978f74081df91e79b14f159fb71ffc0b6f7c53a669a33a049692f6ae3667"
     reusing = Echo(Refurbish(5003, batch_size=64, reuse_factor=3, seed=1), echoing_factor=2.3, buffer_size=256)
     assert digest(reusing, (0, 1, 5)) == "36531b8da61695276fc8098c6d442d0bcdae47a34db0f082688b74eb1b023327"
     assert (

@@ -60,18 +60,26 @@ KINDS = {
                 Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5),
                 Echo(Refurbish(60, batch_size=12, reuse_factor=2), echoing_factor=2, buffer_size=0),
                 Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12),
+                Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9),
             ]
         ),
         example_echoes(),
     ),
     "BatchEcho": st.one_of(
-        st.just(BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3)), batch_echoes()
+        st.sampled_from(
+            [
+                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3),
+                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3),
+            ]
+        ),
+        batch_echoes(),
     ),
     "SmartCache": st.one_of(
         st.sampled_from(
             [
                 SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5),  # wraps around: 8 + 4 exceed 10
                 SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3),
+                SmartCache(65, batch_size=8, num_cache_objects=64, replace_percent=0.4, shards=4),
             ]
         ),
         smartcaches(),
@@ -191,7 +199,7 @@ def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_a
     assert stored & replay.stored.items() <= asked_for
 
 
-@pytest.mark.parametrize("kind", ["Standard", "Refurbish", "Frozen"])
+@pytest.mark.parametrize("kind", KINDS.keys() - {"AutoAssist"})
 @given(data=st.data())
 def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_shards(kind, data):
     planner = data.draw(KINDS[kind])
@@ -207,7 +215,7 @@ def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_
                 assert sorted(np.concatenate([part.evict for part in parts])) == sorted(plan.evict)
 
 
-@pytest.mark.parametrize("kind", ["Standard", "Refurbish", "Frozen"])
+@pytest.mark.parametrize("kind", KINDS.keys() - {"AutoAssist"})
 @given(data=st.data())
 def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
     planner = data.draw(KINDS[kind])
@@ -251,7 +259,7 @@ CHANGES = [
     (
         SmartCache,
         {**PLAIN, "num_cache_objects": 8, "replace_percent": 0.5},
-        {"num_samples": 25, "batch_size": 2, "seed": 1, "num_cache_objects": 12, "replace_percent": 0.25},
+        {"num_samples": 25, "batch_size": 2, "seed": 1, "shards": 2, "num_cache_objects": 12, "replace_percent": 0.25},
     ),
     (
         Echo,
@@ -283,7 +291,7 @@ KINDS_OF_CHANGES = [make.__name__ for make, *_ in CHANGES]
 @pytest.mark.parametrize(("make", "arguments", "changes"), CHANGES, ids=KINDS_OF_CHANGES)
 def test_any_other_argument_makes_another_fingerprint(make, arguments, changes):
     names = {each.name for each in fields(make) if each.init}
-    assert names - changes.keys() <= ({"shards", "drop_last"} if make is SmartCache else set())
+    assert names - changes.keys() <= ({"drop_last"} if make is SmartCache else set())
     planners = [make(**arguments), *(make(**{**arguments, name: value}) for name, value in changes.items())]
     assert len({json.dumps(planner.fingerprint()) for planner in planners}) == len(planners)
 

@@ -20,12 +20,15 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from dalirefurb import (
     AutoAssist,
+    BatchEcho,
     DiskStore,
+    Echo,
     Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
     Refurbish,
+    SmartCache,
     Standard,
     Stats,
     simple,
@@ -49,6 +52,9 @@ PLANNERS: dict[str, Planner] = {
     "refurbished": Refurbish(NUM_SAMPLES, reuse_factor=3, **ARGUMENTS),
     "partly cached": Refurbish(NUM_SAMPLES, reuse_factor=2, coverage=0.6, **ARGUMENTS),
     "frozen": Frozen(NUM_SAMPLES, **ARGUMENTS),
+    "echoed": Echo(Refurbish(NUM_SAMPLES, reuse_factor=2, **ARGUMENTS), echoing_factor=1.7, buffer_size=40),
+    "batches echoed": BatchEcho(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2.3),
+    "running window": SmartCache(NUM_SAMPLES, num_cache_objects=48, replace_percent=0.3, **ARGUMENTS),
 }
 STORES: dict[str, Callable[[], Store | None]] = {"stored": MemoryStore, "not stored": lambda: None}
 
@@ -136,10 +142,11 @@ def test_the_rows_of_all_ranks_are_the_batches_of_one_process(
                 assert (stats.recomputed == 0) == (stored == "stored" or name == "standard")
 
 
+@pytest.mark.parametrize("name", ["refurbished", "echoed", "batches echoed", "running window"])
 def test_a_run_goes_on_with_another_number_of_ranks_from_the_state_of_any_rank(
-    source: ImageFolder, alone: dict[str, list[Batch]], tmp_path: Path
+    source: ImageFolder, alone: dict[str, list[Batch]], tmp_path: Path, name: str
 ) -> None:
-    planner, served, states = PLANNERS["refurbished"], [], [{}]
+    planner, served, states = PLANNERS[name], [], [{}]
     for world_size, batches in ((4, 4), (2, 4), (8, 3)):
         with ExitStack() as stack:
             loaders = []
@@ -154,7 +161,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_from_the_state_of_any_rank(
             assert all(state == states[0] for state in states)
             assert states[0]["batch"] > 0
             assert loaders[0].stats().hits > 0
-    assert_same(alone["refurbished"][: len(served)], served)
+    assert_same(alone[name][: len(served)], served)
 
 
 def test_what_another_number_of_ranks_left_in_a_file_is_used_as_far_as_it_is_this_ranks(

@@ -13,6 +13,7 @@ from tests.planners import PERCENTS, Replay, digest, joined, smartcaches
 
 WRAPPING = SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5)  # 8 + 4 exceed 10
 WHOLE = SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3)
+SHARDED = SmartCache(65, batch_size=8, num_cache_objects=48, replace_percent=0.4, shards=4)
 ROUNDS = range(12)
 
 
@@ -38,29 +39,34 @@ def test_a_round_serves_a_window_that_never_repeats_an_index(planner):
 @given(planner=smartcaches())
 @example(planner=WRAPPING)
 @example(planner=WHOLE)
-def test_a_round_replaces_exactly_the_ceiling_of_its_percentage(planner):
-    replaced = math.ceil(Fraction(str(planner.replace_percent)) * planner.num_cache_objects)
+@example(planner=SHARDED)
+def test_a_round_replaces_exactly_the_ceiling_of_each_shards_percentage(planner):
+    window = planner.num_cache_objects // planner.shards
+    replaced_each = math.ceil(Fraction(str(planner.replace_percent)) * window)
+    replaced = planner.shards * replaced_each
     assert planner.replaced == replaced
     rounds = [versions(planner, epoch) for epoch in ROUNDS]
     for epoch, (before, after) in enumerate(pairwise(rounds), 1):
         entered = after.items() - before.items()
         assert len(entered) == len(before.items() - after.items()) == replaced
         assert {version for _, version in entered} <= {epoch}
-        returned = max(0, planner.num_cache_objects + replaced - planner.num_samples)
+        returned = sum(max(0, window + replaced_each - samples) for samples in planner.shard_samples)
         assert len(before.keys() & after.keys()) == planner.num_cache_objects - replaced + returned
 
 
 @given(planner=smartcaches(percents=PERCENTS[1:]))
 @example(planner=WRAPPING)
-def test_over_enough_rounds_every_sample_is_seen_equally_often_within_one_stay(planner):
-    rounds = -(-(planner.num_samples - planner.num_cache_objects) // planner.replaced) + 1
+@example(planner=SHARDED)
+def test_over_enough_rounds_every_sample_of_a_shard_is_seen_equally_often_within_one_stay(planner):
+    left_out = max(planner.shard_samples) - planner.num_cache_objects // planner.shards
+    rounds = -(-left_out * planner.shards // planner.replaced) + 1
     entered = np.zeros(planner.num_samples, np.int64)
     for epoch in range(3 * rounds):
         indices = joined(planner, epoch, "indices")
         entered[indices[joined(planner, epoch, "miss")]] += 1
         if epoch == rounds - 1:
             assert entered.min() == 1
-        assert np.ptp(entered) <= 1
+        assert all(np.ptp(entered[planner.owned(shard)]) <= 1 for shard in range(planner.shards))
 
 
 @given(planner=smartcaches())
@@ -75,7 +81,8 @@ def test_the_reported_coverage_is_the_share_that_was_seen(planner):
 @given(planner=smartcaches())
 @example(planner=WRAPPING)
 @example(planner=WHOLE)
-def test_the_peak_is_reached_and_the_store_holds_what_stays(planner):
+@example(planner=SHARDED)
+def test_the_peak_of_one_shard_is_reached_and_the_store_holds_what_stays(planner):
     replay = Replay()
     for epoch in ROUNDS:
         for plan in planner.epoch(epoch):
@@ -85,7 +92,14 @@ def test_the_peak_is_reached_and_the_store_holds_what_stays(planner):
         after = versions(planner, epoch + 1)
         assert len(replay.stored) == planner.num_cache_objects - planner.replaced
         assert all(after[index] == version for index, version in replay.stored.items())
-    assert replay.peak == planner.peak_slots == planner.num_cache_objects - planner.replaced
+    stays = planner.num_cache_objects - planner.replaced
+    assert stays <= replay.peak <= planner.peak_slots <= planner.num_cache_objects
+    assert planner.shards > 1 or planner.peak_slots == stays
+
+
+def test_several_shards_take_few_slots_more_than_what_stays():
+    planner = SmartCache(1 << 20, batch_size=256, num_cache_objects=1 << 16, replace_percent=0.1, shards=8)
+    assert planner.peak_slots - (planner.num_cache_objects - planner.replaced) <= 8 * 15
 
 
 @given(planner=smartcaches())
@@ -171,7 +185,10 @@ def test_a_fingerprint_is_json_and_names_every_argument():
         ({"replace_percent": -0.1}, "replace_percent must be a number in 0..1, got -0.1"),
         ({"replace_percent": math.nan}, "replace_percent must be a number in 0..1, got nan"),
         ({"replace_percent": True}, "replace_percent must be a number in 0..1, got True"),
-        ({"shards": 2}, "shards must be 1 for a running window, got 2: leave it out"),
+        (
+            {"shards": 2, "num_cache_objects": 55},
+            "num_cache_objects must be a multiple of batch_size with several shards, got 55 and 10: pass 50",
+        ),
         ({"drop_last": True}, "drop_last must be False, since a round serves the whole window, got True: leave it out"),
     ],
 )
@@ -206,5 +223,6 @@ def test_plans_are_those_on_record():
             "evict": [4],
         },
     ]
+    assert digest(SHARDED, (0, 1, 40)) == "56e99a947e6d86980bcb375bc2c944aeeb67b034c36f5a8739a321deafe69f2d"
     large = SmartCache(5003, batch_size=64, num_cache_objects=1024, replace_percent=0.1, seed=1)
     assert digest(large, (0, 1, 40)) == "e7fb1d5168037e8f7e41b25b523a0a6b0d7b23fe2d0794bbd52b4edd21817b09"

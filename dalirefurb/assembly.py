@@ -118,6 +118,7 @@ def assemble(
         max_batch_size=max_rows,
         num_threads=_READING_THREADS,
         max_pixels=screening.max_pixels,
+        too_small=recipe.too_small if any(stage.least_size for stage in recipe.stages) else None,
         fallback=screening.fallback(),
         replacements=replacements,
     )

@@ -74,10 +74,10 @@ class Loader:
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
             decompression bomb, is a bad sample. None: any size.
-        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large. "raise": a `SampleError`
-            names it. "replace": a good sample of the same shard is served instead, drawn anew for each version, with
-            its own label and index, augmented as it never is in its own place. Which one that is depends on which
-            samples are bad, and on nothing else. See `bad_samples`.
+        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or too small for a stage.
+            "raise": a `SampleError` names it. "replace": a good sample of the same shard is served instead, drawn anew
+            for each version, with its own label and index, augmented as it never is in its own place. Which one that is
+            depends on which samples are bad, and on nothing else. See `bad_samples`.
         quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
             made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
             what cannot be read is not, as it may be readable in the next run. Ranks may share it.

@@ -179,6 +179,14 @@ class Recipe:
                 size = int(heights[0]), int(widths[0])
         return size
 
+    def too_small(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that a stage cannot take, among those of these heights and widths, (n,): its row, and why."""
+        for stage in self.stages:
+            if refusal := stage.too_small(heights, widths):
+                return refusal
+            heights, widths = stage.output_sizes(heights, widths)
+        return None
+
     def diversity(self, reuse_factor: int) -> float:
         """Return the share of standard training's different images that this split keeps, 1 / reuse_factor .. 1.
 

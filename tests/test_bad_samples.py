@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -24,12 +24,15 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Output,
     Recipe,
     Refurbish,
     SmartCache,
     Standard,
+    TorchDataset,
     simple,
 )
+from dalirefurb.augment.geometry import CenterCrop
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError
 from dalirefurb.plan import Planner
 from dalirefurb.quarantine import BadSample, Quarantine
@@ -539,3 +542,28 @@ def test_a_state_belongs_to_what_is_done_about_bad_samples(source: ImageFolder) 
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str, source: ImageFolder) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Loader(source, RECIPE, STANDARD, **options)
+
+
+@pytest.mark.parametrize("kernels", [None, "dali"])
+@pytest.mark.parametrize("split", [0, 1])
+def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
+    tmp_path: Path, split: int, kernels: Literal["dali"] | None
+) -> None:
+    images = [np.full((40, 48, 3), index, np.uint8) for index in range(16)]
+    images[3], images[11] = images[3][:20], images[11][:, :31]
+    source = TorchDataset([(image, 0) for image in images], labels=np.arange(16), thread_safe=True)
+    recipe = Recipe([CenterCrop(32)], Output(32, mean=(0, 0, 0), std=(1 / 255,) * 3), split=split)
+    planner = Refurbish(16, batch_size=4, reuse_factor=2)
+    options: dict[str, Any] = {"on_bad_sample": "replace", "quarantine": tmp_path / "bad.jsonl", "kernels": kernels}
+    with Loader(source, recipe, planner, MemoryStore(), **options) as loader:
+        for _ in range(3):
+            for pictures, labels in loader:
+                shown = pictures[:, 0, 0, 0].round().long()
+                assert shown.tolist() == labels.tolist()
+                assert not {3, 11} & {*shown.tolist()}
+        assert [(sample.index, sample.reason) for sample in loader.bad_samples()] == [
+            (3, "center_crop: images must have at least 32 x 32 pixels, got 20 x 48; put a resize before it"),
+            (11, "center_crop: images must have at least 32 x 32 pixels, got 40 x 31; put a resize before it"),
+        ]
+    path = tmp_path / "bad.jsonl"
+    assert not path.exists() or not path.read_text()

@@ -243,8 +243,9 @@ class Exhausted(Standard):
 @pytest.mark.parametrize("batches_per_run", [1, 4])
 @pytest.mark.parametrize("kernels", ["dali", None])
 def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
-    stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
+    monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
 ) -> None:
+    monkeypatch.setattr(Recipe, "too_small", lambda *_: None)  # Else it would fail where samples are read.
     planner = Refurbish(32, batch_size=4, reuse_factor=2)
     images = [np.full((40, 40, 3), index, np.uint8) for index in range(32)]
     small = int(list(planner.epoch(0))[2].indices[0])
@@ -260,7 +261,7 @@ def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_toge
         batches = iter(loader)
         assert len(list(islice(batches, 2))) == 2
         for _ in range(2):
-            with pytest.raises(DalirefurbError, match=r"20 x 20|CenterCrop|center_crop|smaller"):
+            with pytest.raises(DalirefurbError, match="at least 32 x 32 pixels, got 20 x 20"):
                 next(batches)
 
 

@@ -27,7 +27,7 @@ from dalirefurb import (
     trivial_augment,
 )
 from dalirefurb.augment.geometry import CenterCrop, Decode, Device, Resize
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.graph import Graph, Part
 from dalirefurb.source import Source
 from tests.one_batch import levels, serve
@@ -185,11 +185,23 @@ def test_evaluate_leaves_arrays_as_they_are() -> None:
             assert np.array_equal(served.numpy().transpose(0, 2, 3, 1), images[labels.numpy()])
 
 
-def test_images_too_small_for_a_centre_crop_are_refused_by_the_loader(tmp_path: Any) -> None:
+@pytest.mark.parametrize("split", [1, 2])
+def test_images_too_small_for_a_centre_crop_are_refused_by_the_loader(tmp_path: Any, split: int) -> None:
     source = FileList(sorted(write_folder(tmp_path, num_samples=4).rglob("*.jpg")), np.arange(4))
-    recipe = Recipe([Decode(), CenterCrop(64)], Output(64), 2)
+    recipe = Recipe([Decode(), CenterCrop(64)], Output(64), split)
+    message = r"sample \d \(.*\.jpg\): center_crop: images must have at least 64 x 64 pixels, got \d+ x \d+; put a"
     with (
         Loader(source, recipe, Refurbish(4, batch_size=4, reuse_factor=2), num_threads=1) as loader,
-        pytest.raises(ConfigurationError, match="center_crop: images must have at least 64 x 64 pixels, got"),
+        pytest.raises(SampleError, match=message),
     ):
         list(loader)
+
+
+def test_the_size_that_counts_is_that_of_what_enters_the_stage() -> None:
+    heights, widths = np.array([80, 10]), np.array([80, 300])
+    recipe = Recipe([Decode(), CenterCrop(64)], Output(64), 1)
+    assert recipe.too_small(heights, widths) == (
+        1,
+        "center_crop: images must have at least 64 x 64 pixels, got 10 x 300; put a resize before it",
+    )
+    assert evaluate(64).too_small(heights, widths) is None

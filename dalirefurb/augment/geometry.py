@@ -326,19 +326,19 @@ class CenterCrop(Stage):
         """A square of `size`."""
         return self.size, self.size
 
+    @property
+    def least_size(self) -> tuple[int, int]:
+        """The square."""
+        return self.size, self.size
+
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.
 
         Raises:
             ConfigurationError: If an image is smaller than `size`.
         """
-        smaller = (heights < self.size) | (widths < self.size)
-        if smaller.any():
-            row = int(smaller.argmax())
-            raise ConfigurationError(
-                f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
-                f"{heights[row]} x {widths[row]}; put a resize before it"
-            )
+        if refusal := self.too_small(heights, widths):
+            raise ConfigurationError(refusal[1])
         # Halves are rounded to even, as torchvision does.
         return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}
 

@@ -119,6 +119,25 @@ class Stage(ABC):
         """Height and width of every image that leaves the stage, or None if they depend on what enters."""
         return None
 
+    @property
+    def least_size(self) -> tuple[int, int] | None:
+        """Height and width that images need at least to enter the stage, or None if it takes any."""
+        return None
+
+    def too_small(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find the first image, of those of these heights and widths, (n,), below `least_size`: its row, and why."""
+        if self.least_size is None:
+            return None
+        height, width = self.least_size
+        rows = np.flatnonzero((heights < height) | (widths < width))
+        if not len(rows):
+            return None
+        row = int(rows[0])
+        return row, (
+            f"{self.name}: images must have at least {height} x {width} pixels, got {heights[row]} x {widths[row]}; "
+            f"put a resize before it"
+        )
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

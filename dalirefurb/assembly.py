@@ -12,6 +12,7 @@ import torch
 from dalirefurb.assistant import Assistant
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Stage
 from dalirefurb.autoassist import AutoAssist
 from dalirefurb.downstream import Downstream
 from dalirefurb.engine import Engine, Plans
@@ -118,7 +119,7 @@ def assemble(
         max_batch_size=max_rows,
         num_threads=_READING_THREADS,
         max_pixels=screening.max_pixels,
-        too_small=recipe.too_small if any(stage.least_size for stage in recipe.stages) else None,
+        refusal=recipe.refusal,
         fallback=screening.fallback(),
         replacements=replacements,
     )
@@ -217,11 +218,16 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
 def _open(
     store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
 ) -> None:
-    """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter."""
+    """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
+
+    Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
+    """
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
+    if sizes.slot_shape is None and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
+        partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
     slots = planner.peak_slots
     store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
 

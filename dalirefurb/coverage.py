@@ -82,7 +82,7 @@ def propose_coverage(
 
     Raises:
         ConfigurationError: If nothing fits, or the plan caches nothing whatever its coverage.
-        SampleError: If a header cannot be read.
+        SampleError: If a header cannot be read, or an image has a size that a stage cannot take.
     """
     if not isinstance(planner, Refurbish) or planner.reuse_factor == 1:
         raise ConfigurationError(
@@ -139,7 +139,7 @@ def _sizes(source: Source, recipe: Recipe, seed: int) -> PartialSizes:
     """Measure partial images by a reader of their own."""
     from dalirefurb.reader import Reader
 
-    reader = Reader(source, max_batch_size=64, num_threads=1)
+    reader = Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)
     try:
         return partial_sizes(source, recipe, reader, seed=seed)
     finally:

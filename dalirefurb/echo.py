@@ -136,9 +136,9 @@ class Echo(_Echoing):
     Attributes:
         planner: Decides what is echoed.
         echoing_factor: Mean number of times that a row is served, at least 1.
-        buffer_size: Rows of the shuffle buffer after the echo, of which each shard has an equal part; 0 or 1 for none.
-            In a small buffer repeats meet in one batch, which learns less from them: several times `batch_size` is
-            sensible.
+        buffer_size: Rows of the shuffle buffer after the echo, of which each shard has an equal part, rounded down; 0
+            or 1 for none. In a small buffer repeats meet in one batch, which learns less from them: several times
+            `batch_size` is sensible.
     """
 
     buffer_size: int = field(kw_only=True)

@@ -28,7 +28,7 @@ class ConfigurationError(DalirefurbError, ValueError):
 
 
 class SampleError(DalirefurbError):
-    """One sample cannot be read or decoded.
+    """One sample cannot be read, decoded or used.
 
     Args:
         index: Of the sample.

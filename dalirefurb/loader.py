@@ -74,13 +74,14 @@ class Loader:
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded; a larger one, perhaps a
             decompression bomb, is a bad sample. None: any size.
-        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or too small for a stage.
-            "raise": a `SampleError` names it. "replace": a good sample of the same shard is served instead, drawn anew
-            for each version, with its own label and index, augmented as it never is in its own place. Which one that is
-            depends on which samples are bad, and on nothing else. See `bad_samples`.
+        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or of a size that a stage
+            cannot take. "raise": a `SampleError` names it. "replace": a good sample of the same shard is served
+            instead, drawn anew for each version, with its own label and index, augmented as it never is in its own
+            place. Which one that is depends on which samples are bad, and on nothing else. See `bad_samples`.
         quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
             made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
-            what cannot be read is not, as it may be readable in the next run. Ranks may share it.
+            what cannot be read, or has a size that this recipe cannot take, is not, as another run may use it. Ranks
+            may share it.
         fallback_decoder: "pillow": what DALI cannot decode and Pillow can, such as GIF, is decoded by Pillow (its first
             frame), every time it is read; it takes 3 bytes a pixel from then on.
         rank: This process's number among those that train together. By default it and `world_size` are found when they

@@ -25,7 +25,7 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """What TIFF files begin with."""
 
 
-TooSmall = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
+Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""
 
 
@@ -58,7 +58,7 @@ class Reader:
         max_batch_size: Samples read together, at most.
         num_threads: Jobs at a time.
         max_pixels: Of an encoded image; None: any size.
-        too_small: Finds an image that is too small for what is done to it, see `Recipe.too_small`; None: none is.
+        refusal: Finds an image whose size cannot be used, see `Recipe.refusal`; None: any can.
         fallback: Decodes what DALI does not.
         replacements: Of samples that are refused; None: they raise.
     """
@@ -70,13 +70,13 @@ class Reader:
         max_batch_size: int,
         num_threads: int,
         max_pixels: int | None = None,
-        too_small: TooSmall | None = None,
+        refusal: Refusal | None = None,
         fallback: PillowDecoder | None = None,
         replacements: Replacements | None = None,
     ) -> None:
         self._source = source
         self._max_pixels = max_pixels
-        self._too_small = too_small
+        self._refuses = refusal
         self._fallback = fallback
         self.replacements = replacements
         self._headers = HeaderReader(max_batch_size)
@@ -182,7 +182,7 @@ class Reader:
     def _together(self, indices: NDArray[np.int64]) -> Samples:
         """Read samples, all of which have to be good."""
         samples = self._measured(indices)
-        refusal = None if self._too_small is None else self._too_small(samples.heights, samples.widths)
+        refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
         if refusal is not None:
             row, reason = refusal
             raise SampleError(int(indices[row]), self._source.name(int(indices[row])), reason)

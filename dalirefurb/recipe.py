@@ -170,20 +170,26 @@ class Recipe:
 
     @staticmethod
     def _size(stages: tuple[Stage, ...], entering: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Return the size of all images that leave some stages; one that a stage cannot take is refused."""
         size = entering
         for stage in stages:
+            entered = None if size is None else (np.array([size[0]]), np.array([size[1]]))
+            if entered is not None and (refusal := stage.refusal(*entered)):
+                raise ConfigurationError(refusal[1])
             if stage.fixed_size is not None:
                 size = stage.fixed_size
-            elif size is not None:
-                heights, widths = stage.output_sizes(np.array([size[0]]), np.array([size[1]]))
+            elif entered is not None:
+                heights, widths = stage.output_sizes(*entered)
                 size = int(heights[0]), int(widths[0])
         return size
 
-    def too_small(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that a stage cannot take, among those of these heights and widths, (n,): its row, and why."""
         for stage in self.stages:
-            if refusal := stage.too_small(heights, widths):
+            if refusal := stage.refusal(heights, widths):
                 return refusal
+            if stage.fixed_size is not None:
+                break  # What follows was asked when the recipe was made.
             heights, widths = stage.output_sizes(heights, widths)
         return None
 

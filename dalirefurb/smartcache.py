@@ -53,7 +53,8 @@ class SmartCache(Planner):
         num_cache_objects: Samples of a round, in batch_size..num_samples, of all shards together; best a multiple of
             batch_size, which it has to be with several shards.
         replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples of each
-            shard; 0.1 is 10 %. 0 for validation: the first window stays for ever.
+            shard, which is much where windows are small; 0.1 is 10 %. 0 for validation: the first window stays for
+            ever.
     """
 
     num_cache_objects: int = field(kw_only=True)
@@ -112,7 +113,7 @@ class SmartCache(Planner):
         """
         stay = self._window - self.replaced // self.shards
         extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
-        return (min(stay + extra, self._window),) * self.shards
+        return (min(stay + extra, self._window) if stay else 0,) * self.shards
 
     def coverage_after(self, rounds: int) -> float:
         """Return the share of the data set that the first `rounds` rounds have served.

@@ -18,6 +18,7 @@ from dalirefurb import (
     Arrays,
     AutoAssist,
     BatchEcho,
+    DiskStore,
     Echo,
     FileList,
     Frozen,
@@ -32,8 +33,9 @@ from dalirefurb import (
     TorchDataset,
     simple,
 )
-from dalirefurb.augment.geometry import CenterCrop
-from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError
+from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.coverage import propose_coverage
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.plan import Planner
 from dalirefurb.quarantine import BadSample, Quarantine
 from dalirefurb.reader import Reader
@@ -60,6 +62,7 @@ RECIPE = simple(SIZE)
 BEFORE, AFTER = simple(SIZE, split=1), simple(SIZE, split=3)
 STANDARD = Standard(NUM_SAMPLES, batch_size=6, seed=7)
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
+FROZEN = Frozen(8, batch_size=4)
 ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
 
 TECHNIQUES = [
@@ -567,3 +570,37 @@ def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
         ]
     path = tmp_path / "bad.jsonl"
     assert not path.exists() or not path.read_text()
+
+
+def test_an_image_of_another_size_than_a_random_crop_takes_is_named() -> None:
+    images = [np.zeros((20 if index == 5 else 40, 40, 3), np.uint8) for index in range(8)]
+    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
+    recipe = Recipe([RandomCrop(32, margin=8)], Output(32), split=0)
+    with (
+        Loader(source, recipe, Standard(8, batch_size=4)) as loader,
+        pytest.raises(SampleError, match=r"sample 5 .*: random_crop: images must be 40 x 40 pixels .* got 20 x 40"),
+    ):
+        list(loader)
+
+
+def test_a_stored_image_that_the_final_part_cannot_take_is_never_served(tmp_path: Path) -> None:
+    """A file is filled under a final part that takes any image, and opened for one that refuses small ones."""
+    images = [np.zeros((24 if index == 5 else 40, 48, 3), np.uint8) for index in range(8)]
+    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
+    for final in (Resize(32), CenterCrop(32)):
+        recipe = Recipe([HorizontalFlip(), final, CenterCrop(32, name="square")], Output(32), split=1)
+        if isinstance(final, Resize):
+            with DiskStore(tmp_path / "cache") as store, Loader(source, recipe, FROZEN, store) as loader:
+                list(loader)
+        else:
+            store = DiskStore(tmp_path / "cache")
+            with store, pytest.raises(StoreError, match="final_stages"):
+                Loader(source, recipe, FROZEN, store, on_bad_sample="replace")
+
+
+def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
+    images = [np.zeros((20 if index == 5 else 40, 48, 3), np.uint8) for index in range(8)]
+    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
+    recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
+    with pytest.raises(SampleError, match=r"sample 5 .*: center_crop: images must have at least 32 x 32 pixels"):
+        propose_coverage(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), "1MB")

@@ -200,8 +200,8 @@ def test_images_too_small_for_a_centre_crop_are_refused_by_the_loader(tmp_path: 
 def test_the_size_that_counts_is_that_of_what_enters_the_stage() -> None:
     heights, widths = np.array([80, 10]), np.array([80, 300])
     recipe = Recipe([Decode(), CenterCrop(64)], Output(64), 1)
-    assert recipe.too_small(heights, widths) == (
+    assert recipe.refusal(heights, widths) == (
         1,
         "center_crop: images must have at least 64 x 64 pixels, got 10 x 300; put a resize before it",
     )
-    assert evaluate(64).too_small(heights, widths) is None
+    assert evaluate(64).refusal(heights, widths) is None

@@ -396,3 +396,18 @@ def test_a_recipes_fingerprint_survives_being_saved_and_loaded():
 
 def test_a_custom_stages_fingerprint_does_not_see_its_function():
     assert Custom(invert, "mine").fingerprint() == Custom(darken, "mine").fingerprint()
+
+
+def test_stages_that_can_take_no_image_are_refused_when_the_recipe_is_made():
+    message = "center_crop: images must have at least 32 x 32 pixels, got 20 x 20; put a resize before it"
+    with pytest.raises(ConfigurationError, match=message):
+        Recipe([Decode(), RandomResizedCrop(20), CenterCrop(32)], Output(32), split=1)
+    with pytest.raises(ConfigurationError, match=r"random_crop: images must be 40 x 40 pixels .* got 36 x 36"):
+        Recipe([Decode(), RandomResizedCrop(36), HorizontalFlip(), RandomCrop(32, margin=8)], Output(32), split=1)
+
+
+def test_arrays_that_a_stage_cannot_take_are_refused_when_the_loader_is_made():
+    source = Arrays(np.zeros((8, 20, 20, 3), np.uint8), np.arange(8))
+    recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
+    with pytest.raises(ConfigurationError, match="center_crop: images must have at least 32 x 32 pixels, got 20 x 20"):
+        Loader(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), on_bad_sample="replace")

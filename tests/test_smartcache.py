@@ -141,6 +141,11 @@ def test_the_order_within_a_round_and_the_running_order_depend_on_the_seed():
     assert len(orders) == 32
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_window_that_is_replaced_as_a_whole_needs_no_slots(shards):
+    assert SmartCache(64, batch_size=8, num_cache_objects=32, replace_percent=1, shards=shards).peak_slots == 0
+
+
 def test_a_miss_is_anywhere_in_its_batch_equally_often():
     planner = SmartCache(400, batch_size=8, num_cache_objects=80, replace_percent=0.25)
     counts = sum(plan.miss.astype(int) for epoch in range(1, 201) for plan in planner.epoch(epoch))

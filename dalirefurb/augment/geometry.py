@@ -254,21 +254,27 @@ class RandomCrop(Stage):
         """A square of `size`."""
         return self.size, self.size
 
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
+        expected = self.size + self.margin - 2 * self.padding
+        other = np.flatnonzero((heights != expected) | (widths != expected))
+        if not len(other):
+            return None
+        row = int(other[0])
+        return row, (
+            f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
+            f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
+            f"before it or change its margin"
+        )
+
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
 
         Raises:
             ConfigurationError: If an image does not have `size`, `margin` and `padding`'s size.
         """
-        expected = self.size + self.margin - 2 * self.padding
-        other = (heights != expected) | (widths != expected)
-        if other.any():
-            row = int(other.argmax())
-            raise ConfigurationError(
-                f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
-                f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
-                f"before it or change its margin"
-            )
+        if refusal := self.refusal(heights, widths):
+            raise ConfigurationError(refusal[1])
         places = np.floor(uniforms * (self.margin + 1))  # (n, 2)
         if self.padding:
             return {"start": (places - self.padding).astype(np.int32)}
@@ -326,10 +332,16 @@ class CenterCrop(Stage):
         """A square of `size`."""
         return self.size, self.size
 
-    @property
-    def least_size(self) -> tuple[int, int]:
-        """The square."""
-        return self.size, self.size
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image smaller than `size`; see `Stage.refusal`."""
+        smaller = np.flatnonzero((heights < self.size) | (widths < self.size))
+        if not len(smaller):
+            return None
+        row = int(smaller[0])
+        return row, (
+            f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
+            f"{heights[row]} x {widths[row]}; put a resize before it"
+        )
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.
@@ -337,7 +349,7 @@ class CenterCrop(Stage):
         Raises:
             ConfigurationError: If an image is smaller than `size`.
         """
-        if refusal := self.too_small(heights, widths):
+        if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
         # Halves are rounded to even, as torchvision does.
         return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}

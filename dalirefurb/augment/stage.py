@@ -119,24 +119,13 @@ class Stage(ABC):
         """Height and width of every image that leaves the stage, or None if they depend on what enters."""
         return None
 
-    @property
-    def least_size(self) -> tuple[int, int] | None:
-        """Height and width that images need at least to enter the stage, or None if it takes any."""
-        return None
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find the first image, of those of these heights and widths, (n,), that the stage cannot take.
 
-    def too_small(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find the first image, of those of these heights and widths, (n,), below `least_size`: its row, and why."""
-        if self.least_size is None:
-            return None
-        height, width = self.least_size
-        rows = np.flatnonzero((heights < height) | (widths < width))
-        if not len(rows):
-            return None
-        row = int(rows[0])
-        return row, (
-            f"{self.name}: images must have at least {height} x {width} pixels, got {heights[row]} x {widths[row]}; "
-            f"put a resize before it"
-        )
+        Returns:
+            Its row, and what is wrong with it; None if all can be taken.
+        """
+        return None
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""

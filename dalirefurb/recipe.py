@@ -189,7 +189,7 @@ class Recipe:
             if refusal := stage.refusal(heights, widths):
                 return refusal
             if stage.fixed_size is not None:
-                break  # What follows was asked when the recipe was made.
+                return None  # What follows was asked when the recipe was made.
             heights, widths = stage.output_sizes(heights, widths)
         return None
 

@@ -192,8 +192,7 @@ class Refurbish(Planner):
         waits = np.zeros(self.num_samples, np.bool_)
         waits[self._waiting(epoch)] = True
         served = []
-        for shard in range(self.shards):
-            samples = self._samples_of(shard, self.num_samples)
+        for shard, samples in enumerate(self.shard_samples):
             rows = shard + self.shards * permutation(samples, self.seed, "batch shuffle", epoch, shard)
             served.append(rows[~waits[rows]])
         return served
@@ -205,8 +204,7 @@ class Refurbish(Planner):
         be born. Each shard's fixed order is walked from where the last turn of the same group ended.
         """
         waiting = [np.zeros(0, np.int64)]
-        for shard in range(self.shards):
-            samples = self._samples_of(shard, self.num_samples)
+        for shard, samples in enumerate(self.shard_samples):
             covered = self._samples_of(shard, self._covered)
             surplus = samples - len(self) * self._width
             if surplus <= 0:

@@ -102,7 +102,7 @@ class SmartCache(Planner):
 
         `replace_percent` is read as the decimals it is written in, so that 0.28 of 25 is 7.
         """
-        return self.shards * math.ceil(Fraction(str(self.replace_percent)) * self._window)
+        return self.shards * self._replaced
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ class SmartCache(Planner):
         They are those that stay: each batch frees at least as many slots as it fills, once the window is there. With
         several shards their misses are rounded to whole ones, so that some more may be stored for a while.
         """
-        stay = self._window - self.replaced // self.shards
+        stay = self._window - self._replaced
         extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
         return (min(stay + extra, self._window) if stay else 0,) * self.shards
 
@@ -122,17 +122,17 @@ class SmartCache(Planner):
             ConfigurationError: If `rounds` is not an int, or is negative.
         """
         rounds = integer("rounds", rounds, 0, None, "pass the number of rounds served")
-        seen = self._window + (rounds - 1) * (self.replaced // self.shards) if rounds else 0
+        seen = self._window + (rounds - 1) * self._replaced if rounds else 0
         return sum(min(seen, samples) for samples in self.shard_samples) / self.num_samples
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one round; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        size, replaced = self._window, self.replaced // self.shards
+        size, replaced = self._window, self._replaced
         window = epoch * replaced + np.arange(size)  # places in each shard's running order
         entered = np.maximum(window - size, -1) // max(replaced, 1) + 1  # the round in which a place enters
         shards = range(self.shards)
-        indices = np.concatenate([self.owned(shard)[window % self.shard_samples[shard]] for shard in shards])
+        indices = np.concatenate([owned[window % len(owned)] for owned in map(self.owned, shards)])
         entered = np.tile(entered, self.shards)
         miss = entered == epoch
         keep = np.tile(window >= (epoch + 1) * replaced, self.shards)
@@ -159,3 +159,8 @@ class SmartCache(Planner):
     def _window(self) -> int:
         """Samples of a shard in a round."""
         return self.num_cache_objects // self.shards
+
+    @property
+    def _replaced(self) -> int:
+        """Those that are replaced after it."""
+        return math.ceil(Fraction(str(self.replace_percent)) * self._window)

@@ -34,6 +34,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.augment.stage import Stage
 from dalirefurb.coverage import propose_coverage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.plan import Planner
@@ -62,7 +63,6 @@ RECIPE = simple(SIZE)
 BEFORE, AFTER = simple(SIZE, split=1), simple(SIZE, split=3)
 STANDARD = Standard(NUM_SAMPLES, batch_size=6, seed=7)
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
-FROZEN = Frozen(8, batch_size=4)
 ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
 
 TECHNIQUES = [
@@ -547,14 +547,18 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message:
         Loader(source, RECIPE, STANDARD, **options)
 
 
+def of_sizes(sizes: list[tuple[int, int]]) -> TorchDataset:
+    """Images of these heights and widths, each filled with its index, which is its label, too."""
+    images = [np.full((*size, 3), index, np.uint8) for index, size in enumerate(sizes)]
+    return TorchDataset([(image, 0) for image in images], labels=np.arange(len(images)), thread_safe=True)
+
+
 @pytest.mark.parametrize("kernels", [None, "dali"])
 @pytest.mark.parametrize("split", [0, 1])
 def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
     tmp_path: Path, split: int, kernels: Literal["dali"] | None
 ) -> None:
-    images = [np.full((40, 48, 3), index, np.uint8) for index in range(16)]
-    images[3], images[11] = images[3][:20], images[11][:, :31]
-    source = TorchDataset([(image, 0) for image in images], labels=np.arange(16), thread_safe=True)
+    source = of_sizes([{3: (20, 48), 11: (40, 31)}.get(index, (40, 48)) for index in range(16)])
     recipe = Recipe([CenterCrop(32)], Output(32, mean=(0, 0, 0), std=(1 / 255,) * 3), split=split)
     planner = Refurbish(16, batch_size=4, reuse_factor=2)
     options: dict[str, Any] = {"on_bad_sample": "replace", "quarantine": tmp_path / "bad.jsonl", "kernels": kernels}
@@ -573,8 +577,7 @@ def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
 
 
 def test_an_image_of_another_size_than_a_random_crop_takes_is_named() -> None:
-    images = [np.zeros((20 if index == 5 else 40, 40, 3), np.uint8) for index in range(8)]
-    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
+    source = of_sizes([(20 if index == 5 else 40, 40) for index in range(8)])
     recipe = Recipe([RandomCrop(32, margin=8)], Output(32), split=0)
     with (
         Loader(source, recipe, Standard(8, batch_size=4)) as loader,
@@ -585,22 +588,20 @@ def test_an_image_of_another_size_than_a_random_crop_takes_is_named() -> None:
 
 def test_a_stored_image_that_the_final_part_cannot_take_is_never_served(tmp_path: Path) -> None:
     """A file is filled under a final part that takes any image, and opened for one that refuses small ones."""
-    images = [np.zeros((24 if index == 5 else 40, 48, 3), np.uint8) for index in range(8)]
-    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
-    for final in (Resize(32), CenterCrop(32)):
-        recipe = Recipe([HorizontalFlip(), final, CenterCrop(32, name="square")], Output(32), split=1)
-        if isinstance(final, Resize):
-            with DiskStore(tmp_path / "cache") as store, Loader(source, recipe, FROZEN, store) as loader:
-                list(loader)
-        else:
-            store = DiskStore(tmp_path / "cache")
-            with store, pytest.raises(StoreError, match="final_stages"):
-                Loader(source, recipe, FROZEN, store, on_bad_sample="replace")
+    source = of_sizes([(24 if index == 5 else 40, 48) for index in range(8)])
+
+    def recipe(first: Stage) -> Recipe:
+        return Recipe([HorizontalFlip(), first, CenterCrop(32, name="square")], Output(32), split=1)
+
+    planner = Frozen(8, batch_size=4)
+    with DiskStore(tmp_path / "cache") as store, Loader(source, recipe(Resize(32)), planner, store) as loader:
+        list(loader)
+    with DiskStore(tmp_path / "cache") as store, pytest.raises(StoreError, match="final_stages"):
+        Loader(source, recipe(CenterCrop(32)), planner, store, on_bad_sample="replace")
 
 
 def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
-    images = [np.zeros((20 if index == 5 else 40, 48, 3), np.uint8) for index in range(8)]
-    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(8, np.int64), thread_safe=True)
+    source = of_sizes([(20 if index == 5 else 40, 48) for index in range(8)])
     recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
     with pytest.raises(SampleError, match=r"sample 5 .*: center_crop: images must have at least 32 x 32 pixels"):
         propose_coverage(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), "1MB")

@@ -23,26 +23,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.coming import Borrowed, Coming, Computed, part_repeats
 from dalirefurb.images import Images
 from dalirefurb.next_uses import next_uses, turns
 from dalirefurb.plan import BatchPlan, Indices, Planner
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
 from dalirefurb.store import Lease, Store
-from dalirefurb.store.contract import Pair, pairs_of
-
-
-@dataclass(eq=False)
-class Computed:
-    """Partial images of one run, once they are there.
-
-    Attributes:
-        indices: The samples that they show: those of the plan, or what replaces them, shape (n,).
-        images: HWC uint8.
-    """
-
-    indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    images: Images = field(default_factory=lambda: Images(()))
 
 
 @dataclass
@@ -58,7 +45,8 @@ class Ticket:
         stored: Which of `rows` go into the store.
         lease: What the store lends, for the rows in `leased`.
         leased: Rows that the store was asked for, ascending; it may have found some of them only.
-        borrowed: Rows whose images are computed for other rows: the row, by which run, and at which place there.
+        coming: What `Coming.remove` needs of it.
+        borrowed: Rows whose images are computed for other rows.
         shown: The sample that each row shows: the plan's, or what replaces it.
         images: What a graph of both parts made of it, a DALI tensor list.
     """
@@ -71,7 +59,8 @@ class Ticket:
     stored: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     lease: Lease | None = None
     leased: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    borrowed: list[tuple[int, Computed, int]] = field(default_factory=list)
+    coming: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    borrowed: list[Borrowed] = field(default_factory=list)
     shown: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Any = None
 
@@ -85,8 +74,8 @@ class Ticket:
         shown = self.plan.indices.copy()
         if len(self.rows):
             shown[self.rows] = self.computed.indices
-        for row, computed, place in self.borrowed:
-            shown[row] = computed.indices[place]
+        for rows, computed, places in self.borrowed:
+            shown[rows] = computed.indices[places]
         return shown
 
     def partial_images(self) -> Images:
@@ -99,11 +88,14 @@ class Ticket:
     def computed_images(self) -> list[tuple[NDArray[np.int64], Images]]:
         """Return rows that the store did not lend, with their partial images; asked once, as above."""
         parts = [(self.rows, self.computed.images)]
-        for lender in {id(computed): computed for _, computed, _ in self.borrowed}.values():
-            rows, places = np.array([(row, place) for row, by, place in self.borrowed if by is lender]).T
-            parts.append((rows, lender.images.chosen(places)))
+        parts += [(rows, computed.images.chosen(places)) for rows, computed, places in self.borrowed]
         self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
         return parts
+
+    def forget(self, coming: Coming) -> None:
+        """Have no other run wait for its images."""
+        slots, self.coming = self.coming, np.empty(0, np.int64)
+        coming.remove(slots)
 
     def release(self) -> None:
         """Give back what the store lent."""
@@ -120,8 +112,7 @@ class Exchange:
     def __init__(self, reader: Reader, store: Store | None) -> None:
         self._reader = reader
         self._store = store
-        # Where the images of runs on their way are, or will be.
-        self._coming: dict[Pair, tuple[Computed, int]] = {}
+        self._coming = Coming()
         self._planner: Planner | None = None
         # The epoch that is being settled, and when the rows of its batches are served next.
         self._next_uses: tuple[int, list[Indices]] = (-1, [])
@@ -156,30 +147,24 @@ class Exchange:
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
-        borrowed = self._on_their_way(plan)
+        borrowed = self._coming.find(plan.indices, plan.version)
         missing = np.ones(len(plan.indices), np.bool_)
-        missing[[row for row, *_ in borrowed]] = False
+        for rows, _, _ in borrowed:
+            missing[rows] = False
         leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[leased], plan.version[leased])
         missing[leased[lease.found]] = False
         missed = np.flatnonzero(missing)
         computed = Computed()
-        rows: list[int] = []
-        coming: dict[Pair, tuple[Computed, int]] = {}
-        for row, pair in zip(missed.tolist(), pairs_of((plan.indices[missed], plan.version[missed])), strict=True):
-            source = coming.get(pair)
-            if source is None:
-                coming[pair] = computed, len(rows)
-                rows.append(row)
-            else:
-                borrowed.append((row, *source))
-        to_compute = np.array(rows, np.int64)
+        first, repeats, places = part_repeats(plan.indices[missed], plan.version[missed])
+        to_compute = missed[first]
+        if len(repeats):
+            borrowed.append(Borrowed(missed[repeats], computed, places))
         try:
             reading = self._reader.read(plan.indices[to_compute], plan.version[to_compute])
         except BaseException:
             lease.release()
             raise
-        self._coming |= coming
         return Ticket(
             run,
             plan,
@@ -189,15 +174,9 @@ class Exchange:
             _stored(run, plan, to_compute),
             lease,
             leased,
+            self._coming.add(plan.indices[to_compute], plan.version[to_compute], computed),
             borrowed,
         )
-
-    def _on_their_way(self, plan: BatchPlan) -> list[tuple[int, Computed, int]]:
-        """Find the rows whose images runs on their way compute: the row, by which run, and at which place there."""
-        if not self._coming:
-            return []
-        sources = map(self._coming.get, pairs_of((plan.indices, plan.version)))
-        return [(row, *source) for row, source in enumerate(sources) if source is not None]
 
     def settle(self, ticket: Ticket) -> NDArray[np.bool_]:
         """Bring the store to where the plan wants it after a run.
@@ -219,7 +198,7 @@ class Exchange:
         stored = np.empty(0, np.bool_)
         if len(rows):
             stored = self._store.put(plan.indices[rows], plan.version[rows], images)
-        self._forget(ticket)
+        ticket.forget(self._coming)
         return stored
 
     def _advise(self, ticket: Ticket, store: Store) -> None:
@@ -238,12 +217,7 @@ class Exchange:
             ticket.reading.cancel()
             with suppress(Exception):
                 ticket.release()
-            self._forget(ticket)
-
-    def _forget(self, ticket: Ticket) -> None:
-        if self._store is not None:
-            for pair in pairs_of((ticket.plan.indices[ticket.rows], ticket.plan.version[ticket.rows])):
-                self._coming.pop(pair, None)
+            ticket.forget(self._coming)
 
 
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from dalirefurb.next_uses import NEVER, next_uses, turns
 from dalirefurb.plan import BatchPlan, Planner
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.smartcache import SmartCache
-from dalirefurb.store.contract import Keys, Pair, pairs_of
+from dalirefurb.store.contract import Keys
 from dalirefurb.store.placement import Placement
 from dalirefurb.store.row_queue import RowQueue
 from dalirefurb.store.versions import NOWHERE
@@ -55,6 +55,13 @@ TINY = st.one_of(
     ),
 )
 WORTHS = (13, 4, 1)
+
+Pair = tuple[int, int]
+"""An index and a version."""
+
+
+def pairs_of(keys: Keys) -> list[Pair]:
+    return list(zip(keys[0].tolist(), keys[1].tolist(), strict=True))
 
 
 class Moved(NamedTuple):

@@ -28,9 +28,6 @@ Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
 NO_KEYS: Keys = np.empty(0, np.int64), np.empty(0, np.int64)
 """None at all."""
 
-Pair = tuple[int, int]
-"""An index and a version."""
-
 
 def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Keys:
     """Return two arrays of shape (n,).
@@ -50,11 +47,6 @@ def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Key
             "convert them with .astype(np.int64)"
         )
     return indices.astype(np.int64, copy=False), versions.astype(np.int64, copy=False)
-
-
-def pairs_of(keys: Keys) -> list[Pair]:
-    """Return n versions one by one."""
-    return list(zip(keys[0].tolist(), keys[1].tolist(), strict=True))
 
 
 class Lease:

@@ -223,9 +223,13 @@ class Exchange:
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `rows` the plan keeps beyond the run, shape (n,)."""
     stored = plan.keep[rows]
-    if not len(rows):
+    if len(run.plans) == 1:
         return stored
+    evicted = np.flatnonzero(np.isin(plan.indices[rows], plan.evict))
+    if not len(evicted):
+        return stored
+    rows, indices = rows[evicted], plan.indices[rows[evicted]]
     ends = np.cumsum([len(each.indices) for each in run.plans])
     for end, later in zip(ends[:-1], run.plans[1:], strict=True):
-        stored &= ~((rows < end) & np.isin(plan.indices[rows], later.evict))
+        stored[evicted] &= ~((rows < end) & np.isin(indices, later.evict))
     return stored

@@ -66,6 +66,18 @@ class Images(Sequence[NDArray[Any]]):
         return images
 
     @classmethod
+    def rows_of(cls, array: NDArray[Any], rows: NDArray[np.int64]) -> Images:
+        """Return some rows, shape (n,), of one array, shape (N, H, W, 3), without copying them."""
+        start: int = array.__array_interface__["data"][0]
+        images = cls.on_demand(
+            len(rows),
+            lambda: [array[row] for row in rows.tolist()],
+            lambda: Places(start + array.strides[0] * rows, np.full((len(rows), 2), array.shape[1:3], np.int64)),
+        )
+        images.whole = array, rows
+        return images
+
+    @classmethod
     def joined(cls, count: int, parts: Sequence[tuple[NDArray[np.int64], Images]]) -> Images:
         """Put the images of several owners together, given the rows, out of `count`, that each one's are."""
         parts = [part for part in parts if len(part[0])]

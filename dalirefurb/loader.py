@@ -67,7 +67,8 @@ class Loader:
             AutoAssist at most as many as its lag allows. A run takes the memory of its images: 154 MB for
             256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
-            fit into 256 rows, but no more than a quarter of an epoch; with AutoAssist 1.
+            fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224 into as many more as take no
+            more memory, up to 2,048; but no more than a quarter of an epoch, and with AutoAssist 1.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
@@ -127,6 +128,7 @@ class Loader:
             replicas=replicas,
             look_ahead=look_ahead,
             batches_per_run=batches_per_run,
+            pixels=_pixels(source, recipe),
         )
         pace(planner)  # Refuses what no rank could work with.
         self._planner = planner
@@ -399,6 +401,14 @@ class _Pass(Iterator[Batch]):
         if loader._pass != self._number or loader._next.epoch != self._epoch:
             raise StopIteration
         return loader._serve()
+
+
+def _pixels(source: Source, recipe: Recipe) -> int | None:
+    """Return how many pixels a sample has, as the source or as the model has it; None if nobody knows before."""
+    if source.encoded or source.image_shape is None:
+        return None
+    height, width, _ = source.image_shape
+    return max(height * width, recipe.output.size**2)
 
 
 def _labels(source: Source) -> NDArray[Any]:

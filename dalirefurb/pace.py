@@ -23,6 +23,8 @@ _MAX_REPLICAS = 8
 _FINAL_RUNS = 3
 _PARTIAL_RUNS = 2
 _ROWS_PER_RUN = 256
+_MOST_ROWS_PER_RUN = 2048
+_PIXELS_PER_RUN = _ROWS_PER_RUN * 224 * 224
 _RUNS_PER_EPOCH = 4
 _ADMITTED = 8
 _ADMITTED_WITH_LAG = 2
@@ -73,8 +75,12 @@ def set_pace(
     replicas: int | None,
     look_ahead: int | None,
     batches_per_run: int | None,
+    pixels: int | None = None,
 ) -> Pace:
     """Fill in what is None; for the arguments see `Loader`.
+
+    Where samples are arrays of one shape, `pixels` are those of one on its way, at most: a run of small ones takes more
+    of them. Of encoded images even 256 take long to decode.
 
     Raises:
         ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
@@ -95,7 +101,9 @@ def set_pace(
             replace(pace, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
         )
     if batches_per_run is None:
-        fitting = min(_ROWS_PER_RUN // planner.batch_size, len(planner) // _RUNS_PER_EPOCH)
+        rows = _ROWS_PER_RUN if pixels is None else _PIXELS_PER_RUN // pixels
+        rows = min(max(rows, _ROWS_PER_RUN), _MOST_ROWS_PER_RUN)
+        fitting = min(rows // planner.batch_size, len(planner) // _RUNS_PER_EPOCH)
         pace = replace(pace, batches_per_run=max(1, fitting))
     return pace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.background import Background
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.graph import GraphError, HeaderReader, undecodable
+from dalirefurb.images import Images
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.replacements import Replacements
 from dalirefurb.source import Source
@@ -40,7 +41,7 @@ class Samples:
         indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
     """
 
-    data: list[NDArray[np.uint8]]
+    data: Sequence[NDArray[np.uint8]]
     heights: NDArray[np.int64]
     widths: NDArray[np.int64]
     indices: NDArray[np.int64]
@@ -190,9 +191,30 @@ class Reader:
 
     def _measured(self, indices: NDArray[np.int64]) -> Samples:
         """Read samples and find out their sizes."""
-        data = list(self._from_source(indices))
+        data = self._from_source(indices)
+        if len(data) != len(indices):
+            raise LoaderError(
+                f"a source must return as many samples as it is asked for, but {type(self._source).__name__} returned "
+                f"{len(data)} for {len(indices)} indices: see its read"
+            )
+        if self._source.encoded:
+            samples = list(data)
+            self._check(indices, samples)
+            return self._looked_at(indices, samples)
+        images = Images.of(data)
+        if images.whole is None:
+            self._check(indices, images)
+            sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
+        else:  # Rows of one array are alike.
+            array, _ = images.whole
+            self._check(indices[:1], array[:1])
+            sizes = np.full((len(indices), 2), array.shape[1:3], np.int64)
+        return Samples(images, sizes[:, 0], sizes[:, 1], indices)
+
+    def _check(self, indices: NDArray[np.int64], samples: Iterable[NDArray[np.uint8]]) -> None:
+        """Refuse what is no sample."""
         ndim = 1 if self._source.encoded else 3
-        for index, sample in zip(indices.tolist(), data, strict=True):
+        for index, sample in zip(indices.tolist(), samples, strict=True):
             if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
                 what = "encoded bytes, uint8 of shape (length,)" if ndim == 1 else "an HWC uint8 image"
                 raise SampleError(
@@ -200,12 +222,8 @@ class Reader:
                     self._source.name(index),
                     f"the source must return {what}, C-contiguous, got {sample.dtype} of shape {sample.shape}",
                 )
-        if not self._source.encoded:
-            shapes = np.array([sample.shape[:2] for sample in data], dtype=np.int64).reshape(-1, 2)
-            return Samples(data, shapes[:, 0], shapes[:, 1], indices)
-        return self._looked_at(indices, data)
 
-    def _from_source(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
         try:
             return self._source.read(indices)

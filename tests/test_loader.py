@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb import (
@@ -464,3 +465,40 @@ def test_gray_arrays_are_served_as_colour() -> None:
     expected = torch.from_numpy(images[labels.numpy()].astype(np.float32) / 255)
     for channel in range(3):
         torch.testing.assert_close(served[:, channel], expected)
+
+
+class Stacked(Arrays):
+    """Images as one array, or a list of too few of them."""
+
+    def __init__(self, images: NDArray[np.uint8], missing: int = 0) -> None:
+        super().__init__(images, np.arange(len(images)))
+        self._missing = missing
+
+    def read(self, indices: NDArray[np.int64]) -> Any:
+        stacked = np.stack(list(super().read(indices)))
+        return list(stacked)[self._missing :] if self._missing else stacked
+
+
+@pytest.mark.parametrize("kernels", ["dali", None])
+@pytest.mark.parametrize("reuse_factor", [1, 2])
+def test_a_source_may_return_one_array(kernels: Any, reuse_factor: int) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, SIZE, SIZE, 3), dtype=np.uint8)
+
+    def served(source: Arrays) -> list[torch.Tensor]:
+        planner = Refurbish(12, batch_size=4, reuse_factor=reuse_factor)
+        with Loader(source, rand_augment(SIZE, raw=True), planner, MemoryStore(), kernels=kernels) as loader:
+            return [tensor for _ in range(2) for batch in loader for tensor in batch]
+
+    expected = served(Arrays(images, np.arange(12)))
+    for ours, theirs in zip(served(Stacked(images)), expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_source_that_returns_too_few_samples_is_told() -> None:
+    images = np.zeros((12, SIZE, SIZE, 3), np.uint8)
+    recipe = rand_augment(SIZE, raw=True)
+    with (
+        Loader(Stacked(images, missing=1), recipe, Standard(12, batch_size=4)) as loader,
+        pytest.raises(LoaderError, match=r"Stacked returned 3 for 4 indices"),
+    ):
+        next(iter(loader))

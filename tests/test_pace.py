@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from dalirefurb import Standard
+from dalirefurb import Arrays, FileList, Loader, Output, Recipe, Standard, simple
+from dalirefurb.augment import CenterCrop, Resize
 from dalirefurb.pace import set_pace
+from dalirefurb.source import Source
+
+NUM_SAMPLES = 64 * 128
 
 
-def batches_per_run(num_batches: int, batch_size: int, given: int | None = None) -> int:
+def batches_per_run(num_batches: int, batch_size: int, given: int | None = None, pixels: int | None = None) -> int:
     planner = Standard(num_batches * batch_size, batch_size=batch_size)
-    return set_pace(planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given).batches_per_run
+    pace = set_pace(planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given, pixels=pixels)
+    return pace.batches_per_run
 
 
 @pytest.mark.parametrize(
@@ -20,6 +26,23 @@ def test_of_a_long_epoch_as_many_batches_run_together_as_fit_into_256_rows(batch
     assert batches_per_run(2000, batch_size) == expected
 
 
+@pytest.mark.parametrize(
+    ("side", "batch_size", "expected"),
+    [
+        (32, 128, 16),
+        (32, 3000, 1),
+        (79, 1, 2048),
+        (80, 1, 2007),
+        (112, 64, 16),
+        (128, 128, 6),
+        (224, 64, 4),
+        (999, 64, 4),
+    ],
+)
+def test_of_arrays_as_many_more_run_together_as_they_are_smaller(side: int, batch_size: int, expected: int) -> None:
+    assert batches_per_run(9000, batch_size, pixels=side * side) == expected
+
+
 @pytest.mark.parametrize(("num_batches", "expected"), [(1, 1), (3, 1), (7, 1), (8, 2), (15, 3), (16, 4), (17, 4)])
 def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int, expected: int) -> None:
     assert batches_per_run(num_batches, 64) == expected
@@ -27,3 +50,29 @@ def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int,
 
 def test_as_many_batches_run_together_as_the_user_says() -> None:
     assert batches_per_run(8, 64, given=5) == 5
+    assert batches_per_run(8, 64, given=5, pixels=1024) == 5
+
+
+def raw(entering: int, size: int) -> tuple[Source, Recipe]:
+    source = Arrays(np.zeros((NUM_SAMPLES, entering, entering, 3), np.uint8), np.zeros(NUM_SAMPLES))
+    return source, Recipe([Resize(size), CenterCrop(size)], Output(size), split=2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (raw(32, 32), 16),
+        (raw(32, 112), 8),
+        (raw(112, 32), 8),
+        ((FileList(["a.jpg"] * NUM_SAMPLES, np.zeros(NUM_SAMPLES)), simple(32)), 2),
+    ],
+    ids=["small", "enlarged", "reduced", "encoded"],
+)
+def test_what_the_source_has_and_what_the_model_gets_decide(parts: tuple[Source, Recipe], expected: int) -> None:
+    def ahead(batches_per_run: int | None) -> int:
+        planner = Standard(NUM_SAMPLES, batch_size=128)
+        with Loader(*parts, planner, batches_per_run=batches_per_run) as loader:
+            return loader.batches_ahead
+
+    assert ahead(None) == ahead(expected)
+    assert ahead(None) != ahead(expected - 1)

@@ -137,7 +137,7 @@ def take_pictures(
 def whole_images(source: Source, samples: Sequence[int]) -> list[Image]:
     """Return images as the source has them: decoded, right way up, of any size."""
     if not source.encoded:
-        return source.read(np.array(samples, np.int64))
+        return list(source.read(np.array(samples, np.int64)))
     return _cached(source, evaluate(16).at("resize"), samples)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.images import Images
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
 
 
@@ -31,12 +32,14 @@ class Arrays(Source):
         height, width = self._images.shape[1:3]
         self.image_shape = (height, width, 3)
 
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read(self, indices: NDArray[np.int64]) -> Images:
         """Return images of shape (height, width, 3), without a copy where rows are such images already."""
-        rows = (self._images[index] for index in self._checked(indices))
+        rows = np.array(self._checked(indices), np.int64)
         if self._images.shape[3] == 1:
-            return [np.repeat(row, 3, axis=2) for row in rows]
-        return [np.ascontiguousarray(row) for row in rows]
+            return Images(np.repeat(self._images[rows], 3, axis=3))
+        if self._images[0].flags.c_contiguous:
+            return Images.rows_of(self._images, rows)
+        return Images(np.ascontiguousarray(self._images[rows]))
 
     def name(self, index: int) -> str:
         """Return the row."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,12 @@ class Source(ABC):
         return len(self.labels)
 
     @abstractmethod
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read n samples, in the order of `indices`, shape (n,).
 
         Returns:
             C-contiguous arrays, which can be read-only: encoded bytes of shape (length,), or images of shape
-            (height, width, 3).
+            (height, width, 3). Images of one shape are best returned as one array, (n, height, width, 3).
 
         Raises:
             SampleError: A sample cannot be read.

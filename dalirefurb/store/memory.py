@@ -25,7 +25,8 @@ from dalirefurb.store.memory_slots import REMEDY, Blocks, Rows
 from dalirefurb.store.opening import Opening
 
 _SPARE = 1024
-"""Slots beyond those that are asked for, at most: for images on their way here."""
+_SPARE_BYTES = 32 << 20
+"""Slots beyond those that are asked for, at most: for images on their way here. Of small ones as many as fit."""
 
 
 class MemoryStore(Store):
@@ -36,7 +37,8 @@ class MemoryStore(Store):
     Args:
         max_bytes: The most to set aside, "16GB", "60%" of what is available, or bytes. If slots need more there are
             fewer, with a warning. By default all that are asked for, or an error if they exceed what is available.
-            Images on their way here are not counted: up to 1,024 are made in the store's memory, or elsewhere.
+            Images on their way here are not counted: up to 1,024, of small ones up to 32 MiB, are made in the
+            store's memory, others elsewhere.
     """
 
     def __init__(self, *, max_bytes: Budget | None = None) -> None:
@@ -165,7 +167,10 @@ class _Contents:
         self.nbytes = affordable.nbytes
         # The bytes of slots of one shape are rows, of which some can be spare.
         shape = opening.slot_shape
-        self._rows = None if shape is None else Rows(shape, affordable.slots + min(_SPARE, affordable.slots))
+        self._rows = None
+        if shape is not None:
+            spare = min(affordable.slots, max(_SPARE, _SPARE_BYTES // math.prod(shape)))
+            self._rows = Rows(shape, affordable.slots + spare)
         self._room = self._rows or Blocks(affordable.nbytes, affordable.slots)
         self.ledger = Ledger(affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots)
         # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.

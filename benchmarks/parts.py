@@ -85,6 +85,7 @@ class Parts:
                 seed=0,
                 indices=self._indices.ravel(),
                 numbers=np.zeros(self._indices.size, np.int64),
+                versions=np.zeros(self._indices.size, np.int64),
                 heights=heights,
                 widths=widths,
             )

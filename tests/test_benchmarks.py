@@ -28,6 +28,7 @@ from dalirefurb import (
 )
 from dalirefurb.downstream import Served
 from dalirefurb.handover import Handover
+from tests.mosaics import write_mosaics
 from tests.pictures import write_folder
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
@@ -451,3 +452,32 @@ def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(
     for indices, output in zip(halves._indices, outputs, strict=True):
         expected = np.stack([of_index[index] for index in indices.tolist()])
         np.testing.assert_array_equal(np.asarray(output.as_tensor()), expected)
+
+
+def test_on_small_arrays_each_reuse_factor_is_compared_with_standard_and_its_bound(tmp_path):
+    pytest.importorskip("numba")
+    mosaics = write_mosaics(tmp_path / "mosaics", train=(4, 8), test=(1, 1))
+    out = tmp_path / "small.json"
+    done = run("small_images.py", "--quick", "--data", mosaics, "--out", out)
+    assert done.returncode == 0, done.stderr
+    rand, auto = json.loads(out.read_text())["results"]
+    assert (rand["policy"], auto["policy"]) == ("rand_augment", "auto_augment")
+    for case in (rand, auto):
+        assert case["policy"] in done.stdout
+        claims = {claim["name"]: claim for claim in case["claims"]}
+        standard, partial, final = (speeds_of(case, name) for name in ("standard", "partial-only", "final-only"))
+        for name, factor in {"standard": 1, "reuse factor 2": 2, "reuse factor 3": 3}.items():
+            speeds = speeds_of(case, name)
+            of_bound = [speed * (1 / (factor * p) + 1 / f) for speed, p, f in zip(speeds, partial, final, strict=True)]
+            assert claims[f"{name} / its bound"]["figure"]["median"] == pytest.approx(median(of_bound))
+            if factor > 1:
+                claim = claims[f"{name} / standard"]
+                ratios = [ours / theirs for ours, theirs in zip(speeds, standard, strict=True)]
+                assert claim["figure"]["median"] == pytest.approx(median(ratios))
+                assert claim["least"] == 1.0
+
+
+def test_data_that_is_no_folder_of_mosaics_is_refused(folder):
+    done = run("small_images.py", "--quick", "--data", folder)
+    assert done.returncode == 2
+    assert "--data must be a folder of mosaics" in done.stderr

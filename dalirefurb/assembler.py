@@ -39,7 +39,7 @@ class Assembler:
         self._planner = planner
         self._chosen = chosen
         self._set_pace = set_pace
-        self._assemble = assemble
+        self._assemble: Callable[[Planner, Pace], Assembly] | None = assemble
         self._rank = ALONE
         self._assembly: Assembly | None = None
         self._closed = False
@@ -92,18 +92,22 @@ class Assembler:
     def let_go(self) -> None:
         """Have the parts end by themselves, if there are any. Never waits."""
         self._closed = True
+        self._assemble = None
         if self._assembly is not None:
             self._assembly.engine.let_go()
 
     def close(self) -> None:
         """Close the parts, if there are any; twice is as once."""
         self._closed = True
+        self._assemble = None
         if self._assembly is not None:
             self._assembly.engine.close()
 
     def _begin(self, rank: Rank) -> Assembly:
         part = self._part(rank)
+        assert self._assemble is not None
         self._assembly, self._rank = self._assemble(part, self._set_pace(part)), rank
+        self._assemble = None  # It has the store, which would outlive the engine.
         return self._assembly
 
     def _part(self, rank: Rank) -> Planner:

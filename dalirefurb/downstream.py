@@ -98,6 +98,10 @@ class Downstream:
         except BaseException as error:  # Whatever happened belongs to the training loop.
             batches.fail(error)
 
+    def abandon(self, tickets: Handover[Ticket]) -> None:
+        """Give back what runs that nobody will finish have; there are any if no thread came to do it."""
+        self._exchange.abandon(tickets.close())
+
     def _carry_out(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
         """Make batches without end; leave no ticket behind."""
         running: deque[Ticket] = deque()

@@ -78,6 +78,11 @@ class Engine:
         self._pace = pace
         self._tally = tally
         self._threads: list[threading.Thread] = []
+        # Whoever begins or ends threads holds it; `halt` and `let_go` never wait for it.
+        self._changing = threading.RLock()
+        self._closed = False
+        # Each part is carried out by one thread at a time, however late one that was interrupted gets to run.
+        self._turns = threading.Lock(), threading.Lock()
         self._tickets: Handover[Ticket] = Handover(READY)
         self._batches: Handover[Served] = Handover(1)
         self._expected: Position | None = None
@@ -95,27 +100,44 @@ class Engine:
 
     def _begin(self, position: Position, *, one_by_one: bool = False) -> None:
         """Have the threads begin at a position, perhaps with single batches where a run failed."""
-        self.stop()
-        assert self._upstream is not None
-        assert self._downstream is not None
-        self._tickets, self._batches = Handover(READY), Handover(1)
-        work = runs(self._plans(position), self._pace.batches_per_run)
-        work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
-        self._threads = [
-            self._thread("dalirefurb-partial", self._upstream.work, work, self._tickets),
-            self._thread("dalirefurb-final", self._downstream.work, self._tickets, self._batches),
-        ]
-        for thread in self._threads:
-            thread.start()
-        self._expected = position
+        with self._changing:
+            self.stop()
+            self._check_open()
+            assert self._upstream is not None
+            assert self._downstream is not None
+            tickets: Handover[Ticket] = Handover(READY)
+            batches: Handover[Served] = Handover(1)
+            self._tickets, self._batches = tickets, batches
+            work = runs(self._plans(position), self._pace.batches_per_run)
+            work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
+            self._threads = [
+                self._thread("dalirefurb-partial", self._turns[0], tickets, self._upstream.work, work, tickets),
+                self._thread("dalirefurb-final", self._turns[1], batches, self._downstream.work, tickets, batches),
+            ]
+            for thread in self._threads:
+                thread.start()
+            self._expected = position
+            if self._closed:  # In that moment, by another thread.
+                self.halt()
+                self._check_open()
 
-    def _thread(self, name: str, work: Callable[..., None], *arguments: Any) -> threading.Thread:
+    def _thread(
+        self, name: str, turn: threading.Lock, leaving: Handover[Any], work: Callable[..., None], *arguments: Any
+    ) -> threading.Thread:
         """Make a thread; the engine lives as long as it does, so that it is waited for when the interpreter ends."""
 
         def run(_: Engine) -> None:
-            work(*arguments)
+            if leaving.stopping:
+                return
+            with turn:
+                if not leaving.stopping:
+                    work(*arguments)
 
         return threading.Thread(target=run, args=(self,), name=name, daemon=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderError("the loader is closed; make a new one")
 
     def take(self) -> Served:
         """Wait for the next batch.
@@ -134,6 +156,7 @@ class Engine:
             raise LoaderError("StopIteration was raised where a batch is made; see above where") from error
         except BaseException:
             self.halt()
+            self._check_open()  # Whatever closing it in another thread has led to.
             raise
         samples = len(served.indices)
         self._tally.add(
@@ -178,20 +201,24 @@ class Engine:
         Raises:
             LoaderError: One does not end.
         """
-        self.halt()
-        for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(_END_S)
-                if thread.is_alive():
-                    raise LoaderError(
-                        f"each of the loader's threads must end within {_END_S:.0f} s of being told to, but "
-                        f"{thread.name} is still {_place(thread)}: see what hangs there, and make a new loader"
-                    )
-        self._threads = []
+        with self._changing:
+            self.halt()
+            for thread in self._threads:
+                if thread.ident is not None and thread is not threading.current_thread():
+                    thread.join(_END_S)
+                    if thread.is_alive():
+                        raise LoaderError(
+                            f"each of the loader's threads must end within {_END_S:.0f} s of being told to, but "
+                            f"{thread.name} is still {_place(thread)}: see what hangs there, and make a new loader"
+                        )
+            self._threads = []
+            if self._downstream is not None:
+                self._downstream.abandon(self._tickets)
 
     def let_go(self) -> None:
         """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
         if os.getpid() == self._owner_pid:
+            self._closed = True
             self.halt()
             self._reader.close()
             self._runners.close()
@@ -205,13 +232,25 @@ class Engine:
         if os.getpid() != self._owner_pid:
             return
         self.let_go()
-        try:
-            self.stop()
-        finally:
-            self._reader.join()
-            self._runners.join()
-            self._upstream = self._downstream = None
-            self._runners.give_back()
+        with self._changing:
+            try:
+                self.stop()
+            finally:
+                self._reader.join()
+                self._runners.join()
+                # Whoever keeps a closed loader keeps no images, no graph and no store.
+                self._upstream = self._downstream = None
+                self._batches.close()
+                self._plans, self._announce = _nothing_planned, _nobody
+                self._runners.give_back()
+
+
+def _nothing_planned(position: Position) -> Iterator[tuple[Position, BatchPlan]]:
+    return iter(())
+
+
+def _nobody(run: Run) -> None:
+    """Is told nothing."""
 
 
 def _place(thread: threading.Thread) -> str:

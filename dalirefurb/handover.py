@@ -82,15 +82,17 @@ class Handover(Generic[Item]):
         return rest
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in `take`, after the items that are there."""
+        """Raise an error in `take`, after the items that are there; once it is stopped, nobody asks for it."""
         with self._changed:
-            self._error = error
-            self._changed.notify_all()
+            if not self._stopping:
+                self._error = error
+                self._changed.notify_all()
 
     def stop(self) -> None:
-        """End both sides' waits."""
+        """End both sides' waits. No error is kept: its traceback would keep all that the frames in it have."""
         with self._changed:
             self._stopping = True
+            self._error = None
             self._changed.notify_all()
 
     def _check_going_on(self) -> None:

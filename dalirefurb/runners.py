@@ -130,6 +130,7 @@ class Runners:
 
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
+        self._reserve = None
         if self._device_id is not None:
             release_unused_memory()
 

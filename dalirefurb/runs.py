@@ -46,9 +46,12 @@ class Run:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise what carrying it out has met; if it is of several batches, that they met it together."""
-        if len(self.plans) > 1 and isinstance(error, Exception):
-            raise RunFailed from error
-        raise error
+        try:
+            if len(self.plans) > 1 and isinstance(error, Exception):
+                raise RunFailed from error
+            raise error
+        finally:
+            del error  # Else this frame would keep it, and it this frame.
 
     def one_by_one(self) -> Iterator[Run]:
         """Part it into runs of one batch."""

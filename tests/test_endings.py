@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import dalirefurb
 from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
-from dalirefurb.errors import LoaderError
+from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.plan import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
 from tests.interruptible import interruptible
@@ -100,6 +100,41 @@ def test_closing_leaves_nothing(source: ImageFolder) -> None:
         for _ in range(3):
             with make(source, replicas=2) as loader:
                 next(iter(loader))
+
+
+def test_a_closed_loader_keeps_no_store_and_no_image(source: ImageFolder) -> None:
+    store = MemoryStore()
+    gone = weakref.ref(store)
+    loader = Loader(source, simple(SIZE), REFURBISH, store, num_threads=1, batches_per_run=2)
+    del store
+    gc.disable()  # What is in no cycle goes at once.
+    try:
+        with loader:
+            next(iter(loader))
+        assert gone() is None
+        assert loader.stats().batches == 1
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 2])
+def test_a_loader_that_raised_is_collected_too(source: ImageFolder, batches_per_run: int) -> None:
+    class Failing(ImageFolder):
+        def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+            if 5 in indices:
+                raise ValueError("cannot be read")
+            return super().read(indices)
+
+    def used() -> weakref.ref[Loader]:
+        loader = make(Failing(source._root), batches_per_run=batches_per_run)
+        with pytest.raises(SampleError, match="cannot be read"):
+            list(loader)
+        return weakref.ref(loader)
+
+    with nothing_left():
+        loader = used()
+        gc.collect()
+        assert loader() is None
 
 
 def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,12 +273,51 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder, pl
     assert_same(expected[: len(served)], served)
 
 
+@pytest.mark.parametrize("name", ["dalirefurb-partial", "dalirefurb-final"])
+def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_last(
+    source: ImageFolder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thread.start() waits until the thread is there, and can be interrupted before; then nobody can join it."""
+    with make(source, look_ahead=2) as loader:
+        expected = [batch for _ in range(3) for batch in loader]
+    begin, wait = threading.Thread._bootstrap_inner, threading.Event.wait  # type: ignore[attr-defined]
+    late: list[threading.Thread] = []
+    gate = threading.Event()
+
+    def overtaken(thread: threading.Thread) -> None:
+        if thread.name == name and not late:
+            late.append(thread)
+            wait(gate, LIMIT_S)
+        begin(thread)
+
+    def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+        if late or threading.current_thread() is not threading.main_thread():
+            return wait(event, timeout)
+        while not late:  # Other threads are started first.
+            if wait(event, 0.01):
+                return True
+        raise KeyboardInterrupt
+
+    with make(source, look_ahead=2) as loader:
+        monkeypatch.setattr(threading.Thread, "_bootstrap_inner", overtaken)
+        monkeypatch.setattr(threading.Event, "wait", interrupted)
+        batches = iter(loader)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        monkeypatch.undo()
+        first = next(batches)
+        gate.set()
+        assert_same([first, *batches, *(batch for _ in range(2) for batch in loader)], expected)
+        late[0].join(LIMIT_S)
+        assert not late[0].is_alive()
+
+
 # ---- forks
 
 FORKED = """
 import gc, os, signal, sys, time
 from dalirefurb import DiskStore, ImageFolder, Loader, Refurbish, rand_augment
-from dalirefurb.errors import LoaderError
+from dalirefurb.errors import LoaderError, SampleError
 
 def leave():
     pass

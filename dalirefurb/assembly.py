@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,25 @@ class Assembly:
 
     engine: Engine
     assistant: Assistant | None
+
+
+def check_kinds(source: object, recipe: object, planner: object, store: object) -> None:
+    """Refuse what is of another kind than it should be, an argument at another one's place for example.
+
+    Raises:
+        ConfigurationError: If one is.
+    """
+    for name, given, kind, remedy in (
+        ("source", source, Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
+        ("recipe", recipe, Recipe, "pass rand_augment(224), or another preset"),
+        ("planner", planner, Planner, "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one"),
+        ("store", store, (Store, NoneType), "pass MemoryStore(), DiskStore(path), or None"),
+    ):
+        if not isinstance(given, kind):
+            what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
+            raise ConfigurationError(
+                f"{name} must be a {name}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
+            )
 
 
 def configuration(
@@ -221,10 +241,13 @@ def _open(
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
 
     Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
+    What is refused as too large decides, too: else a store would serve it.
     """
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
+    if source.encoded:
+        partial["max_pixels"] = reader.max_pixels
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
     if sizes.slot_shape is None and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
         partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]

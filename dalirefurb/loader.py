@@ -14,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb.assembler import Assembler
-from dalirefurb.assembly import Assembly, assemble, configuration
+from dalirefurb.assembly import Assembly, assemble, check_kinds, configuration
 from dalirefurb.assistant import Assistant, AssistantReport
 from dalirefurb.augment.geometry import Device
 from dalirefurb.autoassist import AutoAssist
 from dalirefurb.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.pace import Pace, set_pace
-from dalirefurb.plan import Planner
+from dalirefurb.plan import Planner, integer
 from dalirefurb.quarantine import BadSample
 from dalirefurb.ranks import chosen
 from dalirefurb.recipe import Recipe
@@ -122,6 +122,7 @@ class Loader:
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
+        check_kinds(source, recipe, planner, store)
         pace = partial(
             set_pace,
             num_threads=num_threads,
@@ -171,6 +172,7 @@ class Loader:
         # Which pass is the present one, and whether it has served a batch.
         self._pass = 0
         self._begun = False
+        self._present: weakref.ref[_Pass] | None = None
         # Batches that an Assistant has to know of; it is told of the last one when it is needed next.
         self._handed = 0
         self._owner_pid = os.getpid()
@@ -210,17 +212,20 @@ class Loader:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
+        if self._present is not None and (left := self._present()) is not None:
+            left.cut_off = left.goes_on
         self._go_to(Position(self._next.epoch + 1, 0) if self._begun else self._next)
-        return _Pass(self, self._next.epoch, self._pass)
+        begun = _Pass(self, self._next.epoch, self._pass)
+        self._present = weakref.ref(begun)
+        return begun
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next pass serves; needed only to jump or to repeat.
 
         Raises:
-            ConfigurationError: If `epoch` is negative, or another one than the next where an Assistant plans.
+            ConfigurationError: If `epoch` is no int from 0 on, or another one than the next where an Assistant plans.
         """
-        if epoch < 0:
-            raise ConfigurationError(f"epoch must be at least 0, got {epoch}")
+        epoch = integer("epoch", epoch, 0, None, "epochs are counted from 0")
         upcoming = self._next.epoch + self._begun
         if isinstance(self._planner, AutoAssist):
             if epoch != upcoming:
@@ -229,7 +234,7 @@ class Loader:
                     f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
                 )
             return
-        self._go_to(Position(int(epoch), 0))
+        self._go_to(Position(epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, one or two KB. Batches made ahead do not count as served.
@@ -389,18 +394,32 @@ class Loader:
 
 
 class _Pass(Iterator[Batch]):
-    """One epoch, or what is left of it."""
+    """One epoch, or what is left of it.
+
+    Attributes:
+        cut_off: Whether another pass was begun before this one ended.
+    """
 
     def __init__(self, loader: Loader, epoch: int, number: int) -> None:
         self._loader = loader
         self._epoch = epoch
         self._number = number
+        self.cut_off = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a batch that it would serve."""
+        return self._loader._pass == self._number and self._loader._next.epoch == self._epoch
 
     def __next__(self) -> Batch:
-        loader = self._loader
-        if loader._pass != self._number or loader._next.epoch != self._epoch:
+        if self.cut_off:
+            raise LoaderError(
+                "a loader serves one pass at a time, but iterating it again has begun another one before this one "
+                "ended: finish one first, or make a second loader"
+            )
+        if not self.goes_on:
             raise StopIteration
-        return loader._serve()
+        return self._loader._serve()
 
 
 def _pixels(source: Source, recipe: Recipe) -> int | None:

@@ -76,7 +76,7 @@ class Reader:
         replacements: Replacements | None = None,
     ) -> None:
         self._source = source
-        self._max_pixels = max_pixels
+        self.max_pixels = max_pixels
         self._refuses = refusal
         self._fallback = fallback
         self.replacements = replacements
@@ -192,6 +192,8 @@ class Reader:
     def _measured(self, indices: NDArray[np.int64]) -> Samples:
         """Read samples and find out their sizes."""
         data = self._from_source(indices)
+        if not isinstance(data, (np.ndarray, Images)):
+            data = list(data)
         if len(data) != len(indices):
             raise LoaderError(
                 f"a source must return as many samples as it is asked for, but {type(self._source).__name__} returned "
@@ -212,16 +214,26 @@ class Reader:
         return Samples(images, sizes[:, 0], sizes[:, 1], indices)
 
     def _check(self, indices: NDArray[np.int64], samples: Iterable[NDArray[np.uint8]]) -> None:
-        """Refuse what is no sample."""
-        ndim = 1 if self._source.encoded else 3
+        """Refuse what is no sample, or none of the shape that the source declares."""
+        shape = self._source.image_shape
         for index, sample in zip(indices.tolist(), samples, strict=True):
-            if sample.dtype != np.uint8 or sample.ndim != ndim or not sample.flags.c_contiguous:
-                what = "encoded bytes, uint8 of shape (length,)" if ndim == 1 else "an HWC uint8 image"
-                raise SampleError(
-                    index,
-                    self._source.name(index),
-                    f"the source must return {what}, C-contiguous, got {sample.dtype} of shape {sample.shape}",
-                )
+            if not isinstance(sample, np.ndarray):
+                raise self._unusable(index, type(sample).__name__)
+            if self._source.encoded:
+                fits = sample.ndim == 1
+            else:
+                fits = sample.ndim == 3 and sample.shape[2] == 3 and min(sample.shape) > 0
+                fits &= shape is None or sample.shape == shape
+            if sample.dtype != np.uint8 or not fits or not sample.flags.c_contiguous:
+                raise self._unusable(index, f"{sample.dtype} of shape {sample.shape}")
+
+    def _unusable(self, index: int, got: str) -> SampleError:
+        height, width, _ = self._source.image_shape or ("height", "width", 3)
+        what = f"an image, uint8 of shape ({height}, {width}, 3)"
+        if self._source.encoded:
+            what = "encoded bytes, uint8 of shape (length,)"
+        reason = f"the source must return {what}, as a C-contiguous array, got {got}"
+        return SampleError(index, self._source.name(index), reason)
 
     def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
@@ -260,10 +272,10 @@ class Reader:
         return Samples(data, known[:, 0], known[:, 1], indices)
 
     def _check_size(self, index: int, height: int, width: int) -> None:
-        if self._max_pixels is not None and height * width > self._max_pixels:
+        if self.max_pixels is not None and height * width > self.max_pixels:
             raise self._refusal(
                 index,
-                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
+                f"an image must have {self.max_pixels:,} pixels at most, but its header declares {height} x {width}: "
                 f"pass a larger max_pixels to the loader if it is genuine",
             )
 

@@ -53,6 +53,11 @@ class Output:
             raise ConfigurationError(
                 f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
             )
+        if not all(0 <= mean <= 1 for mean in self.mean):
+            raise ConfigurationError(
+                f"output: mean must be of pixels in 0 .. 1, got {self.mean}: divide mean and std by 255 if they are of "
+                f"levels 0 .. 255"
+            )
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides values, as JSON."""

@@ -158,6 +158,13 @@ def train(options: argparse.Namespace, loader: Loader, test_loader: Loader, mode
         for name, part in parts.items():
             part.load_state_dict(state[name])
         step, loss_sum = state["step"], state["loss_sum"]
+        if schedule.total_steps != num_steps:
+            earlier = (schedule.total_steps - 1) // len(loader)
+            sys.exit(
+                f"error: --epochs must be {earlier}, as in {options.checkpoint}, since the learning rate follows it"
+            )
+        if loader.epoch >= options.epochs:
+            print(f"{options.checkpoint} has all epochs: nothing is left to train")
 
     def save() -> None:
         """Replace the checkpoint, whole or not at all."""

@@ -176,6 +176,13 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
         for name, part in parts.items():
             part.load_state_dict(state[name])
         step, loss_sum = state["step"], state["loss_sum"] / WORLD_SIZE
+        if schedule.total_steps != num_steps:
+            earlier = (schedule.total_steps - 1) // len(loader)
+            sys.exit(
+                f"error: --epochs must be {earlier}, as in {options.checkpoint}, since the learning rate follows it"
+            )
+        if loader.epoch >= options.epochs and RANK == 0:
+            print(f"{options.checkpoint} has all epochs: nothing is left to train")
     trained = DistributedDataParallel(model) if WORLD_SIZE > 1 else model
 
     def save() -> None:

@@ -605,3 +605,50 @@ def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
     recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
     with pytest.raises(SampleError, match=r"sample 5 .*: center_crop: images must have at least 32 x 32 pixels"):
         propose_coverage(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), "1MB")
+
+
+class Odd(Arrays):
+    """Raw images of which number 3 is another thing."""
+
+    def __init__(self, images: NDArray[np.uint8], odd: Any) -> None:
+        super().__init__(images, np.arange(len(images)))
+        self._odd = odd
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [self._odd if index == 3 else self._images[index] for index in indices.tolist()]
+
+
+@pytest.mark.parametrize("kernels", ["dali", None])
+@pytest.mark.parametrize(
+    ("odd", "got"),
+    [
+        (np.zeros((SIZE, SIZE, 1), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 1\)"),
+        (np.zeros((SIZE, SIZE, 4), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 4\)"),
+        (np.zeros((SIZE, SIZE + 1, 3), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE + 1}, 3\)"),
+        (np.zeros((0, SIZE, 3), np.uint8), rf"uint8 of shape \(0, {SIZE}, 3\)"),
+        (np.zeros((SIZE, SIZE, 3)), "float64"),
+        ([[0]], "list"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, got: str, kernels: Any) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (12, SIZE, SIZE, 3), np.uint8)
+    recipe, planner = simple(SIZE, raw=True), Standard(12, batch_size=4)
+    with (
+        Loader(Odd(images, odd), recipe, planner, kernels=kernels) as loader,
+        pytest.raises(SampleError, match=rf"sample 3 \(images\[3\]\): .*\({SIZE}, {SIZE}, 3\).* got {got}"),
+    ):
+        list(loader)
+    with Loader(Odd(images, odd), recipe, planner, kernels=kernels, on_bad_sample="replace") as loader:
+        assert len(list(loader)) == 3
+        assert [sample.index for sample in loader.bad_samples()] == [3]
+
+
+def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: ImageFolder) -> None:
+    """Else what is served would depend on what it holds."""
+    store = MemoryStore()
+    planner = Refurbish(NUM_SAMPLES, batch_size=5, reuse_factor=2)
+    with Loader(source, RECIPE, planner, store, on_bad_sample="replace", max_pixels=None, kernels="dali") as loader:
+        list(loader)
+    with pytest.raises(StoreError, match="max_pixels"):
+        replacing(source, RECIPE, planner, store)

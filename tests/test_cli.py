@@ -604,6 +604,29 @@ def test_a_file_that_is_no_store_is_left_alone_and_one_line(tmp_path, capsys, ac
 
 
 @pytest.mark.parametrize("action", ["inspect", "verify", "purge"])
+def test_a_folder_is_no_store(tmp_path, capsys, action):
+    status, line = error_of(capsys, "cache", action, tmp_path)
+    assert status == 2
+    assert f"{tmp_path}, but it is no regular file" in line
+    assert tmp_path.is_dir()
+
+
+def test_whoever_stops_reading_gets_no_traceback(cache):
+    path, _ = cache
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "dalirefurb", "cache", "inspect", str(path)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("action", ["inspect", "verify", "purge"])
 def test_a_store_that_is_not_there_is_one_line(tmp_path, capsys, action):
     status, line = error_of(capsys, "cache", action, tmp_path / "missing")
     assert status == 2

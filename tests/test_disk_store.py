@@ -506,7 +506,7 @@ def user(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Pop
 def test_a_store_in_use_is_refused_by_the_name_of_its_user_and_can_be_inspected(
     path: Path, user: subprocess.Popen[str]
 ) -> None:
-    expected = f"one user at a time, but {path} is in use by process {user.pid} on .*: close it there, wait"
+    expected = f"one user at a time, but {path} is in use by process {user.pid} on .*: close it there .by store.close"
     for use in (opened, DiskStore.verify, DiskStore.purge):
         with pytest.raises(StoreError, match=expected):
             use(path)
@@ -532,6 +532,22 @@ def test_a_second_store_of_one_process_is_refused_until_the_first_is_closed_or_g
     second = opened(path)
     del second
     opened(path).close()
+
+
+def test_a_child_that_was_forked_meanwhile_does_not_keep_a_closed_file_locked(path: Path) -> None:
+    with opened(path):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:  # It lives until the pipe's other end is closed.
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+    try:
+        opened(path).close()
+    finally:
+        os.close(writing)
+        os.waitpid(child, 0)
 
 
 def test_a_file_that_is_deleted_before_it_is_locked_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,32 @@ def test_images_are_float_nchw_and_labels_int64(folder: ImageFolder) -> None:
     assert labels.shape == (BATCH_SIZE,)
 
 
+def test_a_pass_that_another_one_cuts_off_says_so(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        outer = iter(loader)
+        next(outer)
+        inner = iter(loader)
+        next(inner)
+        with pytest.raises(LoaderError, match="one pass at a time"):
+            next(outer)
+        assert len(list(inner)) == len(loader) - 1
+        assert list(inner) == []
+        with pytest.raises(LoaderError, match="one pass at a time"):
+            list(zip(loader, loader, strict=True))
+
+
+def test_a_pass_that_ended_stays_ended_whatever_begins_later(folder: ImageFolder) -> None:
+    with make(folder) as loader:
+        ended, jumped = iter(loader), None
+        assert len(list(islice(ended, len(loader)))) == len(loader)
+        jumped = iter(loader)
+        next(jumped)
+        assert list(ended) == []
+        loader.set_epoch(0)
+        assert list(jumped) == []
+        assert len(list(loader)) == len(loader)
+
+
 def test_length_is_that_of_an_epoch_with_its_short_last_batch(folder: ImageFolder) -> None:
     with make(folder) as loader:
         lengths = [len(labels) for _, labels in loader]
@@ -387,6 +413,29 @@ def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[st
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folder": "photos/train"}, "source must be a source, got a str: pass ImageFolder"),
+        ({"recipe": refurbish()}, "recipe must be a recipe, got a Refurbish: .*the order is Loader"),
+        ({"planner": simple(SIZE)}, "planner must be a planner, got a Recipe"),
+        ({"store": "/cache"}, "store must be a store, got a str: .*DiskStore"),
+        ({"store": MemoryStore}, "store must be a store, got the class MemoryStore itself"),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_with_the_remedy(
+    folder: ImageFolder, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(**{"folder": folder, **changes})
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.7, "1", None])
+def test_an_epoch_that_is_no_number_of_one_is_refused(folder: ImageFolder, epoch: Any) -> None:
+    with make(folder) as loader, pytest.raises(ConfigurationError, match="epoch must be an int"):
+        loader.set_epoch(epoch)
+
+
 def test_a_gpu_placement_without_a_gpu_is_refused(folder: ImageFolder) -> None:
     with pytest.raises(ConfigurationError, match="torch finds no CUDA device"):
         make(folder, final_device="gpu")

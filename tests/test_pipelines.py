@@ -241,6 +241,10 @@ def test_a_resumed_run_says_and_learns_what_an_uninterrupted_one_does(request, t
         resumed = torch.load(path)["model"]
         assert resumed.keys() == whole.keys()
         assert all(torch.equal(resumed[key], whole[key]) for key in whole)
+    pipeline.main([*arguments, str(path), "--resume"])
+    assert f"{path} has all epochs: nothing is left to train" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=f"--epochs must be 2, as in {path}"):
+        pipeline.main([*arguments, str(path), "--resume", "--epochs", "3"])
 
 
 def test_what_is_saved_while_an_epoch_ends_is_before_its_end(cifar, mosaics, tmp_path, capsys, monkeypatch):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
-from dalirefurb import Arrays, ImageFolder
+from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
 from dalirefurb.echo import BatchEcho
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.exchange import Exchange
@@ -484,3 +484,12 @@ def test_tensors_are_the_same_at_every_budget(name: str, split: str, folder: Ima
                 served, stats = serve(folder, recipe, planner, store)
             assert_same(expected, served)
             assert stats.hits > 0
+
+
+@pytest.mark.filterwarnings("ignore:the store is smaller than the plan needs", "ignore:.*computed again")
+def test_a_budget_that_pays_for_no_slot_costs_computing_and_nothing_else() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 3), np.uint8)
+    planner = Refurbish(16, batch_size=4, reuse_factor=2)
+    with Loader(Arrays(images, np.arange(16)), simple(8, raw=True), planner, TieredStore(memory=100)) as loader:
+        assert sum(len(labels) for _ in range(3) for _, labels in loader) == 48
+        assert loader.stats().stored == 0

@@ -8,6 +8,7 @@ among them: it is built from source against OpenCV and TurboJPEG, which no packa
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -31,6 +32,8 @@ _WANTED = {
 
 def main() -> int:
     """Make the environment and tell what is in it; fail only if it would be useless."""
+    described = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=described).parse_args()
     venv.create(ENVIRONMENT, with_pip=True)
     failed = [name for name, arguments in _WANTED.items() if not _install(name, arguments)]
     _link_ffmpeg()

@@ -1,11 +1,12 @@
 """The command line: `dalirefurb train FOLDER`, `dalirefurb show`, `dalirefurb demo` and `dalirefurb cache`.
 
 Exit status: 0 done; 1 a sample cannot be read or decoded, or is damaged in a store; 2 anything else to correct; 130
-interrupted.
+interrupted; 141 whoever read its output has gone.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,4 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("dalirefurb: interrupted\n")
         return 130
+    except BrokenPipeError:
+        # Else the interpreter would complain when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     return status

@@ -15,6 +15,9 @@ from dalirefurb.augment.stage import Node
 from dalirefurb.graph.description import Input
 from dalirefurb.graph.replica import GraphError
 
+_MEANINGS = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
+"""What nvImageCodec's codes mean, those that files lead to."""
+
 
 class HeaderReader:
     """Tells the size of encoded images from their headers, as DALI's decoder will see it: orientation applied.
@@ -47,6 +50,10 @@ class HeaderReader:
             (shape,) = self._peek([sample])
         except RuntimeError as error:
             failure = GraphError(str(error))
+            failure.reason = next(
+                (f"{failure.reason}: {meaning}" for code, meaning in _MEANINGS.items() if code in failure.reason),
+                failure.reason,
+            )
             failure.row = row
             raise failure from error
         return np.asarray(shape)

@@ -59,9 +59,13 @@ def open_to_read(path: Path) -> int:
         StoreError: It cannot be opened.
     """
     try:
-        return os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise StoreError(f"there must be a store at {path}, but it cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreError(f"there must be a store at {path}, but it is no regular file: name the file itself")
+    return fd
 
 
 def lock(fd: int, path: Path, *, shared: bool = False) -> None:
@@ -75,7 +79,8 @@ def lock(fd: int, path: Path, *, shared: bool = False) -> None:
         if time.monotonic() > end:
             raise StoreError(
                 f"a store has one user at a time, but {path} is in use by {_signer(fd)}: "
-                "close it there, wait for it to end, or use another path (each rank of a run needs its own)"
+                "close it there (by store.close(), since a loader leaves its store open), wait for it to end, or use "
+                "another path (each rank of a run needs its own)"
             )
         time.sleep(0.01)
 
@@ -88,6 +93,19 @@ def holder(fd: int) -> str | None:
         return _signer(fd)
     fcntl.flock(fd, fcntl.LOCK_UN)
     return None
+
+
+def close(fd: int, owner_pid: int) -> None:
+    """Unlock and close a file.
+
+    Children that were forked meanwhile share the lock, which closing alone would leave to them; and a child must not
+    take it away from `owner_pid`.
+    """
+    try:
+        if os.getpid() == owner_pid:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
 
 
 def sign(fd: int) -> None:

@@ -47,7 +47,7 @@ class SlotFile:
         self.layout = Layout(opening)
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
-        self._end = weakref.finalize(self, os.close, self._fd)
+        self._end = weakref.finalize(self, file_lock.close, self._fd, os.getpid())
         try:
             self.table = self._prepare(opening)
             self.reader = SlotReader(self._fd, self.layout)

@@ -98,7 +98,9 @@ class Versions:
         """Let tiers, shape (n, tiers), and no others hold n different rows, and await none of them."""
         self._held += copies.sum(axis=0) - self.copies[rows].sum(axis=0)
         self.copies[rows] = copies
-        self.fastest[rows] = np.where(copies.any(axis=1), copies.argmax(axis=1), NOWHERE)
+        self.fastest[rows] = NOWHERE
+        if copies.size:  # There may be no tier that holds anything.
+            self.fastest[rows] = np.where(copies.any(axis=1), copies.argmax(axis=1), NOWHERE)
         self.awaited[rows] = False
 
     def _grow(self, count: int) -> None:

@@ -128,6 +128,8 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
         ({"mean": (0.5,)}, r"mean and std must be three numbers each, std positive, got \(0.5,\) and"),
         ({"std": (1, 1)}, r"got .* and \(1, 1\)"),
         ({"std": (1, 0, 1)}, r"got .* and \(1, 0, 1\)"),
+        ({"mean": (123.7, 116.3, 103.5)}, r"pixels in 0 \.\. 1, got \(123.7, .*divide mean and std by 255"),
+        ({"mean": (0, -0.1, 0)}, r"pixels in 0 \.\. 1, got"),
         ({"size": 0}, "output: size must be a positive integer, got 0"),
     ],
 )

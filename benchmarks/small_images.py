@@ -1,6 +1,6 @@
 """What does reuse bring where images are small arrays in memory? CIFAR-10, against our own standard.
 
-Claim, on any machine with compiled kernels: at reuse factors 2 and 3 at least as fast as standard, for each policy.
+Aim, not reached on the machine of results/: at reuse factors 2 and 3 at least as fast as standard, for each policy.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 9 rounds (`--rounds`), each a slice of every loader in turn, at least 400 batches and 2 s timed in each.
 

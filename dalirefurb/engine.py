@@ -154,9 +154,10 @@ class Engine:
         except StopIteration as error:  # To the training loop it would be the epoch's end.
             self.halt()
             raise LoaderError("StopIteration was raised where a batch is made; see above where") from error
-        except BaseException:
+        except BaseException as error:
             self.halt()
-            self._check_open()  # Whatever closing it in another thread has led to.
+            if isinstance(error, Exception):
+                self._check_open()  # Whatever closing it in another thread has led to.
             raise
         samples = len(served.indices)
         self._tally.add(

@@ -76,7 +76,7 @@ class CaseResult:
         images_per_s: Throughput of each contender over the rounds.
         claims: Ratios of figures of one round.
         placements: Replicas x threads of each contender.
-        slices: Every slice of every round.
+        slices: Every slice of every round, without the time of each of its hundreds of batches.
     """
 
     policy: str
@@ -112,13 +112,13 @@ def run_case(config: Config, source: Arrays, policy: str) -> CaseResult:
         for part in (partial_only, final_only):
             stack.callback(part.batches.close)
         loaders = [_contender(stack, source, recipe, name, planner) for name, planner in _planners(config, source)]
+        contenders = [*loaders, partial_only, final_only]
         slices = harness.interleave(
-            [*loaders, partial_only, final_only],
+            contenders,
             rounds=config.rounds,
             timed_batches=config.timed_batches,
             timed_s=config.timed_s,
         )
-    contenders = [*loaders, partial_only, final_only]
     speeds = {each.name: harness.per_round(slices, each.name) for each in contenders}
     partial_speeds, final_speeds = speeds[partial_only.name], speeds[final_only.name]
     claims = [Claim.ratio(f"{name} / {STANDARD}", speeds[name], speeds[STANDARD], least=1.0) for name in REUSE_FACTORS]
@@ -131,7 +131,7 @@ def run_case(config: Config, source: Arrays, policy: str) -> CaseResult:
         {name: Spread.of(figures) for name, figures in speeds.items()},
         claims,
         {each.name: str(each.placement) for each in contenders},
-        slices,
+        [replace(each, batch_s=[]) for each in slices],
     )
 
 

@@ -30,6 +30,11 @@ class Places(NamedTuple):
     addresses: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
+    @classmethod
+    def of_rows(cls, array: NDArray[Any], rows: NDArray[np.int64]) -> Places:
+        """Return the places of some rows, shape (n,), of one array, (N, H, W, 3)."""
+        return cls(row_addresses(array, rows), np.full((len(rows), 2), array.shape[1:3], np.int64))
+
     def of(self, rows: NDArray[np.int64]) -> Places:
         """Return the places of some images."""
         return Places(self.addresses[rows], self.sizes[rows])
@@ -68,11 +73,8 @@ class Images(Sequence[NDArray[Any]]):
     @classmethod
     def rows_of(cls, array: NDArray[Any], rows: NDArray[np.int64]) -> Images:
         """Return some rows, shape (n,), of one array, shape (N, H, W, 3), without copying them."""
-        start: int = array.__array_interface__["data"][0]
         images = cls.on_demand(
-            len(rows),
-            lambda: [array[row] for row in rows.tolist()],
-            lambda: Places(start + array.strides[0] * rows, np.full((len(rows), 2), array.shape[1:3], np.int64)),
+            len(rows), lambda: [array[row] for row in rows.tolist()], lambda: Places.of_rows(array, rows)
         )
         images.whole = array, rows
         return images
@@ -147,17 +149,17 @@ class Images(Sequence[NDArray[Any]]):
         return array
 
 
-def row_addresses(array: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the address of each row of an array, shape (n,)."""
+def row_addresses(array: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """Return the address of each of some rows of an array, shape (n,); of all if None."""
     start: int = array.__array_interface__["data"][0]
-    return start + array.strides[0] * np.arange(len(array), dtype=np.int64)
+    return start + array.strides[0] * (np.arange(len(array), dtype=np.int64) if rows is None else rows)
 
 
 def _located(images: NDArray[Any] | Sequence[NDArray[Any]]) -> Places:
     """Find out where images lie."""
     if isinstance(images, np.ndarray) and len(images):
         _check(images[0])
-        return Places(row_addresses(images), np.full((len(images), 2), images.shape[1:3]))
+        return Places.of_rows(images, np.arange(len(images), dtype=np.int64))
     for image in images:
         _check(image)
     return Places(

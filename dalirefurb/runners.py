@@ -121,7 +121,8 @@ class Runners:
         return self._replicas(part, self._pace.replicas if count is None else count, self._pace.threads_each)
 
     def close(self) -> None:
-        """Have the kernels' threads end. Never waits."""
+        """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
+        self._reserve = None
         self._workers.close()
 
     def join(self) -> None:
@@ -130,7 +131,6 @@ class Runners:
 
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
-        self._reserve = None
         if self._device_id is not None:
             release_unused_memory()
 

@@ -21,7 +21,6 @@ class Rows:
 
     def __init__(self, shape: tuple[int, int, int], count: int) -> None:
         self._rows = _aligned_empty(count * math.prod(shape)).reshape(count, *shape)
-        self._start: int = self._rows.ctypes.data
         self._lent = self._rows.view()
         self._lent.flags.writeable = False
 
@@ -41,8 +40,7 @@ class Rows:
 
     def places(self, slots: NDArray[np.int64]) -> Places:
         """Tell where slots, shape (n,), lie in memory."""
-        sizes = np.full((len(slots), 2), self._rows.shape[1:3], np.int64)
-        return Places(self._start + slots * self._rows.strides[0], sizes)
+        return Places.of_rows(self._rows, slots)
 
     def images(self, slots: NDArray[np.int64], user: object) -> Images:
         """Return the images of slots, shape (n,), to be written; they, and views of them, keep their user."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from itertools import islice
 from linecache import getline
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 import dalirefurb
 from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
 from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.pace import READY
 from dalirefurb.plan import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
 from tests.interruptible import interruptible
@@ -310,6 +312,23 @@ def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_las
         assert_same([first, *batches, *(batch for _ in range(2) for batch in loader)], expected)
         late[0].join(LIMIT_S)
         assert not late[0].is_alive()
+
+
+def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    with Loader(source, simple(SIZE), REFURBISH, store, num_threads=1, batches_per_run=1) as loader:
+        list(loader)
+        engine = loader._engine
+        engine.stop()
+        monkeypatch.setattr(engine._downstream, "work", lambda *_: None)
+        engine.seek(loader._next)
+        deadline = time.monotonic() + LIMIT_S
+        while len(engine._tickets) < READY and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert store._contents is not None
+        assert len(store._contents.ledger.pinned)
+        engine.stop()
+        assert not len(store._contents.ledger.pinned)
 
 
 # ---- forks

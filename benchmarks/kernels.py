@@ -177,6 +177,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
         cut=False,
         workers=ThreadPoolExecutor(threads),
         num_workers=threads,
+        most_results=3,
     )
 
 

@@ -58,9 +58,14 @@ class Pace:
         return min(self.look_ahead, _PARTIAL_RUNS * self.replicas)
 
     @property
+    def runs_made(self) -> int:
+        """Runs whose images can be made, partly at least, before they are asked for."""
+        return self.partial_ahead + READY + self.look_ahead + 1
+
+    @property
     def batches_made(self) -> int:
-        """Batches whose images can be made, partly at least, before they are asked for."""
-        return (self.partial_ahead + READY + self.look_ahead + 1) * self.batches_per_run
+        """Batches of these runs."""
+        return self.runs_made * self.batches_per_run
 
     @property
     def batches_planned(self) -> int:

@@ -14,6 +14,7 @@ from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.images import Images
+from dalirefurb.kernels.decoding import SHARES, Decoding
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -162,10 +163,14 @@ class Runners:
             steps,
             None if part == "partial" else recipe.output,
             entering="partial" if part == "final" else "sample",
-            # One does nothing but decode, sample by sample, so that its threads never wait for each other.
-            decoding=self._replicas("decoded", 1, self._num_threads) if decodes else None,
+            decoding=self._decoding() if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
             num_workers=self._num_workers,
+            most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
+
+    def _decoding(self) -> Decoding:
+        shares = min(SHARES, self._num_threads)
+        return Decoding(self._replicas("decoded", shares, -(-self._num_threads // shares)), shares)

@@ -54,7 +54,9 @@ def pipeline(layer):
 
 def part(stages, output, workers):
     steps = steps_of(tuple(stages))
-    return KernelPart(steps, output, entering="sample", decoding=None, cut=False, workers=workers, num_workers=2)
+    return KernelPart(
+        steps, output, entering="sample", decoding=None, cut=False, workers=workers, num_workers=2, most_results=3
+    )
 
 
 def served(recipe, samples, workers, *, number=0):
@@ -267,7 +269,14 @@ def test_threads_take_rows_of_one_batch_until_none_is_left():
     begun = []
     with ThreadPoolExecutor(threads) as pool:
         kernels = KernelPart(
-            steps_of(stages), None, entering="sample", decoding=None, cut=False, workers=pool, num_workers=threads
+            steps_of(stages),
+            None,
+            entering="sample",
+            decoding=None,
+            cut=False,
+            workers=pool,
+            num_workers=threads,
+            most_results=3,
         )
         compiled_run = kernels._run
 
@@ -312,7 +321,7 @@ def test_sources_stay_as_they_are(workers):
 
 
 def test_memory_is_lent_again_once_no_part_of_it_is_referred_to():
-    buffers = Buffers()
+    buffers = Buffers(3)
     first = buffers.take((4, 6), "float32")
     address, row = first.ctypes.data, first[2:3].T
     del first
@@ -323,7 +332,7 @@ def test_memory_is_lent_again_once_no_part_of_it_is_referred_to():
 
 
 def test_memory_that_was_lent_at_once_for_a_while_is_not_kept_for_good():
-    buffers = Buffers()
+    buffers = Buffers(3)
     tracemalloc.start()
     many = [buffers.take((1 << 20,), "uint8") for _ in range(20)]
     assert tracemalloc.get_traced_memory()[0] > 20 << 20
@@ -332,9 +341,19 @@ def test_memory_that_was_lent_at_once_for_a_while_is_not_kept_for_good():
     tracemalloc.stop()
 
 
+def test_as_much_memory_as_is_said_is_kept():
+    buffers = Buffers(5)
+    lent = [buffers.take((7, 7), "uint8") for _ in range(5)]
+    addresses = {each.ctypes.data for each in lent}
+    while lent:
+        lent.pop()
+    lent = [buffers.take((7, 7), "uint8") for _ in range(5)]
+    assert {each.ctypes.data for each in lent} == addresses
+
+
 def test_batches_of_many_sizes_take_the_memory_of_the_largest():
     """Three at a time, as runs follow each other; how many rows a run computes varies."""
-    buffers, rng = Buffers(), np.random.default_rng(0)
+    buffers, rng = Buffers(3), np.random.default_rng(0)
     kept = [buffers.take((64, 3), "uint8") for _ in range(3)]
     largest = {each.ctypes.data for each in kept}
     kept = []

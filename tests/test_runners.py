@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from dalirefurb import (
     Arrays,
@@ -34,6 +35,7 @@ from dalirefurb.store.memory_slots import Rows
 from tests.pictures import picture, write_folder
 
 pytest.importorskip("numba")
+from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.part import KernelPart
 
 SIZE = 32
@@ -145,6 +147,34 @@ def test_a_batch_stays_as_it_is_while_later_ones_are_made(arrays: Arrays) -> Non
     assert torch.equal(torch.cat(kept), epochs(Loader(arrays, recipe, planner, kernels="numba"), 4))
 
 
+def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory: dict[int, object] = {}
+    take = Buffers.take
+
+    def watched(self: Buffers, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        lent = take(self, shape, dtype)
+        of_all: Any = lent.base
+        if dtype == "float32":
+            memory[id(of_all.base.obj)] = of_all.base.obj  # Kept, so that no other is in its place.
+        return lent
+
+    monkeypatch.setattr(Buffers, "take", watched)
+    planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=2, drop_last=True)
+    with Loader(
+        arrays, rand_augment(SIZE, raw=True), planner, MemoryStore(), batches_per_run=1, look_ahead=6
+    ) as loader:
+        kept = []
+        for _ in range(6):
+            for images, _ in loader:
+                kept.append(images)
+                if len(kept) == 5:
+                    kept.clear()
+                    del images
+        assert len(memory) <= 5 + loader.batches_ahead
+
+
 def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
     def running() -> list[str]:
         return [each.name for each in threading.enumerate() if each.name.startswith("dalirefurb-kernels")]
@@ -159,7 +189,16 @@ def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
 def test_a_part_that_is_dropped_at_work_leaves_its_threads_their_memory() -> None:
     """They know addresses only: what lies there must not be given to somebody else."""
     workers = Background(1, name="workers")
-    part = KernelPart((), Output(SIZE), entering="partial", decoding=None, cut=False, workers=workers, num_workers=1)
+    part = KernelPart(
+        (),
+        Output(SIZE),
+        entering="partial",
+        decoding=None,
+        cut=False,
+        workers=workers,
+        num_workers=1,
+        most_results=3,
+    )
     at_work, go_on = threading.Event(), threading.Event()
 
     def run(*_: Any) -> None:

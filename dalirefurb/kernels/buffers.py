@@ -12,16 +12,19 @@ from numpy.typing import NDArray
 ALIGNMENT = 64
 """Bytes of a cache line."""
 
-_MOST_FREE = 3
-
 
 class Buffers:
     """Lends arrays. The memory of one that nobody refers to any more, nor to a part of it, is lent again.
 
-    Few stay taken beyond those that are lent, each as large as the largest that it was lent for.
+    Each is as large as the largest that it was lent for.
+
+    Args:
+        most_free: Arrays whose memory stays taken beyond those that are lent, at most: as many as are lent at a time,
+            however that varies. On a virtual machine a batch's fresh memory can cost several batches' time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_free: int) -> None:
+        self._most_free = most_free
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
@@ -39,11 +42,11 @@ class Buffers:
             memory = unaligned[start : start + size]
         # A view of an array would refer to the memory, not to what was lent.
         lent = np.frombuffer(memory.data, np.uint8, size)
-        weakref.finalize(lent, _keep, self._free, memory).atexit = False
+        weakref.finalize(lent, _keep, self._free, self._most_free, memory).atexit = False
         return lent.view(dtype).reshape(shape)
 
 
-def _keep(free: list[NDArray[np.uint8]], memory: NDArray[np.uint8]) -> None:
+def _keep(free: list[NDArray[np.uint8]], most_free: int, memory: NDArray[np.uint8]) -> None:
     """Take memory back, unless enough waits already."""
-    if len(free) < _MOST_FREE:
+    if len(free) < most_free:
         free.append(memory)

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from dalirefurb.augment.geometry import Window
 from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph import Feed, Replicas, views
+from dalirefurb.graph import Feed
 from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.decoding import Decoding
 from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import WIDTH, Step
@@ -62,6 +63,7 @@ class KernelPart:
         cut: Whether decoding already cut the window of the first stage.
         workers: Threads for the kernels.
         num_workers: How many there are.
+        most_results: Batches whose results are there at a time, those that were handed on included.
         reserve: Gives room for partial images, see `Store.reserve`.
     """
 
@@ -71,10 +73,11 @@ class KernelPart:
         output: Output | None,
         *,
         entering: str,
-        decoding: Replicas | None,
+        decoding: Decoding | None,
         cut: bool,
         workers: Background,
         num_workers: int,
+        most_results: int,
         reserve: Reserve | None = None,
     ) -> None:
         self._steps = steps
@@ -86,7 +89,7 @@ class KernelPart:
         self._num_workers = num_workers
         self._reserve = reserve
         self._run = compile_run()
-        self._buffers = Buffers()
+        self._buffers = Buffers(most_results)
         self._batches: deque[_Batch] = deque()
         self._codes = np.array([step.code for step in steps], np.int64)
         self._bilinear = np.array([step.bilinear for step in steps], np.bool_)
@@ -115,7 +118,7 @@ class KernelPart:
         """
         batch = self._batches.popleft()
         if self._decoding is not None:
-            self._start(batch, views(self._decoding.collect()))
+            self._start(batch, self._decoding.collect())
         for job in batch.jobs:
             job.result()
         assert batch.images is not None

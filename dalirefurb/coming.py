@@ -57,16 +57,17 @@ class Coming:
     def add(self, indices: Indices, versions: NDArray[np.int64], computed: Computed) -> Numbers:
         """Let a run compute n different versions that no other one computes; return what `remove` needs."""
         count = len(indices)
+        if not count:
+            return np.empty(0, np.int64)
         with self._lock:
             if count > len(self._free):
                 self._grow(count)
-            slots = np.array(self._free[-count:] if count else [], np.int64)
-            del self._free[len(self._free) - count :]
+            slots = np.array(self._free[-count:], np.int64)
+            del self._free[-count:]
             self._names.add_any(slots, indices, versions)
             self._numbers[slots] = self._begun
             self._places[slots] = np.arange(count)
-            if count:
-                self._runs[self._begun] = computed
+            self._runs[self._begun] = computed
             self._begun += 1
         return slots
 
@@ -108,7 +109,7 @@ def part_repeats(indices: Indices, versions: NDArray[np.int64]) -> tuple[Numbers
     (array([0, 1, 3]), array([2]), array([0]))
     """
     rows = np.arange(len(indices))
-    if len(distinct(indices)) == len(rows):
+    if len(rows) < 2 or len(distinct(indices)) == len(rows):
         return rows, rows[:0], rows[:0]
     order = np.lexsort((versions, indices))  # It is stable: of equal versions the first row comes first.
     begins = np.ones(len(rows), np.bool_)

@@ -38,6 +38,8 @@ class Feeder:
         self._seed = seed
         self._mix = mix
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
+        # Heights and widths where all are alike: most batches have as many rows as the one before.
+        self._same: Sizes = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def partial(self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples) -> dict[str, Feed]:
         """Lay out what the partial graph needs to compute these versions of the plan's samples, each of shape (n,)."""
@@ -93,11 +95,15 @@ class Feeder:
 
     def _sizes(self, images: Sequence[NDArray[np.uint8]]) -> Sizes:
         """Return heights and widths of partial images, each (n,)."""
-        if self.partial_size is not None:
+        if self.partial_size is None:
+            places = Images.of(images).places
+            return places.sizes[:, 0], places.sizes[:, 1]
+        if len(images) != len(self._same[0]):
             height, width = self.partial_size
-            return np.full(len(images), height), np.full(len(images), width)
-        places = Images.of(images).places
-        return places.sizes[:, 0], places.sizes[:, 1]
+            self._same = np.full(len(images), height), np.full(len(images), width)
+            for sides in self._same:
+                sides.flags.writeable = False
+        return self._same
 
 
 def drawn_as(indices: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -81,9 +81,9 @@ class Images(Sequence[NDArray[Any]]):
 
     @classmethod
     def joined(cls, count: int, parts: Sequence[tuple[NDArray[np.int64], Images]]) -> Images:
-        """Put the images of several owners together, given the rows, out of `count`, that each one's are."""
+        """Put the images of several owners together, given the rows, out of `count`, of each one's, ascending."""
         parts = [part for part in parts if len(part[0])]
-        if len(parts) == 1 and np.array_equal(parts[0][0], np.arange(count)):
+        if len(parts) == 1 and len(parts[0][0]) == count:
             return parts[0][1]
 
         def look() -> list[NDArray[Any]]:

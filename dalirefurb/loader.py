@@ -377,7 +377,8 @@ class Loader:
     def _serve(self) -> Batch:
         self._check_usable()
         self._check_observed("the next one is served")
-        engine = self._engine
+        assert self._assembler.begun is not None  # Since the pass began, at the latest.
+        engine = self._assembler.begun.engine
         engine.seek(self._next)
         served = engine.take()
         labels = torch.from_numpy(self._labels[served.indices])

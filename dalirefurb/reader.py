@@ -87,6 +87,8 @@ class Reader:
         self._falls_back = np.zeros(len(self._known), np.bool_)
         self._max_batch_size = max_batch_size
         self._pool = Background(num_threads, name="dalirefurb-read")
+        self._nothing: Future[Samples] = Future()
+        self._nothing.set_result(Samples([], *(np.empty(0, np.int64) for _ in range(3))))
 
     def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Future[Samples]:
         """Start to read what these versions, shape (n,), are made of.
@@ -96,9 +98,7 @@ class Reader:
         """
         if len(indices):
             return self._pool.submit(partial(self._read, indices, versions))
-        nothing: Future[Samples] = Future()
-        nothing.set_result(Samples([], indices, indices, indices))
-        return nothing
+        return self._nothing
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from llvmlite import ir
 from numba import carray, njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic as _numba_intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -82,8 +84,6 @@ def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
     """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
         return builder.load(address, align=1)
@@ -96,14 +96,28 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
     """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        from llvmlite import ir
-
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
         builder.store(arguments[2], address, align=1)
         return context.get_dummy_value()
 
     return types.void(image, offset, types.uint32), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
+    """Have the byte at an offset brought to the caches, with what shares its line; it need not exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        to_read, all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
+        builder.call(function, [builder.gep(data, [arguments[1]]), to_read, all_caches, data_not_code])
+        return context.get_dummy_value()
+
+    return types.void(image, offset), generate
 
 
 @intrinsic

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import Window
 from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed
@@ -25,7 +24,7 @@ from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.decoding import Decoding
 from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
-from dalirefurb.kernels.steps import WIDTH, Step
+from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
 from dalirefurb.recipe import Output
 
 STREAMED_BYTES = 16 << 20
@@ -91,6 +90,8 @@ class KernelPart:
         self._run = compile_run()
         self._buffers = Buffers(most_results)
         self._batches: deque[_Batch] = deque()
+        self._inputs = [{name: f"{step.stage.name}/{name}" for name in step.stage.parameters} for step in steps]
+        self._sizes = np.empty((len(steps) + 1, 0, 2), np.int64)
         self._codes = np.array([step.code for step in steps], np.int64)
         self._bilinear = np.array([step.bilinear for step in steps], np.bool_)
         self._fills = np.array([step.fill for step in steps], np.uint8).reshape(-1, 3)
@@ -136,7 +137,8 @@ class KernelPart:
         """Let the workers carry out all steps for some images."""
         count = len(images)
         origins, entering = images.places
-        sizes, numbers = self._lay_out(batch.feeds, entering)
+        sizes = self._sizes_of(entering)
+        numbers = self._numbers(batch.feeds, sizes)
         batch.images, targets = self._results(sizes[-1])
         output = self._output
         job = partial(
@@ -160,31 +162,44 @@ class KernelPart:
         )
         batch.jobs = [self._workers.submit(job) for _ in range(min(self._num_workers, count))]
 
-    def _lay_out(
-        self, feeds: Mapping[str, Feed], entering: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), and numbers, (s, n, WIDTH).
+    def _sizes_of(self, entering: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given the first ones, (n, 2).
 
-        Args:
-            feeds: Of the batch.
-            entering: Sizes before the first step, (n, 2).
+        Often they are those of the batch before.
         """
-        sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
-        sizes[0] = entering
-        numbers = np.zeros((len(self._steps), len(entering), WIDTH))
-        for place, step in enumerate(self._steps):
-            heights, widths = sizes[place].T
-            stage = step.stage
-            parameters = {name: np.asarray(feeds[f"{stage.name}/{name}"]) for name in stage.parameters}
-            if place == 0 and self._cut:
-                assert isinstance(stage, Window)
-                parameters["start"] = np.zeros_like(parameters["start"])
-            rows = step.numbers(parameters, (heights, widths))
-            numbers[place, :, : rows.shape[1]] = rows
+        if not np.array_equal(entering, self._sizes[0]):
+            sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
+            sizes[0] = entering
+            for place, step in enumerate(self._steps):
+                heights, widths = step.stage.output_sizes(*sizes[place].T)
+                sizes[place + 1, :, 0], sizes[place + 1, :, 1] = heights, widths
+            self._check(sizes[-1])
+            self._sizes = sizes
+        return self._sizes
+
+    def _check(self, sizes: NDArray[np.int64]) -> None:
+        """Refuse results of sizes, (n, 2), that are not the output's."""
+        if self._output is None:
+            return
+        size = self._output.size
+        other = (sizes != size).any(axis=1)
+        if other.any():
+            height, width = sizes[other.argmax()]
+            raise LoaderError(
+                f"the last stage must leave images of the output's size {size} x {size}, got {height} x {width}; "
+                f"end with a crop or a resize to that size"
+            )
+
+    def _numbers(self, feeds: Mapping[str, Feed], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n, WIDTH)."""
+        numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
+        for step, inputs, rows, before in zip(self._steps, self._inputs, numbers, sizes, strict=False):
+            step.write({name: np.asarray(feeds[place]) for name, place in inputs.items()}, tuple(before.T), rows)
             if step.mirror is not None:
-                numbers[place, :, rows.shape[1]] = feeds[f"{step.mirror.name}/mirror"]
-            sizes[place + 1, :, 0], sizes[place + 1, :, 1] = stage.output_sizes(heights, widths)
-        return sizes, numbers
+                rows[:, MIRROR] = feeds[f"{step.mirror.name}/mirror"]
+        if self._cut:
+            numbers[0, :, :2] = 0
+        return numbers
 
     def _results(self, sizes: NDArray[np.int64]) -> tuple[Images, NDArray[np.int64]]:
         """Make room for images of these sizes, (n, 2); return it, and the addresses, (n,)."""
@@ -200,13 +215,6 @@ class KernelPart:
             levels = self._buffers.take((count, *shape), "uint8")
             return Images(levels), row_addresses(levels)
         size = output.size
-        other = (sizes != size).any(axis=1)
-        if other.any():
-            height, width = sizes[other.argmax()]
-            raise LoaderError(
-                f"the last stage must leave images of the output's size {size} x {size}, got {height} x {width}; "
-                f"end with a crop or a resize to that size"
-            )
         shape = (size, size, 3) if output.channels_last else (3, size, size)
         results = self._buffers.take((count, *shape), output.dtype)
         return Images(results), row_addresses(results)

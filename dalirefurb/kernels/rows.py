@@ -15,12 +15,20 @@ from dalirefurb.kernels.geometry import crop, flip, pick
 from dalirefurb.kernels.operate import operate
 from dalirefurb.kernels.output import half_pixels, half_planes, normalise
 from dalirefurb.kernels.resize import resize
-from dalirefurb.kernels.steps import Code
+from dalirefurb.kernels.steps import MIRROR, Code
 
 LEVELS, FLOATS, HALVES = 0, 1, 2
 """What comes out: uint8, float32 or float16."""
 
 _RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
+
+
+@compiled
+def _source(origins: Any, sizes: Any, row: Any) -> Any:
+    """View what enters the first step; past the last row there is nothing."""
+    if row >= origins.size:
+        return memory(origins[0], (0,), np.uint8)
+    return memory(origins[row], (3 * sizes[0, row, 0] * sizes[0, row, 1],), np.uint8)
 
 
 @compiled
@@ -31,9 +39,9 @@ def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: A
     if code == _RESIZE:
         window = int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3])
         if switch:
-            resize(image, width, window, numbers[4] > 0, target_height, target_width, out)
+            resize(image, width, window, numbers[MIRROR] > 0, target_height, target_width, out)
         else:
-            pick(image, width, window, numbers[4] > 0, target_height, target_width, out)
+            pick(image, width, window, numbers[MIRROR] > 0, target_height, target_width, out)
         return True
     if code == _CROP:
         crop(image, height, width, (int(numbers[0]), int(numbers[1]), target_height, target_width), out)
@@ -90,7 +98,8 @@ def compile_run() -> Any:
         `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
         means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
 
-        Several threads may call it with the same arguments: each takes the next row until none is left.
+        Several threads may call it with the same arguments: each takes the next row until none is left, and one more
+        before it works on the last that it took.
     """
     # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
     # at, too.
@@ -140,8 +149,8 @@ def compile_run() -> Any:
         one, other = np.empty(3 * largest, np.uint8), np.empty(3 * largest, np.uint8)
         row = fetch_add(begun, 1)
         while row < origins.size:
-            height, width = sizes[0, row]
-            image = memory(origins[row], (3 * height * width,), np.uint8)
+            image = _source(origins, sizes, row)
+            coming = fetch_add(begun, 1)
             seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
             written = False
             for step in range(tail if seen else codes.size):
@@ -160,10 +169,10 @@ def compile_run() -> Any:
                 if not seen:
                     _, view = _view(codes, numbers[:, row], sizes[:, row], codes.size)
                 floats = memory(targets[row], (3 * view[2] * view[3],), np.float32)
-                normalise(image, view, means, scales, channels_last, streamed, floats)
+                normalise(image, view, means, scales, channels_last, streamed, floats, _source(origins, sizes, coming))
             elif not written:
                 _finish(image, kind, channels_last, halves, targets[row])
-            row = fetch_add(begun, 1)
+            row = coming
         if streamed:
             fence()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,14 @@ from dalirefurb.augment.stage import Sizes, Stage
 WIDTH = 10
 """Numbers of a step, at most."""
 
+MIRROR = 4
+"""Which number of a RESIZE says whether to mirror."""
+
 Parameters = Mapping[str, NDArray[Any]]
 """What a stage drew, by name; see `Stage.draw`."""
 
 Numbers = NDArray[np.float64]
-"""One row per image, shape (n, up to `WIDTH`)."""
+"""One row per image, shape (n, `WIDTH`), of zeros."""
 
 
 class Code(IntEnum):
@@ -55,7 +59,7 @@ class Step:
     Attributes:
         code: Which kernel.
         stage: Whose parameters it takes.
-        numbers: Lays the stage's parameters out, given the heights and widths of the images that enter.
+        write: Lays the stage's parameters out, given the heights and widths of the images that enter.
         bilinear: Whether it interpolates.
         fill: Levels where there is no source.
         mirror: A flip that is done on the way.
@@ -63,7 +67,7 @@ class Step:
 
     code: Code
     stage: Stage
-    numbers: Callable[[Parameters, Sizes], Numbers]
+    write: Callable[[Parameters, Sizes, Numbers], None]
     bilinear: bool = False
     fill: tuple[int, ...] = (0, 0, 0)
     mirror: HorizontalFlip | None = None
@@ -91,34 +95,38 @@ def _step(stage: Stage) -> Step | None:
     if type(stage) is Resize:
         return Step(Code.RESIZE, stage, _everything, stage.interpolation == "bilinear")
     if type(stage) is CenterCrop:
-        return Step(Code.CROP, stage, lambda parameters, sizes: parameters["start"].astype(np.float64))
+        return Step(Code.CROP, stage, _start)
     if type(stage) is RandomCrop:
-        margin = stage.margin
-        return Step(Code.CROP, stage, lambda parameters, sizes: _place(parameters, margin))
+        return Step(Code.CROP, stage, _start if stage.padding else partial(_place, stage.margin))
     if type(stage) is HorizontalFlip:
-        return Step(Code.FLIP, stage, lambda parameters, sizes: parameters["mirror"].astype(np.float64)[:, None])
+        return Step(Code.FLIP, stage, _mirror)
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
         return Step(Code.OPERATE, stage, _operation, stage.interpolation == "bilinear", stage.fill_levels)
     return None
 
 
-def _window(parameters: Parameters, sizes: Sizes) -> Numbers:
-    return np.concatenate([parameters["start"], parameters["shape"]], axis=1).astype(np.float64)
+def _window(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, :2], numbers[:, 2:4] = parameters["start"], parameters["shape"]
 
 
-def _everything(parameters: Parameters, sizes: Sizes) -> Numbers:
-    heights, widths = sizes
-    return np.stack([0 * heights, 0 * widths, heights, widths], axis=1).astype(np.float64)
+def _everything(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, 2], numbers[:, 3] = sizes
 
 
-def _place(parameters: Parameters, margin: int) -> Numbers:
-    if "start" in parameters:
-        return parameters["start"].astype(np.float64)
-    positions = np.stack([parameters["row_position"], parameters["column_position"]], axis=1)
-    return np.rint(positions.astype(np.float64) * margin)
+def _start(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, :2] = parameters["start"]
 
 
-def _operation(parameters: Parameters, sizes: Sizes) -> Numbers:
-    numbers = np.empty((len(parameters["group"]), 10))
+def _place(margin: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, 0], numbers[:, 1] = parameters["row_position"], parameters["column_position"]
+    places = numbers[:, :2]
+    places *= margin
+    np.rint(places, out=places)
+
+
+def _mirror(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, 0] = parameters["mirror"]
+
+
+def _operation(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
     numbers[:, 0], numbers[:, 1:] = parameters["group"], parameters["matrix"].reshape(-1, 9)
-    return numbers

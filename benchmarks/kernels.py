@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
@@ -26,6 +25,7 @@ from dalirefurb import ImageFolder, Output, Recipe, rng
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Stage
 from dalirefurb.augment.operations import OPERATIONS, Choice
 from dalirefurb.augment.stage import Arrays, Interpolation
+from dalirefurb.background import Background
 from dalirefurb.graph import Feed, Graph, Part, Replicas, Runner, views
 from dalirefurb.kernels.part import KernelPart
 from dalirefurb.kernels.steps import steps_of
@@ -175,7 +175,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
         entering="sample" if subject.stages else "partial",
         decoding=None,
         cut=False,
-        workers=ThreadPoolExecutor(threads),
+        workers=Background(threads, name="kernels"),
         num_workers=threads,
         most_results=3,
     )

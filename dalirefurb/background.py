@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 _END_S = 1.0
 
 Result = TypeVar("Result")
-Job = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Background:
@@ -28,7 +27,7 @@ class Background:
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}_{number}", daemon=True)
             for number in range(num_threads)
@@ -41,17 +40,24 @@ class Background:
         """Whether `close` was called; what is submitted then is cancelled."""
         return self._closed
 
-    def submit(self, job: Callable[[], Result]) -> Future[Result]:
-        """Have a job done; the future has its result, or what it raised."""
+    def submit(self, job: Callable[[], Result], hands: int = 1) -> Future[Result]:
+        """Have a job done; the future has its result, or what it raised.
+
+        Args:
+            job: What to do.
+            hands: Threads that do it side by side, sharing it out among themselves: as soon as one comes back from it
+                nobody else needs to begin. The future has what the last one to come back has, or what one raised.
+        """
         with self._starting:
             for thread in self._threads:
                 if thread.ident is None:
                     thread.start()
-        future: Future[Result] = Future()
-        self._jobs.put((future, job))
+        given = _Job(job)
+        for _ in range(hands):
+            self._jobs.put(given)
         if self._closed:
             self._cancel()
-        return future
+        return given.future
 
     def close(self) -> None:
         """Cancel what is not begun, and have the threads end after their present jobs. Never waits."""
@@ -70,25 +76,54 @@ class Background:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    job[0].cancel()
+                    job.future.cancel()
         except Empty:
             for _ in self._threads:
                 self._jobs.put(None)
 
 
-def _work(jobs: SimpleQueue[Job | None]) -> None:
+class _Job:
+    """What to do, and who does it."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._do: Callable[[], Any] | None = do
+        self._at_work = 0
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    def lend_a_hand(self) -> None:
+        """Do it, unless it is done or cancelled."""
+        with self._lock:
+            if not self._at_work and self._do is not None and not self.future.set_running_or_notify_cancel():
+                self._do = None
+            if (do := self._do) is None:
+                return
+            self._at_work += 1
+        try:
+            result = do()
+        except BaseException as error:  # It belongs to whoever asks for the result.
+            self._come_back(None, error)
+        else:
+            self._come_back(result, None)
+
+    def _come_back(self, result: Any, error: BaseException | None) -> None:
+        """Let nobody else begin; the last one says that it is done."""
+        with self._lock:
+            self._do = None
+            self._at_work -= 1
+            self._error = self._error or error
+            if self._at_work:
+                return
+            error, self._error = self._error, None
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+def _work(jobs: SimpleQueue[_Job | None]) -> None:
     """Do jobs until one is None."""
     while (job := jobs.get()) is not None:
-        _do(*job)
+        job.lend_a_hand()
         del job  # Else its result would live until the next one.
-
-
-def _do(future: Future[Any], job: Callable[[], Any]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = job()
-    except BaseException as error:  # It belongs to whoever asks for the result.
-        future.set_exception(error)
-    else:
-        future.set_result(result)

@@ -199,8 +199,8 @@ class Downstream:
     def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""
         epoch, first = ticket.position
-        served, start = [], 0
-        for batch, plan in enumerate(ticket.run.plans, first):
+        plans, served, start = ticket.run.plans, [], 0
+        for batch, plan in enumerate(plans, first):
             stop = start + len(plan.indices)
             shown = ticket.shown[start:stop]
             replaced = shown != plan.indices
@@ -213,7 +213,7 @@ class Downstream:
             served.append(
                 Served(
                     position=Position(epoch, batch),
-                    images=images[start:stop],
+                    images=images if len(plans) == 1 else images[start:stop],
                     indices=shown,
                     misses=misses,
                     recomputed=recomputed,

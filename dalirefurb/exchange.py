@@ -71,6 +71,8 @@ class Ticket:
 
     def samples_shown(self) -> Indices:
         """Find out which sample each row shows, shape (B,); asked before the images."""
+        if not len(self.rows) and not self.borrowed:
+            return self.plan.indices
         shown = self.plan.indices.copy()
         if len(self.rows):
             shown[self.rows] = self.computed.indices

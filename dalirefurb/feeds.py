@@ -112,7 +112,7 @@ def drawn_as(indices: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np
     >>> drawn_as(np.array([4, 7]), np.array([4, 2])).tolist()
     [4, -8]
     """
-    return np.where(shown == indices, indices, ~indices)
+    return indices if shown is indices else np.where(shown == indices, indices, ~indices)
 
 
 def _named(drawn: dict[str, Arrays]) -> dict[str, Feed]:

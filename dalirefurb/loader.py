@@ -384,7 +384,8 @@ class Loader:
         labels = torch.from_numpy(self._labels[served.indices])
         if self._pin_memory:
             labels = labels.pin_memory()
-        labels = labels.to(served.images.device, non_blocking=True)
+        if served.images.is_cuda:
+            labels = labels.to(served.images.device, non_blocking=True)
         indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
         batch = (served.images, labels, *indices)
         following = engine.after(served.position)

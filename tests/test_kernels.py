@@ -16,6 +16,7 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.operations import Choice
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import part as kernel_part
 from dalirefurb.kernels.buffers import Buffers
@@ -38,8 +39,9 @@ LANES = 16
 
 @pytest.fixture(scope="module")
 def workers():
-    with ThreadPoolExecutor(2) as pool:
-        yield pool
+    background = Background(2, name="workers")
+    yield background
+    background.close()
 
 
 @pytest.fixture(scope="module", params=["nearest", "bilinear"])
@@ -266,29 +268,30 @@ def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
 
 def test_threads_take_rows_of_one_batch_until_none_is_left():
     stages, count, threads = (HorizontalFlip(),), 5000, 4
-    begun = []
-    with ThreadPoolExecutor(threads) as pool:
-        kernels = KernelPart(
-            steps_of(stages),
-            None,
-            entering="sample",
-            decoding=None,
-            cut=False,
-            workers=pool,
-            num_workers=threads,
-            most_results=3,
-        )
-        compiled_run = kernels._run
+    begun, all_there = [], threading.Barrier(threads)
+    workers = Background(threads, name="workers")
+    kernels = KernelPart(
+        steps_of(stages),
+        None,
+        entering="sample",
+        decoding=None,
+        cut=False,
+        workers=workers,
+        num_workers=threads,
+        most_results=3,
+    )
+    compiled_run = kernels._run
 
-        def run(*arguments):
-            begun.append(arguments[BEGUN])
-            compiled_run(*arguments)
+    def run(*arguments):
+        begun.append(arguments[BEGUN])
+        all_there.wait(60)
+        compiled_run(*arguments)
 
-        kernels._run = run
-        pictures = noise((count, 8, 8))[0]
-        kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
-        assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
-    assert len(begun) == threads
+    kernels._run = run
+    pictures = noise((count, 8, 8))[0]
+    kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
+    assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
+    workers.close()
     assert {id(each) for each in begun} == {id(begun[0])}
     assert begun[0] == count + threads
 

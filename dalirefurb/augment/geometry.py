@@ -275,14 +275,12 @@ class RandomCrop(Stage):
         """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
-        places = np.floor(uniforms * (self.margin + 1))  # (n, 2)
         if self.padding:
-            return {"start": (places - self.padding).astype(np.int32)}
-        positions = (places / max(self.margin, 1)).astype(np.float32)
-        return {
-            "row_position": np.ascontiguousarray(positions[:, 0]),
-            "column_position": np.ascontiguousarray(positions[:, 1]),
-        }
+            return {"start": (np.floor(uniforms * (self.margin + 1)) - self.padding).astype(np.int32)}
+        rows, columns = (
+            (np.floor(each * (self.margin + 1)) / max(self.margin, 1)).astype(np.float32) for each in uniforms.T
+        )
+        return {"row_position": rows, "column_position": columns}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window; what lies outside the image is 0."""

@@ -7,7 +7,7 @@ samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -42,12 +42,12 @@ class _Batch:
 
     Attributes:
         feeds: What it was given.
-        jobs: One for each thread that takes rows of it.
-        images: The results, once all jobs are done.
+        job: Done by several threads, which take its rows; None until it is begun, and where there are no rows.
+        images: The results, once that is done.
     """
 
     feeds: Mapping[str, Feed]
-    jobs: Sequence[Future[None]] = ()
+    job: Future[None] | None = None
     images: Images | None = None
 
 
@@ -120,8 +120,8 @@ class KernelPart:
         batch = self._batches.popleft()
         if self._decoding is not None:
             self._start(batch, self._decoding.collect())
-        for job in batch.jobs:
-            job.result()
+        if batch.job is not None:
+            batch.job.result()
         assert batch.images is not None
         return batch.images
 
@@ -130,7 +130,8 @@ class KernelPart:
         if self._decoding is not None:
             self._decoding.restart()
         for batch in self._batches:
-            wait([job for job in batch.jobs if not job.cancel()])
+            if batch.job is not None and not batch.job.cancel():
+                wait([batch.job])
         self._batches.clear()
 
     def _start(self, batch: _Batch, images: Images) -> None:
@@ -160,14 +161,15 @@ class KernelPart:
             self._scales,
             self._halves,
         )
-        batch.jobs = [self._workers.submit(job) for _ in range(min(self._num_workers, count))]
+        if count:
+            batch.job = self._workers.submit(job, min(self._num_workers, count))
 
     def _sizes_of(self, entering: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given the first ones, (n, 2).
 
         Often they are those of the batch before.
         """
-        if not np.array_equal(entering, self._sizes[0]):
+        if entering.tobytes() != self._sizes[0].tobytes():
             sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
             sizes[0] = entering
             for place, step in enumerate(self._steps):

@@ -118,10 +118,8 @@ def _start(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
 
 
 def _place(margin: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-    numbers[:, 0], numbers[:, 1] = parameters["row_position"], parameters["column_position"]
-    places = numbers[:, :2]
-    places *= margin
-    np.rint(places, out=places)
+    for column, name in enumerate(("row_position", "column_position")):
+        np.rint(parameters[name].astype(np.float64) * margin, out=numbers[:, column])
 
 
 def _mirror(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:

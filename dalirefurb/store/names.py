@@ -22,8 +22,8 @@ class Names:
     """
 
     def __init__(self, slots: int) -> None:
-        # What slots hold; the last row is of no slot.
-        self._holds = np.full((slots + 1, 2), -1)
+        # What slots hold; the last place is of no slot.
+        self._indices, self._versions = np.full(slots + 1, -1), np.full(slots + 1, -1)
         # The slot that was named last for each index, and the one before it, and so on.
         self._latest = np.full(1, -1, np.int32)
         self._far: dict[int, int] = {}
@@ -32,7 +32,7 @@ class Names:
     def find(self, indices: Numbers, versions: Numbers) -> Numbers:
         """Return the slots of n versions, -1 where one is not held."""
         slots = self.latest(indices)
-        while (others := (slots >= 0) & (self._holds[slots, 1] != versions)).any():
+        while (others := (slots >= 0) & (self._versions[slots] != versions)).any():
             slots[others] = self._before[slots[others]]
         return slots
 
@@ -42,7 +42,7 @@ class Names:
         if self._far:
             far = np.flatnonzero(~_near(indices))
             slots[far] = [self._far.get(index, -1) for index in indices[far].tolist()]
-        return np.where(self._holds[slots, 0] == indices, slots, -1)
+        return np.where(self._indices[slots] == indices, slots, -1)
 
     def all_of(self, indices: Numbers) -> tuple[Numbers, Numbers]:
         """Return, for every version of n indices, which of the n it belongs to, and its slot, each of shape (m,)."""
@@ -56,20 +56,20 @@ class Names:
 
     def indices(self, slots: Numbers) -> Numbers:
         """Return the indices that n slots hold versions of."""
-        indices: Numbers = self._holds[slots, 0]
+        indices: Numbers = self._indices[slots]
         return indices
 
     def versions(self, slots: Numbers) -> Numbers:
         """Return the versions that n slots hold."""
-        versions: Numbers = self._holds[slots, 1]
+        versions: Numbers = self._versions[slots]
         return versions
 
     def add(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Let n slots hold versions of different indices."""
         self._before[slots] = self.latest(indices)
         self._lead(indices, slots)
-        self._holds[slots, 0] = indices
-        self._holds[slots, 1] = versions
+        self._indices[slots] = indices
+        self._versions[slots] = versions
 
     def add_any(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Let n slots hold versions, also of equal indices."""
@@ -82,12 +82,14 @@ class Names:
     def grow(self, slots: int) -> None:
         """Let there be more slots, to begin with without names."""
         more = slots - len(self._before)
-        self._holds = np.concatenate([self._holds, np.full((more, 2), -1)])
+        self._indices, self._versions = (
+            np.concatenate([held, np.full(more, -1)]) for held in (self._indices, self._versions)
+        )
         self._before = np.concatenate([self._before, np.full(more, -1, np.int32)])
 
     def remove(self, slots: Numbers) -> None:
         """Let n different slots, all of which hold something, hold nothing."""
-        indices = self._holds[slots, 0]
+        indices = self._indices[slots]
         alone = (self.latest(indices) == slots) & (self._before[slots] < 0)
         self._lead(indices[alone], np.full(int(alone.sum()), -1))
         gone = set(slots[~alone].tolist())
@@ -96,7 +98,7 @@ class Names:
             kept = [slot for slot in chain.tolist() if slot not in gone]
             self._before[kept] = [*kept[1:], -1][: len(kept)]
             self._lead(np.array([index]), np.array([*kept, -1][:1]))
-        self._holds[slots] = -1
+        self._indices[slots] = self._versions[slots] = -1
 
     def _lead(self, indices: Numbers, slots: Numbers) -> None:
         """Note the slot that was named last for each of n indices, -1 for none."""

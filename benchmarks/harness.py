@@ -20,7 +20,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import partial
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -227,7 +229,7 @@ def calibrate(
     It is made anew for each slice: several at a time may need more memory than there is.
     """
     tried = placements() if among is None else among
-    trials = [_Trial(make, placement) for placement in tried]
+    trials = [MadeAnew(str(placement), partial(make, placement)) for placement in tried]
     slices = interleave(trials, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
 
     def speed(placement: Placement) -> float:
@@ -237,22 +239,24 @@ def calibrate(
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """A contender at one placement, which is there only while it has its turn."""
+class MadeAnew:
+    """A contender that is there only while it has its turn.
 
-    make: Callable[[Placement], Contender]
-    placement: Placement
+    Attributes:
+        name: For tables and results.
+        make: Makes it.
+    """
 
-    @property
-    def name(self) -> str:
-        """Where it is placed."""
-        return str(self.placement)
+    name: str
+    make: Callable[[], Contender]
 
     @contextmanager
     def turn(self) -> Generator[Contender, None, None]:
-        """Make the contender, and let it go."""
-        contender = self.make(self.placement)
+        """Make the contender, let it touch the memory that it writes to, and let it go."""
+        contender = self.make()
         try:
+            for _ in islice(contender.batches, 2 * (contender.made_ahead + 1)):
+                pass
             yield contender
         finally:
             contender.batches.close()

@@ -35,7 +35,7 @@ _LAYERS = 2
 
 
 class LoaderTurns:
-    """A loader of default placement that serves epoch after epoch, a turn at a time.
+    """A loader that serves epoch after epoch, a turn at a time.
 
     Args:
         stack: Closes the store, which the loader has if the plan keeps anything.
@@ -44,6 +44,7 @@ class LoaderTurns:
         recipe: Where it splits.
         planner: What is served.
         step: What the consumer does with each batch; None: nothing.
+        placement: Where it works; None: where it chooses.
         make_store: Makes its store.
         options: Of the loader.
 
@@ -60,6 +61,7 @@ class LoaderTurns:
         planner: Planner,
         step: Step | None = None,
         *,
+        placement: Placement | None = None,
         make_store: Callable[[], Store] = MemoryStore,
         **options: Any,
     ) -> None:
@@ -68,7 +70,10 @@ class LoaderTurns:
         self._recipe = recipe
         self._planner = planner
         self._step = step
+        self._placement = placement or default_placement()
         self._options = options
+        if placement is not None:
+            self._options |= {"replicas": placement.replicas, "num_threads": placement.replicas * placement.threads}
         self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
         self.stats: list[Stats] = []
@@ -87,7 +92,7 @@ class LoaderTurns:
             batches = endless(loader, self._step)
             for _ in islice(batches, loader.batches_ahead):
                 pass
-            yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
+            yield Contender(self.name, self._placement, loader.batches_ahead, batches)
             batches.close()
             self._state = loader.state_dict()
             self.stats.append(loader.stats())

@@ -10,7 +10,9 @@ n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,09
 The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
 partial part, c_F that of the final part. Each is taken in the same round by itself, with nothing around it, at the
 replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
-consumer does nothing (headspace). Figures are medians of per-round ratios, with quartiles.
+consumer does nothing (headspace). All are made anew for each slice, but for the stores, in the memory that the one
+before let go: on a virtual machine one part of the memory can be a sixth slower than another. Figures are medians of
+per-round ratios, with quartiles.
 
     python benchmarks/throughput.py                        about twenty minutes on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
@@ -24,17 +26,16 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import get_args
 
 import command
 import harness
-from harness import Claim, Contender, Placement, Slice, Spread
-from loaders import default_placement, endless, repeated
+from harness import Claim, MadeAnew, Placement, Slice, Spread
+from loaders import LoaderTurns, default_placement, repeated
 from parts import Parts
 
-from dalirefurb import FileList, Frozen, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb import FileList, Frozen, Refurbish, Standard, rand_augment
 from dalirefurb.plan import Planner
 from dalirefurb.presets import Order
 from dalirefurb.runners import Kernels
@@ -144,19 +145,23 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
     parts.make_partial_images(partial_placement)
     final_placement, final_slices = calibrate(parts.final_only)
     with ExitStack() as stack:
-        make = partial(_loader, stack, source, recipe, kernels=config.kernels)
-        loaders = [make(planner, name) for name, planner in _planners(source, batch_size)]
+
+        def make(name: str, planner: Planner, placement: Placement | None = None) -> LoaderTurns:
+            return LoaderTurns(stack, name, source, recipe, planner, placement=placement, kernels=config.kernels)
+
+        loaders = [make(name, planner) for name, planner in _planners(source, batch_size)]
         if config.sweep:
             planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=3, drop_last=True)
-            loaders += [make(planner, f"reuse factor 3, {placement}", placement) for placement in harness.placements()]
-        contenders = [*loaders, parts.partial_only(partial_placement), parts.final_only(final_placement)]
-        for contender in contenders[len(loaders) :]:
-            stack.callback(contender.batches.close)
-        for contender in loaders:
-            for _ in islice(contender.batches, config.epoch_batches):
-                pass
-        slices = harness.interleave(contenders, rounds=config.rounds, timed_batches=timed, timed_s=config.timed_s)
-    speeds = {each.name: harness.per_round(slices, each.name) for each in contenders}
+            loaders += [make(f"reuse factor 3, {each}", planner, placement=each) for each in harness.placements()]
+        for loader in loaders:
+            loader.settle()
+        alone = [
+            MadeAnew(PARTIAL_ONLY, partial(parts.partial_only, partial_placement)),
+            MadeAnew(FINAL_ONLY, partial(parts.final_only, final_placement)),
+        ]
+        entrants = [*loaders, *alone]
+        slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed, timed_s=config.timed_s)
+    speeds = {each.name: harness.per_round(slices, each.name) for each in entrants}
     bounds = _bounds(speeds)
     return CaseResult(
         order=order,
@@ -164,7 +169,7 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
         images_per_s={name: Spread.of(rounds) for name, rounds in speeds.items()},
         bound={name: Spread.of(rounds) for name, rounds in bounds.items()},
         claims=_claims(speeds, bounds, order, batch_size),
-        placements={each.name: str(each.placement) for each in contenders},
+        placements={each.contender: each.placement for each in slices},
         slices=slices,
         calibration=[*partial_slices, *final_slices],
     )
@@ -179,31 +184,6 @@ def _planners(source: FileList, batch_size: int) -> list[tuple[str, Planner]]:
     ]
     standard = Standard(count, batch_size=batch_size, drop_last=True)
     return [(STANDARD, standard), *refurbished, (ALL_HITS, Frozen(count, batch_size=batch_size, drop_last=True))]
-
-
-def _loader(
-    stack: ExitStack,
-    source: FileList,
-    recipe: Recipe,
-    planner: Planner,
-    name: str,
-    placement: Placement | None = None,
-    kernels: Kernels | None = None,
-) -> Contender:
-    """Make a loader, by default at its own placement, with a store of its own where the plan keeps anything."""
-    chosen = placement or default_placement()
-    store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
-    loader = Loader(
-        source,
-        recipe,
-        planner,
-        store,
-        kernels=kernels,
-        replicas=None if placement is None else placement.replicas,
-        num_threads=None if placement is None else placement.replicas * placement.threads,
-    )
-    stack.enter_context(loader)
-    return Contender(name, chosen, loader.batches_ahead, endless(loader))
 
 
 def _bounds(speeds: dict[str, list[float]]) -> dict[str, list[float]]:

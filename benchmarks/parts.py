@@ -132,6 +132,7 @@ class Parts:
             replicas=placement.replicas,
             threads_each=placement.threads,
             batches_per_run=1,
+            hits_per_run=1,
             look_ahead=_in_flight(placement),
             admitted=0,
             announced=0,

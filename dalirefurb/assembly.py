@@ -133,7 +133,7 @@ def assemble(
     # user's stage makes.
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     apart = store is not None or custom or isinstance(planner, AutoAssist)
-    max_rows = pace.batches_per_run * planner.batch_size
+    max_rows = pace.hits_per_run * planner.batch_size
     reader = Reader(
         source,
         max_batch_size=max_rows,
@@ -197,6 +197,7 @@ def assemble(
         replicas=runners.build("final") if apart else None,
         buffer=buffer,
         in_flight=pace.look_ahead,
+        batches_per_run=pace.batches_per_run,
         pin_memory=pin_memory,
         tally=tally,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +62,7 @@ class Downstream:
         replicas: Of the final graph; None where images are ready already.
         buffer: Where runs are laid out for the graph, if the store's samples are to stay on their device.
         in_flight: Runs that are begun, finished ones included, before the training loop takes them.
+        batches_per_run: Of each of these; one of n times as many batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counts.
     """
@@ -74,6 +76,7 @@ class Downstream:
         replicas: Runner | None,
         buffer: BatchBuffer | None,
         in_flight: int,
+        batches_per_run: int,
         pin_memory: bool,
         tally: Tally,
     ) -> None:
@@ -83,6 +86,7 @@ class Downstream:
         self._replicas = replicas
         self._buffer = buffer
         self._in_flight = in_flight
+        self._batches_per_run = batches_per_run
         self._pin_memory = pin_memory
         self._tally = tally
 
@@ -117,7 +121,7 @@ class Downstream:
     def _fill(self, tickets: Handover[Ticket], running: deque[Ticket], batches: Handover[Served]) -> None:
         """Submit what is there, and at least one run."""
         try:
-            while not running or (len(running) < self._in_flight and len(tickets)):
+            while not running or (self._begun(running) < self._in_flight and len(tickets)):
                 ticket = tickets.take()
                 try:
                     self._submit(ticket)
@@ -131,6 +135,10 @@ class Downstream:
             while running:
                 self._finish(running, batches)
             raise
+
+    def _begun(self, running: Iterable[Ticket]) -> int:
+        """Count the runs, in units of as many batches as most have."""
+        return sum(-(-len(ticket.run.plans) // self._batches_per_run) for ticket in running)
 
     def _submit(self, ticket: Ticket) -> None:
         shown = ticket.shown = ticket.samples_shown()

@@ -108,7 +108,7 @@ class Engine:
             tickets: Handover[Ticket] = Handover(READY)
             batches: Handover[Served] = Handover(1)
             self._tickets, self._batches = tickets, batches
-            work = runs(self._plans(position), self._pace.batches_per_run)
+            work = runs(self._plans(position), self._pace.batches_per_run, self._pace.hits_per_run)
             work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
             self._threads = [
                 self._thread("dalirefurb-partial", self._turns[0], tickets, self._upstream.work, work, tickets),

@@ -39,7 +39,8 @@ class Pace:
         replicas: Of each part's pipeline.
         threads_each: CPU threads of each replica.
         batches_per_run: Batches that run together, at most.
-        look_ahead: Runs of the final part, finished ones included.
+        hits_per_run: Batches that run together where the plan has nothing to compute, at most; no fewer than these.
+        look_ahead: Runs of the final part, finished ones included; one of n times as many batches counts n times.
         partial_ahead: Runs of the partial part.
         admitted: Runs whose files are read, beyond these.
         announced: Runs of which the store is told, beyond these.
@@ -48,6 +49,7 @@ class Pace:
     replicas: int
     threads_each: int
     batches_per_run: int
+    hits_per_run: int
     look_ahead: int
     admitted: int
     announced: int
@@ -81,11 +83,13 @@ def set_pace(
     look_ahead: int | None,
     batches_per_run: int | None,
     pixels: int | None = None,
+    hits_together: bool = False,
 ) -> Pace:
     """Fill in what is None; for the arguments see `Loader`.
 
     Where samples are arrays of one shape, `pixels` are those of one on its way, at most: a run of small ones takes more
-    of them. Of encoded images even 256 take long to decode.
+    of them. Of encoded images even 256 take long to decode. With `hits_together` twice as many rows run together where
+    nothing is to be computed: all that a run costs then, beside the final part, is Python's time.
 
     Raises:
         ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
@@ -93,10 +97,12 @@ def set_pace(
     cores = len(os.sched_getaffinity(0))
     num_threads = _positive("num_threads", num_threads, default=max(1, cores // local_processes()))
     replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
+    together = _positive("batches_per_run", batches_per_run, default=1)
     pace = Pace(
         replicas=replicas,
         threads_each=-(-num_threads // replicas),
-        batches_per_run=_positive("batches_per_run", batches_per_run, default=1),
+        batches_per_run=together,
+        hits_per_run=together,
         look_ahead=_positive("look_ahead", look_ahead, default=_FINAL_RUNS * replicas),
         admitted=_ADMITTED,
         announced=_ANNOUNCED,
@@ -108,8 +114,11 @@ def set_pace(
     if batches_per_run is None:
         rows = _ROWS_PER_RUN if pixels is None else _PIXELS_PER_RUN // pixels
         rows = min(max(rows, _ROWS_PER_RUN), _MOST_ROWS_PER_RUN)
-        fitting = min(rows // planner.batch_size, len(planner) // _RUNS_PER_EPOCH)
-        pace = replace(pace, batches_per_run=max(1, fitting))
+        most = max(1, len(planner) // _RUNS_PER_EPOCH)
+        together = max(1, min(rows // planner.batch_size, most))
+        of_hits = min(2 * rows, _MOST_ROWS_PER_RUN) // planner.batch_size if hits_together else 0
+        of_hits = min(of_hits, most, pace.look_ahead * together)
+        pace = replace(pace, batches_per_run=together, hits_per_run=max(together, of_hits))
     return pace
 
 

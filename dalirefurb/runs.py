@@ -86,18 +86,23 @@ def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> I
         epoch, batch = (epoch, batch + 1) if batch + 1 < num_batches else (epoch + 1, 0)
 
 
-def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int) -> Iterator[Run]:
-    """Put at most so many batches into one run."""
+def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int, hits_per_run: int = 1) -> Iterator[Run]:
+    """Put at most so many batches into one run, and at most so many, if that is more, of which all rows are hits."""
     run: Run | None = None
+    most = longest = max(batches_per_run, hits_per_run)
     try:
         for position, plan in plans:
-            if run is not None and position.epoch != run.position.epoch:
+            computed = bool(plan.miss.any())
+            end = batches_per_run if computed else most
+            if run is not None and (position.epoch != run.position.epoch or len(run.plans) >= end):
                 yield run
                 run = None
             if run is None:
-                run = Run(position, [])
+                run, most = Run(position, []), longest
             run.plans.append(plan)
-            if len(run.plans) == batches_per_run:
+            if computed:
+                most = batches_per_run
+            if len(run.plans) >= most:
                 yield run
                 run = None
     except Exception:

@@ -400,13 +400,34 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
     monkeypatch.setattr(Handover, "put", put)
     source = loaders.repeated(folder, 12)
     with ExitStack() as stack:
-        taken = throughput_script._loader(stack, source, rand_augment(32), Standard(12, batch_size=4), "", placement)
-        next(taken.batches)
-        loader = taken.batches.gi_frame.f_locals["loader"]
-        assert harness.wait_until_idle(60)
-        assert 0 < len(made) - 1 <= taken.made_ahead == loader.batches_ahead
-        assert taken.placement.replicas == loader._assembler.pace.replicas
-        taken.batches.close()
+        planner = Standard(12, batch_size=4)
+        turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), planner, placement=placement)
+        with turns.turn() as taken:
+            loader = taken.batches.gi_frame.f_locals["loader"]
+            assert harness.wait_until_idle(60)
+            warm = loader.batches_ahead
+            assert 0 < len(made) - warm <= taken.made_ahead == loader.batches_ahead
+            assert taken.placement.replicas == loader._assembler.pace.replicas
+
+
+def test_what_is_made_anew_is_warm_in_its_turn_and_gone_after_it():
+    served, gone = [], []
+
+    def batches():
+        try:
+            while True:
+                served.append(1)
+                yield 1
+        finally:
+            gone.append(len(served))
+
+    entrant = harness.MadeAnew("anew", lambda: harness.Contender("anew", harness.Placement(1, 1), 2, batches()))
+    for turn in range(2):
+        served.clear()
+        with entrant.turn():
+            assert len(served) == 6
+            assert len(gone) == turn
+        assert gone == [6] * (turn + 1)
 
 
 def test_every_second_round_runs_backwards():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -143,3 +143,19 @@ def test_a_run_is_of_one_epoch_and_of_so_many_batches_at_most(batches_per_run: i
     expected = [(1, batch) for batch in range(2, 5)] + [(epoch, batch) for epoch in range(2, 20) for batch in range(5)]
     assert positions == expected[: len(positions)]
     assert max(len(run.plans) for run in found) == min(batches_per_run, 5)
+
+
+@given(planner=PLANNERS, batches_per_run=st.integers(1, 4), hits_per_run=st.integers(1, 7), first=st.integers(0, 3))
+def test_only_batches_of_hits_run_together_in_larger_numbers(
+    planner: Planner, batches_per_run: int, hits_per_run: int, first: int
+) -> None:
+    start = Position(0, first % len(planner))
+    found = list(islice(runs(planned(planner, start), batches_per_run, hits_per_run), 40))
+    batches = [(*run.position[:1], run.position.batch + n) for run in found for n, _ in enumerate(run.plans)]
+    assert batches == [tuple(position) for position, _ in islice(planned(planner, start), len(batches))]
+    for run, following in pairwise(found):
+        most = batches_per_run if run.plan.miss.any() else max(batches_per_run, hits_per_run)
+        assert len(run.plans) <= most
+        if following.position.epoch == run.position.epoch and len(run.plans) < most:
+            assert len(run.plans) >= batches_per_run
+            assert following.plans[0].miss.any()

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
-from dalirefurb import Arrays, FileList, Loader, Output, Recipe, Standard, simple
+import dalirefurb.pace as pace_module
+from dalirefurb import (
+    Arrays,
+    FileList,
+    Frozen,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Standard,
+    rand_augment,
+    simple,
+)
 from dalirefurb.augment import CenterCrop, Resize
+from dalirefurb.downstream import Downstream
+from dalirefurb.exchange import Ticket
 from dalirefurb.pace import set_pace
 from dalirefurb.source import Source
+from tests.pictures import write_folder
 
 NUM_SAMPLES = 64 * 128
 
@@ -51,6 +71,59 @@ def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int,
 def test_as_many_batches_run_together_as_the_user_says() -> None:
     assert batches_per_run(8, 64, given=5) == 5
     assert batches_per_run(8, 64, given=5, pixels=1024) == 5
+
+
+@pytest.mark.parametrize(
+    ("num_batches", "batch_size", "look_ahead", "expected"),
+    [
+        (2000, 64, 6, (4, 8)),
+        (2000, 256, 6, (1, 2)),
+        (2000, 513, 6, (1, 1)),
+        (7, 256, 6, (1, 1)),
+        (2000, 256, 1, (1, 1)),
+    ],
+)
+def test_where_all_rows_are_hits_twice_as_many_rows_run_together_within_what_is_made_ahead(
+    num_batches: int, batch_size: int, look_ahead: int, expected: tuple[int, int]
+) -> None:
+    planner = Frozen(num_batches * batch_size, batch_size=batch_size)
+    numbers = {"num_threads": 2, "replicas": None, "look_ahead": look_ahead}
+    pace = set_pace(planner, **numbers, batches_per_run=None, hits_together=True)
+    assert (pace.batches_per_run, pace.hits_per_run) == expected
+    pace = set_pace(planner, **numbers, batches_per_run=3, hits_together=True)
+    assert (pace.batches_per_run, pace.hits_per_run) == (3, 3)
+
+
+def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(pace_module, "_ROWS_PER_RUN", 4)
+    lengths: list[int] = []
+    most: list[int] = []
+
+    def submit(downstream: Downstream, ticket: Ticket, submit: Any = Downstream._submit) -> None:
+        lengths.append(len(ticket.run.plans))
+        submit(downstream, ticket)
+
+    def begun(downstream: Downstream, running: Any, begun: Any = Downstream._begun) -> int:
+        most.append(sum(len(ticket.run.plans) for ticket in running))
+        return int(begun(downstream, running))
+
+    monkeypatch.setattr(Downstream, "_submit", submit)
+    monkeypatch.setattr(Downstream, "_begun", begun)
+    source = ImageFolder(write_folder(tmp_path, num_samples=36))
+    recipe = rand_augment(32, order="crop_last")
+    served = []
+    for batches_per_run in (1, None):
+        lengths.clear()
+        planner = Frozen(36, batch_size=4)
+        with Loader(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, num_threads=2) as loader:
+            served.append([images for _ in range(4) for images, _ in loader])
+            assert max(most) <= loader.batches_ahead
+    assert lengths[:9] == [1] * 9
+    assert lengths[9:14] == [2, 2, 2, 2, 1]
+    assert all(torch.equal(one, other) for one, other in zip(*served, strict=True))
 
 
 def raw(entering: int, size: int) -> tuple[Source, Recipe]:

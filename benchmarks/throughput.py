@@ -14,7 +14,7 @@ consumer does nothing (headspace). All are made anew for each slice, but for the
 before let go: on a virtual machine one part of the memory can be a sixth slower than another. Figures are medians of
 per-round ratios, with quartiles.
 
-    python benchmarks/throughput.py                        about twenty minutes on 2 cores
+    python benchmarks/throughput.py                        about half an hour on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
 """
 

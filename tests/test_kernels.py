@@ -292,6 +292,7 @@ def test_threads_take_rows_of_one_batch_until_none_is_left():
     kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
     assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
     workers.close()
+    assert len(begun) == threads
     assert {id(each) for each in begun} == {id(begun[0])}
     assert begun[0] == count + threads
 

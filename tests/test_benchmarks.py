@@ -389,6 +389,19 @@ def test_a_slice_has_the_batches_and_the_seconds_that_are_asked_for(batches, sec
     assert taken.images == batches or taken.seconds - taken.batch_s[-1] < seconds
 
 
+def test_a_slice_of_so_many_seconds_is_ramped_up_for_a_third_of_them():
+    asked = []
+
+    def batches():
+        while True:
+            asked.append(time.perf_counter())
+            time.sleep(0.001)
+            yield 1
+
+    (taken,) = harness.interleave([contender(batches())], rounds=1, timed_batches=1, timed_s=0.3)
+    assert 0.09 <= asked[-len(taken.batch_s)] - asked[0] < 0.3
+
+
 @pytest.mark.parametrize("placement", [None, harness.Placement(3, 1)])
 def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement, monkeypatch):
     made = []

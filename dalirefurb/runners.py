@@ -173,4 +173,5 @@ class Runners:
 
     def _decoding(self) -> Decoding:
         shares = min(SHARES, self._num_threads)
-        return Decoding(self._replicas("decoded", shares, -(-self._num_threads // shares)), shares)
+        threads_each = -(-self._num_threads // shares) + self._pace.spare_threads
+        return Decoding(self._replicas("decoded", shares, threads_each), shares)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
 
 from dalirefurb import (
     Arrays,
@@ -30,7 +31,8 @@ from dalirefurb import (
 from dalirefurb.augment.geometry import Device
 from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.runners import choose_kernels
+from dalirefurb.pace import Pace
+from dalirefurb.runners import Runners, choose_kernels
 from dalirefurb.store.memory_slots import Rows
 from tests.pictures import picture, write_folder
 
@@ -173,6 +175,29 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
                     kept.clear()
                     del images
         assert len(memory) <= 5 + loader.batches_ahead
+
+
+@pytest.mark.parametrize(("spare_threads", "expected"), [(0, [2, 2]), (1, [3, 3])])
+def test_each_pipeline_that_decodes_has_its_share_of_the_threads_and_the_spare_ones(
+    spare_threads: int, expected: list[int]
+) -> None:
+    pace = Pace(
+        replicas=4,
+        threads_each=1,
+        batches_per_run=1,
+        hits_per_run=1,
+        look_ahead=1,
+        admitted=1,
+        announced=1,
+        spare_threads=spare_threads,
+    )
+    devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
+    runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)
+    before = set(Pipeline._pipes)
+    part = runners.build("partial")
+    assert [each().num_threads for each in set(Pipeline._pipes) - before] == expected
+    del part
+    runners.close()
 
 
 def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:

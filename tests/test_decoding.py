@@ -51,6 +51,15 @@ def test_images_come_in_order(shares: int, count: int) -> None:
     assert levels(decoding.collect()) == list(range(100, 100 + count))
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "expected"), [([1, 1, 1, 1], [2, 2]), ([6, 1, 2, 3], [1, 3]), ([1, 1, 1, 9], [3, 1]), ([1, 9], [1, 1])]
+)
+def test_each_pipeline_decodes_half_of_the_bytes(nbytes: list[int], expected: list[int]) -> None:
+    runner = Levels()
+    Decoding(runner, 2).submit({"sample": [np.zeros(size, np.uint8) for size in nbytes]})
+    assert [len(rows) for rows in runner.running] == expected
+
+
 @pytest.mark.parametrize("bad", [(0,), (4,), (1, 4)])
 def test_a_batch_that_fails_names_its_first_row_and_does_not_disturb_the_next(bad: tuple[int, ...]) -> None:
     decoding = Decoding(Levels(), 2)

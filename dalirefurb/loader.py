@@ -62,8 +62,8 @@ class Loader:
         num_threads: CPU threads of each part's pipelines; by default as many as the process may use, and with kernels
             a spare one for each pipeline that decodes.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
-            a time, so several threads of one pipeline wait for each other, several pipelines do not. Kernels need but
-            one, which decodes.
+            a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels
+            at most two pipelines decode, whatever their number.
         look_ahead: Runs of the final part at a time, finished ones included; by default three per replica, with
             AutoAssist at most as many as its lag allows. A run takes the memory of its images: 154 MB for
             256 x 224 x 224 in float32.

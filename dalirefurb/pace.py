@@ -45,8 +45,8 @@ class Pace:
         partial_ahead: Runs of the partial part.
         admitted: Runs whose files are read, beyond these.
         announced: Runs of which the store is told, beyond these.
-        spare_threads: Of each pipeline that decodes for kernels, beyond its share of the threads. On two cores, one
-            spare thread each took 3 % off the time of a batch of which a quarter is decoded.
+        spare_threads: Of each pipeline that decodes for kernels, beyond its share of the threads: on two cores decoding
+            takes less of their time so.
     """
 
     replicas: int

@@ -27,7 +27,7 @@ class Background:
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._threads = [
             threading.Thread(target=_work, args=(self._jobs,), name=f"{name}_{number}", daemon=True)
             for number in range(num_threads)
@@ -40,24 +40,24 @@ class Background:
         """Whether `close` was called; what is submitted then is cancelled."""
         return self._closed
 
-    def submit(self, job: Callable[[], Result], hands: int = 1) -> Future[Result]:
-        """Have a job done; the future has its result, or what it raised.
+    def submit(self, work: Callable[[], Result], hands: int = 1) -> Job[Result]:
+        """Have a job done; it has the result, or what was raised.
 
         Args:
-            job: What to do.
+            work: What to do.
             hands: Threads that do it side by side, sharing it out among themselves: as soon as one comes back from it
-                nobody else needs to begin. The future has what the last one to come back has, or what one raised.
+                nobody else needs to begin. The job has what the last one to come back has, or what one raised.
         """
         with self._starting:
             for thread in self._threads:
                 if thread.ident is None:
                     thread.start()
-        given = _Job(job)
+        job = Job(work)
         for _ in range(hands):
-            self._jobs.put(given)
+            self._jobs.put(job)
         if self._closed:
             self._cancel()
-        return given.future
+        return job
 
     def close(self) -> None:
         """Cancel what is not begun, and have the threads end after their present jobs. Never waits."""
@@ -76,53 +76,53 @@ class Background:
             while True:
                 job = self._jobs.get_nowait()
                 if job is not None:
-                    job.future.cancel()
+                    job.cancel()
         except Empty:
             for _ in self._threads:
                 self._jobs.put(None)
 
 
-class _Job:
-    """What to do, and who does it."""
+class Job(Future[Result]):
+    """What to do, who does it, and what comes of it."""
 
-    def __init__(self, do: Callable[[], Any]) -> None:
-        self.future: Future[Any] = Future()
-        self._do: Callable[[], Any] | None = do
+    def __init__(self, work: Callable[[], Result]) -> None:
+        super().__init__()
+        self._work: Callable[[], Result] | None = work
         self._at_work = 0
         self._lock = threading.Lock()
         self._error: BaseException | None = None
 
     def lend_a_hand(self) -> None:
-        """Do it, unless it is done or cancelled."""
+        """Do it, unless it is done or cancelled; whoever waits for it can."""
         with self._lock:
-            if not self._at_work and self._do is not None and not self.future.set_running_or_notify_cancel():
-                self._do = None
-            if (do := self._do) is None:
+            if not self._at_work and self._work is not None and not self.set_running_or_notify_cancel():
+                self._work = None
+            if (work := self._work) is None:
                 return
             self._at_work += 1
         try:
-            result = do()
+            result = work()
         except BaseException as error:  # It belongs to whoever asks for the result.
-            self._come_back(None, error)
+            self._come_back(error=error)
         else:
-            self._come_back(result, None)
+            self._come_back(result)
 
-    def _come_back(self, result: Any, error: BaseException | None) -> None:
+    def _come_back(self, result: Any = None, error: BaseException | None = None) -> None:
         """Let nobody else begin; the last one says that it is done."""
         with self._lock:
-            self._do = None
+            self._work = None
             self._at_work -= 1
             self._error = self._error or error
             if self._at_work:
                 return
             error, self._error = self._error, None
         if error is None:
-            self.future.set_result(result)
+            self.set_result(result)
         else:
-            self.future.set_exception(error)
+            self.set_exception(error)
 
 
-def _work(jobs: SimpleQueue[_Job | None]) -> None:
+def _work(jobs: SimpleQueue[Job[Any] | None]) -> None:
     """Do jobs until one is None."""
     while (job := jobs.get()) is not None:
         job.lend_a_hand()

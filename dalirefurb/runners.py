@@ -14,7 +14,6 @@ from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.images import Images
-from dalirefurb.kernels.decoding import SHARES, Decoding
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -22,6 +21,10 @@ from dalirefurb.rng import Mix
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
+
+_DECODING_THREADS = 2
+"""Of a pipeline that decodes for kernels. A second pipeline on two cores would decode the next batch before it is due,
+so that the times between batches differ more."""
 
 
 def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Device, final_device: Device) -> Kernels:
@@ -111,9 +114,7 @@ class Runners:
         self._pace = pace
         self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
-        # While one waits for Python's lock to begin its next batch, another works.
-        self._num_workers = self._num_threads + 1
-        self._workers = Background(self._num_workers, name="dalirefurb-kernels")
+        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
@@ -166,12 +167,12 @@ class Runners:
             decoding=self._decoding() if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
-            num_workers=self._num_workers,
+            num_workers=self._num_threads,
             most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
 
-    def _decoding(self) -> Decoding:
-        shares = min(SHARES, self._num_threads)
-        threads_each = -(-self._num_threads // shares) + self._pace.spare_threads
-        return Decoding(self._replicas("decoded", shares, threads_each), shares)
+    def _decoding(self) -> Replicas:
+        """Return pipelines that decode whole batches in turn."""
+        count = min(self._pace.replicas, -(-self._num_threads // _DECODING_THREADS))
+        return self._replicas("decoded", count, -(-self._num_threads // count))

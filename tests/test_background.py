@@ -87,6 +87,34 @@ def test_what_is_cancelled_nobody_begins(background: Background, busy: threading
     assert not begun
 
 
+def test_whoever_waits_can_do_the_job(background: Background, busy: threading.Event) -> None:
+    job = background.submit(threading.get_ident, HANDS)
+    job.lend_a_hand()
+    assert job.result(0) == threading.get_ident()
+
+
+def test_whoever_waits_can_join_in(background: Background) -> None:
+    all_there = threading.Barrier(HANDS + 1)
+    job = background.submit(lambda: all_there.wait(60), HANDS)
+    job.lend_a_hand()
+    assert job.result(60) in range(HANDS + 1)
+
+
+def test_whoever_comes_to_a_job_that_is_cancelled_or_done_does_nothing(
+    background: Background, busy: threading.Event
+) -> None:
+    begun: list[int] = []
+    cancelled = background.submit(lambda: begun.append(0), HANDS)
+    assert cancelled.cancel()
+    cancelled.lend_a_hand()
+    busy.set()
+    done = background.submit(lambda: None)
+    done.result(60)
+    done.lend_a_hand()
+    assert cancelled.cancelled()
+    assert not begun
+
+
 def test_closing_cancels_what_is_not_begun(background: Background, busy: threading.Event) -> None:
     before = background.submit(lambda: None, HANDS)
     background.close()

@@ -266,9 +266,9 @@ def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
         assert np.array_equal(served(recipe, pictures[:count], workers), together[:count])
 
 
-def test_threads_take_rows_of_one_batch_until_none_is_left():
+def test_threads_and_who_waits_for_them_take_rows_of_one_batch_until_none_is_left():
     stages, count, threads = (HorizontalFlip(),), 5000, 4
-    begun, all_there = [], threading.Barrier(threads)
+    begun, all_there = [], threading.Barrier(threads + 1)
     workers = Background(threads, name="workers")
     kernels = KernelPart(
         steps_of(stages),
@@ -292,9 +292,9 @@ def test_threads_take_rows_of_one_batch_until_none_is_left():
     kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
     assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
     workers.close()
-    assert len(begun) == threads
+    assert len(begun) == threads + 1
     assert {id(each) for each in begun} == {id(begun[0])}
-    assert begun[0] == count + threads
+    assert begun[0] == count + threads + 1
 
 
 def test_no_two_threads_take_the_same_row():

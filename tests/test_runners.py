@@ -177,19 +177,21 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
         assert len(memory) <= 5 + loader.batches_ahead
 
 
-@pytest.mark.parametrize(("spare_threads", "expected"), [(0, [2, 2]), (1, [3, 3])])
-def test_each_pipeline_that_decodes_has_its_share_of_the_threads_and_the_spare_ones(
-    spare_threads: int, expected: list[int]
+@pytest.mark.parametrize(
+    ("replicas", "threads_each", "expected"),
+    [(1, 1, [1]), (2, 1, [2]), (3, 1, [2, 2]), (4, 1, [2, 2]), (1, 4, [4]), (2, 8, [8, 8])],
+)
+def test_pipelines_that_decode_have_two_threads_or_more_and_are_no_more_than_there_are_replicas(
+    replicas: int, threads_each: int, expected: list[int]
 ) -> None:
     pace = Pace(
-        replicas=4,
-        threads_each=1,
+        replicas=replicas,
+        threads_each=threads_each,
         batches_per_run=1,
         hits_per_run=1,
         look_ahead=1,
         admitted=1,
         announced=1,
-        spare_threads=spare_threads,
     )
     devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
     runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)

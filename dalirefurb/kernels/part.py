@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.background import Background
+from dalirefurb.background import Background, Job
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph import Feed
+from dalirefurb.graph import Feed, Runner, views
 from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels.buffers import Buffers
-from dalirefurb.kernels.decoding import Decoding
 from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
@@ -47,7 +46,7 @@ class _Batch:
     """
 
     feeds: Mapping[str, Feed]
-    job: Future[None] | None = None
+    job: Job[None] | None = None
     images: Images | None = None
 
 
@@ -58,7 +57,7 @@ class KernelPart:
         steps: Of its stages, decoding excepted.
         output: What the model receives, if the part ends with it.
         entering: The input that holds images, or encoded samples: "sample" or "partial".
-        decoding: Decodes, if they are encoded.
+        decoding: Decodes them, if they are encoded.
         cut: Whether decoding already cut the window of the first stage.
         workers: Threads for the kernels.
         num_workers: How many there are.
@@ -72,7 +71,7 @@ class KernelPart:
         output: Output | None,
         *,
         entering: str,
-        decoding: Decoding | None,
+        decoding: Runner | None,
         cut: bool,
         workers: Background,
         num_workers: int,
@@ -112,15 +111,17 @@ class KernelPart:
         self._batches.append(batch)
 
     def collect(self) -> Images:
-        """Wait for the oldest batch.
+        """Take part in the oldest batch, and wait for it.
 
         Raises:
             GraphError: If decoding failed; that batch is lost.
         """
         batch = self._batches.popleft()
         if self._decoding is not None:
-            self._start(batch, self._decoding.collect())
+            self._start(batch, views(self._decoding.collect()))
         if batch.job is not None:
+            # Where the cores are busy, the thread that waits would be woken late, and so would those it wakes.
+            batch.job.lend_a_hand()
             batch.job.result()
         assert batch.images is not None
         return batch.images

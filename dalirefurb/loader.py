@@ -62,7 +62,7 @@ class Loader:
         num_threads: CPU threads of each part's pipelines, or kernels; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels
-            half as many decode, with two threads each.
+            one pipeline decodes, from four threads on two do, whatever their number.
         look_ahead: Runs of the final part at a time, finished ones included; by default three per replica, with
             AutoAssist at most as many as its lag allows. A run takes the memory of its images: 154 MB for
             256 x 224 x 224 in float32.

@@ -14,6 +14,7 @@ from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.images import Images
+from dalirefurb.kernels.decoding import Decoding, shared_out
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -21,10 +22,6 @@ from dalirefurb.rng import Mix
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
-
-_DECODING_THREADS = 2
-"""Of a pipeline that decodes for kernels. A second pipeline on two cores would decode the next batch before it is due,
-so that the times between batches differ more."""
 
 
 def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Device, final_device: Device) -> Kernels:
@@ -172,7 +169,6 @@ class Runners:
             reserve=self._reserve if part == "partial" else None,
         )
 
-    def _decoding(self) -> Replicas:
-        """Return pipelines that decode whole batches in turn."""
-        count = min(self._pace.replicas, -(-self._num_threads // _DECODING_THREADS))
-        return self._replicas("decoded", count, -(-self._num_threads // count))
+    def _decoding(self) -> Decoding:
+        shares, threads_each = shared_out(self._num_threads)
+        return Decoding(self._replicas("decoded", shares, threads_each), shares)

@@ -120,6 +120,7 @@ MAY_IMPORT = {
     "kernels.levels": KERNEL,
     "kernels.operate": KERNEL,
     "kernels.output": KERNEL | {"numba", "llvmlite"},
+    "kernels.decoding": {"graph", "images", "numpy"},
     "kernels.part": {"augment", "background", "errors", "graph", "images", "kernels", "recipe", "numpy"},
     "kernels.resize": KERNEL,
     "kernels.rows": KERNEL | {"numba"},

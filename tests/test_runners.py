@@ -179,11 +179,9 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
 
 @pytest.mark.parametrize(
     ("replicas", "threads_each", "expected"),
-    [(1, 1, [1]), (2, 1, [2]), (3, 1, [2, 2]), (4, 1, [2, 2]), (1, 4, [4]), (2, 8, [8, 8])],
+    [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
-def test_pipelines_that_decode_have_two_threads_or_more_and_are_no_more_than_there_are_replicas(
-    replicas: int, threads_each: int, expected: list[int]
-) -> None:
+def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     pace = Pace(
         replicas=replicas,
         threads_each=threads_each,

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from dalirefurb.background import Background, Job
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph import Feed, Runner, views
+from dalirefurb.graph import Feed
 from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.decoding import Decoding
 from dalirefurb.kernels.output import LANES
 from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
 from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
@@ -57,7 +58,7 @@ class KernelPart:
         steps: Of its stages, decoding excepted.
         output: What the model receives, if the part ends with it.
         entering: The input that holds images, or encoded samples: "sample" or "partial".
-        decoding: Decodes them, if they are encoded.
+        decoding: Decodes, if they are encoded.
         cut: Whether decoding already cut the window of the first stage.
         workers: Threads for the kernels.
         num_workers: How many there are.
@@ -71,7 +72,7 @@ class KernelPart:
         output: Output | None,
         *,
         entering: str,
-        decoding: Runner | None,
+        decoding: Decoding | None,
         cut: bool,
         workers: Background,
         num_workers: int,
@@ -118,7 +119,7 @@ class KernelPart:
         """
         batch = self._batches.popleft()
         if self._decoding is not None:
-            self._start(batch, views(self._decoding.collect()))
+            self._start(batch, self._decoding.collect())
         if batch.job is not None:
             # Where the cores are busy, the thread that waits would be woken late, and so would those it wakes.
             batch.job.lend_a_hand()

@@ -111,7 +111,9 @@ class Runners:
         self._pace = pace
         self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
-        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
+        # While one waits for Python's lock to begin its next batch, another works.
+        self._num_workers = self._num_threads + 1
+        self._workers = Background(self._num_workers, name="dalirefurb-kernels")
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
@@ -164,11 +166,11 @@ class Runners:
             decoding=self._decoding() if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
-            num_workers=self._num_threads,
+            num_workers=self._num_workers,
             most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
 
     def _decoding(self) -> Decoding:
         shares, threads_each = shared_out(self._num_threads)
-        return Decoding(self._replicas("decoded", shares, threads_each), shares)
+        return Decoding(self._replicas("decoded", shares, threads_each + self._pace.spare_threads), shares)

@@ -178,8 +178,8 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "threads_each", "expected"),
-    [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
+    ("replicas", "threads_each", "spare_threads", "expected"),
+    [(1, 1, 0, [1]), (2, 1, 0, [2]), (2, 1, 1, [3]), (3, 1, 0, [3]), (4, 1, 0, [2, 2]), (1, 5, 1, [4, 4])],
 )
 def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     pace = Pace(
@@ -190,6 +190,7 @@ def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_
         look_ahead=1,
         admitted=1,
         announced=1,
+        spare_threads=spare_threads,
     )
     devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
     runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)

@@ -181,7 +181,9 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
     ("replicas", "threads_each", "spare_threads", "expected"),
     [(1, 1, 0, [1]), (2, 1, 0, [2]), (2, 1, 1, [3]), (3, 1, 0, [3]), (4, 1, 0, [2, 2]), (1, 5, 1, [4, 4])],
 )
-def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
+def test_two_pipelines_decode_where_each_has_two_threads(
+    replicas: int, threads_each: int, spare_threads: int, expected: list[int]
+) -> None:
     pace = Pace(
         replicas=replicas,
         threads_each=threads_each,

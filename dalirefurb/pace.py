@@ -45,8 +45,8 @@ class Pace:
         partial_ahead: Runs of the partial part.
         admitted: Runs whose files are read, beyond these.
         announced: Runs of which the store is told, beyond these.
-        spare_threads: Of each pipeline that decodes for kernels, beyond its share of the threads: on two cores decoding
-            takes less of their time so.
+        spare_threads: Of each pipeline that decodes for kernels, beyond its share of the threads: they decode while one
+            of these waits, at less regular times.
     """
 
     replicas: int

@@ -23,6 +23,7 @@ from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import Graph, versions, views
 from dalirefurb.kernels import VERSION
+from dalirefurb.making import Making, OfBoth, OfPartial, OfWhole, View
 from dalirefurb.on_demand import OnDemand, unless_replaced
 from dalirefurb.pace import Pace
 from dalirefurb.partial_sizes import partial_sizes
@@ -37,7 +38,7 @@ from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.batch_buffer import BatchBuffer
-from dalirefurb.upstream import Upstream, View, Watch
+from dalirefurb.upstream import Upstream, Watch, names
 
 _READING_THREADS = 4
 
@@ -177,16 +178,19 @@ def assemble(
         compute = OnDemand(reader, feeder, lambda: runners.build("partial", 1), max_rows=max_rows)
         assistant = Assistant(planner, features, compute)
         watch = _watch(features)
+    making: Making
+    if not apart:
+        making = OfWhole(feeder, runners.build("whole"))
+    elif kernels == "numba":
+        making = OfBoth(feeder, runners.build_both())
+    else:
+        making = OfPartial(feeder, runners.build("partial"), view, names(recipe.partial))
     upstream = Upstream(
         reader=reader,
-        recipe=recipe,
         exchange=exchange,
-        feeder=feeder,
-        replicas=runners.build("partial" if apart else "whole"),
-        part="partial" if apart else "whole",
+        making=making,
         in_flight=pace.partial_ahead if apart else pace.look_ahead,
         admitted=pace.admitted,
-        view=view,
         watch=watch,
         tally=tally,
     )
@@ -194,9 +198,9 @@ def assemble(
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=runners.build("final") if apart else None,
+        replicas=runners.build("final") if isinstance(making, OfPartial) else None,
         buffer=buffer,
-        in_flight=pace.look_ahead,
+        in_flight=pace.look_ahead if isinstance(making, OfPartial) else 1,
         batches_per_run=pace.batches_per_run,
         pin_memory=pin_memory,
         tally=tally,

@@ -6,6 +6,7 @@ an interrupted process from ending.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 _END_S = 1.0
+_NICE = 5
+"""By how much some threads give way: where two want one core, the other gets three quarters of it."""
 
 Result = TypeVar("Result")
 
@@ -24,12 +27,13 @@ class Background:
     Args:
         num_threads: At work at a time.
         name: What the threads' names begin with.
+        patient: Whether they give way to others.
     """
 
-    def __init__(self, num_threads: int, *, name: str) -> None:
+    def __init__(self, num_threads: int, *, name: str, patient: bool = False) -> None:
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
         self._threads = [
-            threading.Thread(target=_work, args=(self._jobs,), name=f"{name}_{number}", daemon=True)
+            threading.Thread(target=_work, args=(self._jobs, patient), name=f"{name}_{number}", daemon=True)
             for number in range(num_threads)
         ]
         self._starting = threading.Lock()
@@ -122,8 +126,16 @@ class Job(Future[Result]):
             self.set_exception(error)
 
 
-def _work(jobs: SimpleQueue[Job[Any] | None]) -> None:
+def give_way() -> None:
+    """Have the calling thread give way to others; on Linux, those that it makes do, too."""
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
+
+
+def _work(jobs: SimpleQueue[Job[Any] | None], patient: bool) -> None:
     """Do jobs until one is None."""
+    if patient:
+        give_way()
     while (job := jobs.get()) is not None:
         job.lend_a_hand()
         del job  # Else its result would live until the next one.

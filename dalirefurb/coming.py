@@ -20,10 +20,12 @@ class Computed:
 
     Attributes:
         indices: The samples that they show: those of the plan, or what replaces them, shape (n,).
+        sizes: Heights and widths, shape (n, 2), where they vary and somebody needs to know before the images are there.
         images: HWC uint8.
     """
 
     indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
     images: Images = field(default_factory=lambda: Images(()))
 
 

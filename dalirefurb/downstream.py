@@ -1,8 +1,10 @@
-"""Who makes final images? The second of the loader's two threads: it finishes runs, hands over, settles the store.
+"""Who hands batches over? The second of the loader's two threads: it finishes runs, hands over, settles the store.
 
 the first thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
                     draw, feed the    final images    settle the store
                     final graph
+
+Where final images are there already it only hands over and settles.
 """
 
 from __future__ import annotations
@@ -141,18 +143,17 @@ class Downstream:
         return sum(-(-len(ticket.run.plans) // self._batches_per_run) for ticket in running)
 
     def _submit(self, ticket: Ticket) -> None:
-        shown = ticket.shown = ticket.samples_shown()
         if self._replicas is None:
             return
         began = time.perf_counter()
         plan = ticket.plan
         if self._buffer is None:
-            self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), shown))
+            self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), ticket.shown))
         else:
             assert isinstance(ticket.lease, DeviceLease)
             with self._buffer.on_stream():
                 images = self._buffer.fill(len(plan.indices), ticket.lease, ticket.leased, ticket.computed_images())
-                self._replicas.submit(self._feeder.final(plan, images, shown))
+                self._replicas.submit(self._feeder.final(plan, images, ticket.shown))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:

@@ -1,7 +1,8 @@
-"""Who carries out the plans? Two threads, one for each part of the augmentation.
+"""Who carries out the plans? Two threads.
 
     plans ─▶ Upstream ─────────────▶ Downstream ─────▶ take
-             partial images           final images     by the training loop
+             partial images, or       final images,    by the training loop
+             by kernels all           the store
 
 Each alone touches its own pipelines. Between them, and before the training loop, a few runs wait. An exception in
 either ends it, and is raised by `take` after the batches before it.
@@ -46,8 +47,8 @@ class Engine:
     Args:
         plans: What to serve.
         announce: Is told of each run some time before it begins.
-        upstream: Makes partial images.
-        downstream: Makes final ones.
+        upstream: Makes partial images, or all.
+        downstream: Makes final ones, if they are not there, and hands them over.
         reader: Is closed with the engine.
         runners: Likewise.
         num_batches: Batches of an epoch.

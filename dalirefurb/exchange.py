@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.coming import Borrowed, Coming, Computed, part_repeats
-from dalirefurb.images import Images
+from dalirefurb.images import Images, Rows
 from dalirefurb.next_uses import next_uses, turns
 from dalirefurb.plan import BatchPlan, Indices, Planner
 from dalirefurb.reader import Reader, Samples
@@ -80,19 +80,35 @@ class Ticket:
             shown[rows] = computed.indices[places]
         return shown
 
+    def partial_sizes(self) -> NDArray[np.int64]:
+        """Return heights and widths of partial images, shape (B, 2); the runs before it have set theirs."""
+        sizes = np.empty((len(self.plan.indices), 2), np.int64)
+        sizes[self.rows] = self.computed.sizes
+        rows, images = self.lent_images()
+        sizes[rows] = images.places.sizes
+        for rows, computed, places in self.borrowed:
+            sizes[rows] = computed.sizes[places]
+        return sizes
+
     def partial_images(self) -> Images:
         """Return the partial image of each row; the runs before it have computed theirs."""
-        parts = self.computed_images()
-        if self.lease is not None:
-            parts.append((self.leased[self.lease.found], self.lease.images))
-        return Images.joined(len(self.plan.indices), parts)
+        return Images.joined(len(self.plan.indices), [*self.computed_images(), self.lent_images()])
 
-    def computed_images(self) -> list[tuple[NDArray[np.int64], Images]]:
+    def lent_images(self) -> Rows:
+        """Return rows that the store lends, with their partial images."""
+        if self.lease is None:
+            return Rows(self.leased, Images(()))
+        return Rows(self.leased[self.lease.found], self.lease.images)
+
+    def computed_images(self) -> list[Rows]:
         """Return rows that the store did not lend, with their partial images; asked once, as above."""
-        parts = [(self.rows, self.computed.images)]
-        parts += [(rows, computed.images.chosen(places)) for rows, computed, places in self.borrowed]
+        return [Rows(self.rows, self.computed.images), *self.borrowed_images()]
+
+    def borrowed_images(self) -> list[Rows]:
+        """Return those computed for other rows; asked once, when these are there."""
+        borrowed = [Rows(rows, computed.images.chosen(places)) for rows, computed, places in self.borrowed]
         self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
-        return parts
+        return borrowed
 
     def forget(self, coming: Coming) -> None:
         """Have no other run wait for its images."""

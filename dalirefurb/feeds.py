@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,33 @@ class Feeder:
             images: Its B partial images.
             shown: The samples that they show, shape (B,); by default the plan's.
         """
-        return {"partial": images, **self._final(plan, plan.indices if shown is None else shown, self._sizes(images))}
+
+        def sizes() -> NDArray[np.int64]:
+            return Images.of(images).places.sizes
+
+        shown = plan.indices if shown is None else shown
+        return {"partial": images, **self._final(plan, shown, self._sizes(len(images), sizes))}
+
+    def both(
+        self,
+        plan: BatchPlan,
+        rows: NDArray[np.int64],
+        samples: Samples,
+        shown: NDArray[np.int64],
+        sizes: Callable[[Sizes], NDArray[np.int64]],
+    ) -> tuple[dict[str, Feed], dict[str, Feed]]:
+        """Lay out what the partial part needs to compute n rows, and the parameters of all B for the final one.
+
+        Args:
+            plan: The batch.
+            rows: Those to compute, shape (n,).
+            samples: Of these.
+            shown: The samples that all rows show, shape (B,).
+            sizes: Given heights and widths of the partial images to come, each (n,), returns those of all rows, (B, 2);
+                asked only where they vary.
+        """
+        feeds, computed = self._partial(plan.indices[rows], plan.version[rows], samples)
+        return feeds, self._final(plan, shown, self._sizes(len(plan.indices), lambda: sizes(computed)))
 
     def whole(self, plan: BatchPlan, samples: Samples) -> dict[str, Feed]:
         """Lay out what a graph of both parts needs to serve a batch, given its B samples."""
@@ -93,14 +119,14 @@ class Feeder:
         )
         return _named(drawn)
 
-    def _sizes(self, images: Sequence[NDArray[np.uint8]]) -> Sizes:
-        """Return heights and widths of partial images, each (n,)."""
+    def _sizes(self, count: int, varying: Callable[[], NDArray[np.int64]]) -> Sizes:
+        """Return heights and widths of `count` partial images, each (n,)."""
         if self.partial_size is None:
-            places = Images.of(images).places
-            return places.sizes[:, 0], places.sizes[:, 1]
-        if len(images) != len(self._same[0]):
+            heights, widths = varying().T
+            return heights, widths
+        if count != len(self._same[0]):
             height, width = self.partial_size
-            self._same = np.full(len(images), height), np.full(len(images), width)
+            self._same = np.full(count, height), np.full(count, width)
             for sides in self._same:
                 sides.flags.writeable = False
         return self._same

@@ -40,6 +40,18 @@ class Places(NamedTuple):
         return Places(self.addresses[rows], self.sizes[rows])
 
 
+class Rows(NamedTuple):
+    """Some rows of a batch, with their images.
+
+    Attributes:
+        rows: Which, shape (n,), ascending.
+        images: HWC uint8, n of them.
+    """
+
+    rows: NDArray[np.int64]
+    images: Images
+
+
 class Images(Sequence[NDArray[Any]]):
     """The images of one batch; to be used like a DALI tensor list.
 

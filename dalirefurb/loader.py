@@ -59,14 +59,13 @@ class Loader:
         kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
             default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`), both parts are on the CPU and the
             recipe has no stage of the user's.
-        num_threads: CPU threads of each part's pipelines; by default as many as the process may use, and with kernels
-            a spare one for each pipeline that decodes.
+        num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels
             one pipeline decodes, from four threads on two do, whatever their number.
         look_ahead: Runs of the final part at a time, finished ones included; by default three per replica, with
-            AutoAssist at most as many as its lag allows. A run takes the memory of its images: 154 MB for
-            256 x 224 x 224 in float32.
+            AutoAssist at most as many as its lag allows. With kernels up to two more are finished early. A run takes
+            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_run: Batches that run together; a run costs milliseconds however few its rows. By default as many as
             fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224 into as many more as take no
             more memory, up to 2,048; with compiled kernels twice as many, up to 2,048, where all rows are hits; but no

@@ -3,7 +3,8 @@
     store told ─▶ files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
     announced      admitted     partial_ahead     READY    look_ahead         1
 
-The numbers below are of runs that are at each step at a time, at most.
+The numbers below are of runs that are at each step at a time, at most. Where one step makes final images, those that
+wait are final, and the next step is the last.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ _RUNS_PER_EPOCH = 4
 _ADMITTED = 8
 _ADMITTED_WITH_LAG = 2
 _ANNOUNCED = 4
-_SPARE_THREADS = 1
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class Pace:
         partial_ahead: Runs of the partial part.
         admitted: Runs whose files are read, beyond these.
         announced: Runs of which the store is told, beyond these.
-        spare_threads: Of each pipeline that decodes for kernels, beyond its share of the threads: they decode while one
-            of these waits, at less regular times.
     """
 
     replicas: int
@@ -56,7 +54,6 @@ class Pace:
     look_ahead: int
     admitted: int
     announced: int
-    spare_threads: int = 0
 
     @property
     def partial_ahead(self) -> int:
@@ -91,16 +88,14 @@ def set_pace(
 ) -> Pace:
     """Fill in what is None; for the arguments see `Loader`.
 
-    Whoever gives `num_threads` gets no spare ones. Where samples are arrays of one shape, `pixels` are those of one on
-    its way, at most: a run of small ones takes more of them. Of encoded images even 256 take long to decode. With
-    `hits_together` twice as many rows run together where nothing is to be computed: all that a run costs then, beside
-    the final part, is Python's time.
+    Where samples are arrays of one shape, `pixels` are those of one on its way, at most: a run of small ones takes more
+    of them. Of encoded images even 256 take long to decode. With `hits_together` twice as many rows run together where
+    nothing is to be computed: all that a run costs then, beside the final part, is Python's time.
 
     Raises:
         ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
     """
     cores = len(os.sched_getaffinity(0))
-    spare_threads = _SPARE_THREADS if num_threads is None else 0
     num_threads = _positive("num_threads", num_threads, default=max(1, cores // local_processes()))
     replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
     together = _positive("batches_per_run", batches_per_run, default=1)
@@ -112,7 +107,6 @@ def set_pace(
         look_ahead=_positive("look_ahead", look_ahead, default=_FINAL_RUNS * replicas),
         admitted=_ADMITTED,
         announced=_ANNOUNCED,
-        spare_threads=spare_threads,
     )
     if isinstance(planner, AutoAssist):
         return _within_lag(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
@@ -19,6 +19,9 @@ from dalirefurb.kernels.steps import steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
 from dalirefurb.rng import Mix
+
+if TYPE_CHECKING:
+    from dalirefurb.kernels.both_parts import BothParts
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
@@ -111,9 +114,9 @@ class Runners:
         self._pace = pace
         self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
-        # While one waits for Python's lock to begin its next batch, another works.
-        self._num_workers = self._num_threads + 1
-        self._workers = Background(self._num_workers, name="dalirefurb-kernels")
+        # Whoever waits for them works, too.
+        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
+        self._patient = Background(max(1, self._num_threads - 1), name="dalirefurb-kernels-patient", patient=True)
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
@@ -121,14 +124,40 @@ class Runners:
             return self._kernel_part(part)
         return self._replicas(part, self._pace.replicas if count is None else count, self._pace.threads_each)
 
+    def build_both(self) -> BothParts:
+        """Return kernels of both parts.
+
+        Only where kernels are chosen.
+        """
+        from dalirefurb.kernels.both_parts import BothParts
+
+        recipe = self._recipe
+        partial, final = steps_of(recipe.partial[1:] if recipe.encoded else recipe.partial), steps_of(recipe.final)
+        assert partial is not None
+        assert final is not None
+        return BothParts(
+            partial,
+            final,
+            recipe.output,
+            decoding=self._decoding() if recipe.encoded else None,
+            cut=recipe.encoded and cut_window(recipe) is not None,
+            workers=self._workers,
+            patient=self._patient,
+            num_threads=self._num_threads,
+            most_results=self._pace.runs_made,
+            reserve=self._reserve,
+        )
+
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
         self._reserve = None
         self._workers.close()
+        self._patient.close()
 
     def join(self) -> None:
         """Wait until they have ended."""
         self._workers.join()
+        self._patient.join()
 
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
@@ -166,11 +195,11 @@ class Runners:
             decoding=self._decoding() if decodes else None,
             cut=decodes and cut_window(recipe) is not None,
             workers=self._workers,
-            num_workers=self._num_workers,
+            num_workers=self._num_threads,
             most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
 
     def _decoding(self) -> Decoding:
         shares, threads_each = shared_out(self._num_threads)
-        return Decoding(self._replicas("decoded", shares, threads_each + self._pace.spare_threads), shares)
+        return Decoding(self._replicas("decoded", shares, threads_each), shares)

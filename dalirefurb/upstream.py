@@ -1,10 +1,10 @@
-"""Who computes partial images? The first of the loader's two threads: it plans, leases, reads and computes.
+"""Who has images made? The first of the loader's two threads: it plans, leases, reads and has them computed.
 
     plans ─▶ admit ────────────▶ submit ─────────▶ collect ─────────▶ the second thread
-             lease hits,          draw, feed the    partial images
-             read misses          partial graph
+             lease hits,          draw, begin to    images, partial
+             read misses          compute           or final ones
 
-Runs pass every step in plan order. Where nothing is cached the graph does both parts, and the images are ready.
+Runs pass every step in plan order. What computes them, and which images are there then, see `making`.
 """
 
 from __future__ import annotations
@@ -13,27 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
-from typing import Any
-
-import numpy as np
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
-from dalirefurb.feeds import Feeder
-from dalirefurb.graph import GraphError, Part, Runner
+from dalirefurb.graph import GraphError
 from dalirefurb.handover import Handover, Stopped
-from dalirefurb.images import Images
+from dalirefurb.making import Making
 from dalirefurb.reader import Reader, Samples
-from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Run
 from dalirefurb.stats import Tally
 
 _POLL_S = 1.0
 _READ_AHEAD = 2
-
-View = Callable[[Any], Images]
-"""Views the images that a runner made."""
 
 Watch = Callable[[Ticket], None]
 """Looks at a run whose partial images were computed."""
@@ -48,14 +40,10 @@ class Upstream:
 
     Args:
         reader: Finds out which samples a graph cannot decode.
-        recipe: Whose partial part is computed.
         exchange: Says what is to be computed.
-        feeder: Lays out the graph's inputs.
-        replicas: Of the partial graph, or of one that does both parts.
-        part: Which of these.
-        in_flight: Runs that the replicas are given at a time.
+        making: Computes it.
+        in_flight: Runs that it is given at a time.
         admitted: Runs beyond these that are planned, so that their files are read, at most.
-        view: Views what the replicas collect.
         watch: Is shown what is computed.
         tally: Counts.
     """
@@ -64,26 +52,18 @@ class Upstream:
         self,
         *,
         reader: Reader,
-        recipe: Recipe,
         exchange: Exchange,
-        feeder: Feeder,
-        replicas: Runner,
-        part: Part,
+        making: Making,
         in_flight: int,
         admitted: int,
-        view: View,
         watch: Watch | None,
         tally: Tally,
     ) -> None:
         self._reader = reader
-        self._recipe = recipe
         self._exchange = exchange
-        self._feeder = feeder
-        self._replicas = replicas
-        self._part = part
+        self._making = making
         self._in_flight = in_flight
         self._admitted = admitted
-        self._view = view
         self._watch = watch
         self._tally = tally
 
@@ -119,8 +99,10 @@ class Upstream:
                 unfinished[0].run.fail(error)
             raise
         finally:
-            self._exchange.abandon((*running, *admitted))
-            self._replicas.restart()
+            try:
+                self._making.restart()
+            finally:
+                self._exchange.abandon((*running, *admitted))
 
     def _fill(
         self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
@@ -165,18 +147,12 @@ class Upstream:
         return ticket
 
     def _submit(self, ticket: Ticket, tickets: Handover[Ticket]) -> None:
-        """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
-        if not len(ticket.rows):
-            return
+        """Have a run computed."""
         samples = self._samples(ticket, tickets)
         began = time.perf_counter()
-        plan, rows = ticket.plan, ticket.rows
         ticket.computed.indices = samples.indices
-        if self._part == "whole":
-            feeds = self._feeder.whole(plan, samples)
-        else:
-            feeds = self._feeder.partial(plan.indices[rows], plan.version[rows], samples)
-        self._replicas.submit(feeds)
+        ticket.shown = ticket.samples_shown()
+        self._making.submit(ticket, samples)
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _samples(self, ticket: Ticket, tickets: Handover[Ticket]) -> Samples:
@@ -194,38 +170,20 @@ class Upstream:
         self._collect(running[0])
         tickets.put([running[0]])
         running.popleft()
+        self._making.handed_over()
 
     def _collect(self, ticket: Ticket) -> None:
         """Wait until what a run needs is computed."""
-        if not len(ticket.rows):
-            return
         began = time.perf_counter()
         try:
-            images = self._replicas.collect()
+            self._making.collect(ticket)
         except GraphError as error:
             if self._reader.reconsider(ticket.reading.result(), error):
                 raise _ReadAgain from error
             raise failed_in_graph(ticket, error.reason) from error
         self._tally.add(graph_wait_s=time.perf_counter() - began)
-        if self._part == "whole":
-            ticket.images = images
-            return
-        ticket.computed.images = self._checked(self._view(images))
-        if self._watch is not None:
+        if self._watch is not None and len(ticket.rows):
             self._watch(ticket)
-
-    def _checked(self, images: Images) -> Images:
-        """Refuse what a stage made of another size or type than it declares."""
-        expected = self._feeder.partial_size
-        for dtype, shape in images.kinds:
-            right_size = expected is None or shape[:2] == expected
-            if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or not right_size:
-                raise LoaderError(
-                    f"the partial part must leave uint8 images of shape {(*(expected or ('H', 'W')), 3)}, got "
-                    f"{dtype} of {shape}; one of its stages ({names(self._recipe.partial)}) makes "
-                    f"another size or type than it declares"
-                )
-        return images
 
 
 class _Upcoming(Iterator[Run]):

@@ -166,7 +166,7 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     engine = loader._assembler.get().engine
     engine._runners._device_id = 0
     assert engine._upstream is not None
-    pipelines.add(engine._upstream._replicas)
+    pipelines.add(engine._upstream._making)
     loader.close()
     assert alive == [0]
 

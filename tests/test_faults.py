@@ -124,10 +124,10 @@ CALLS: list[tuple[str, type, str]] = [
     ("refurbished, runs of two", Refurbish, "epoch"),
 ]
 if find_spec("numba"):
-    from dalirefurb.kernels.part import KernelPart
+    from dalirefurb.kernels.both_parts import BothParts
 
     CASES["by kernels"] = Case(REFURBISH, kernels="numba")
-    CALLS += [("by kernels", KernelPart, "submit"), ("by kernels", KernelPart, "collect")]
+    CALLS += [("by kernels", BothParts, "submit"), ("by kernels", BothParts, "collect")]
 SELDOM = {"open", "close", "retain", "fill", "epoch"}
 """Called once or twice in a run."""
 

@@ -15,7 +15,7 @@ PLANNER = {"errors", "plan", "rng", "shuffle", "numpy"}
 STAGE = {"augment", "errors", "numpy", "nvidia"}
 FILES = {"errors", "numpy"}
 STORE = FILES | {"images", "store"}
-GRAPH = {"augment", "errors", "images", "recipe", "numpy", "nvidia"}
+GRAPH = {"augment", "background", "errors", "images", "recipe", "numpy", "nvidia"}
 KERNEL = {"augment.operations", "kernels", "numpy"}
 RUNS = {"errors", "exchange", "feeds", "graph", "handover", "plan", "recipe", "runs", "stats", "numpy"}
 
@@ -121,7 +121,10 @@ MAY_IMPORT = {
     "kernels.operate": KERNEL,
     "kernels.output": KERNEL | {"numba", "llvmlite"},
     "kernels.decoding": {"graph", "images", "numpy"},
-    "kernels.part": {"augment", "background", "errors", "graph", "images", "kernels", "recipe", "numpy"},
+    "kernels.program": {"errors", "graph", "images", "kernels", "recipe", "numpy"},
+    "kernels.rooms": {"images", "kernels", "recipe", "numpy"},
+    "kernels.part": {"background", "graph", "images", "kernels", "recipe"},
+    "kernels.both_parts": {"background", "graph", "images", "kernels", "recipe", "numpy"},
     "kernels.resize": KERNEL,
     "kernels.rows": KERNEL | {"numba"},
     "kernels.steps": {"augment", "numpy"},
@@ -138,13 +141,27 @@ MAY_IMPORT = {
     "ranks": {"errors", "launcher", "plan", "torch"},
     "on_demand": {"errors", "feeds", "graph", "images", "reader", "numpy"},
     "runners": {"augment", "background", "errors", "graph", "images", "kernels", "pace", "recipe", "rng", "torch"},
-    "upstream": RUNS | {"augment.stage", "images", "reader"},
+    "making": {"errors", "exchange", "feeds", "graph", "images", "kernels", "reader", "numpy"},
+    "upstream": RUNS | {"augment.stage", "making", "reader"},
     "downstream": RUNS | {"store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
     "state": {"errors", "plan", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}
-    | {*("downstream", "engine", "kernels", "replacements", "runners", "screening", "store", "upstream", "torch")},
+    | {
+        *(
+            "downstream",
+            "engine",
+            "kernels",
+            "making",
+            "replacements",
+            "runners",
+            "screening",
+            "store",
+            "upstream",
+            "torch",
+        )
+    },
     "assembler": {"assembly", "errors", "pace", "part", "plan", "ranks"},
     "loader": {*("assembler", "assembly", "assistant", "augment", "autoassist", "dali_iterator", "engine", "errors")}
     | {

@@ -18,7 +18,7 @@ from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
-from dalirefurb.kernels import part as kernel_part
+from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.compiled import fetch_add
 from dalirefurb.kernels.part import KernelPart
@@ -30,7 +30,7 @@ from tests.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
 FILL = (10, 20, 30)
 NAMES = sorted({case.name for case in CASES})
 OF_OPENCV = {*WARPS, "Color"}
-BEGUN = 7
+BEGUN = 9
 """Place of the number of rows begun among the arguments of what `compile_run` returns."""
 
 LANES = 16
@@ -214,19 +214,19 @@ def test_numbers_that_go_past_the_caches_are_the_same(workers, monkeypatch, chan
     output = Output(48, channels_last=channels_last)
     recipe = Recipe([RandomCrop(48, margin=8), HorizontalFlip()], output, 0)
     pictures = noise(*[(56, 56)] * 20)
-    assert not kernel_part.streamed(output, len(pictures))
+    assert not program.streamed(output, len(pictures))
     kept = served(recipe, pictures, workers).copy()
-    monkeypatch.setattr(kernel_part, "STREAMED_BYTES", 1)
-    assert kernel_part.streamed(output, len(pictures))
+    monkeypatch.setattr(program, "STREAMED_BYTES", 1)
+    assert program.streamed(output, len(pictures))
     assert np.array_equal(served(recipe, pictures, workers), kept)
 
 
 def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vectors():
-    assert kernel_part.streamed(Output(224), 64)
-    assert not kernel_part.streamed(Output(224), 16)
-    assert not kernel_part.streamed(Output(32), 256)
-    assert not kernel_part.streamed(Output(230), 256)
-    assert not kernel_part.streamed(Output(224, "float16"), 256)
+    assert program.streamed(Output(224), 64)
+    assert not program.streamed(Output(224), 16)
+    assert not program.streamed(Output(32), 256)
+    assert not program.streamed(Output(230), 256)
+    assert not program.streamed(Output(224, "float16"), 256)
 
 
 def test_images_of_another_size_than_the_outputs_are_refused(workers):
@@ -280,14 +280,14 @@ def test_threads_and_who_waits_for_them_take_rows_of_one_batch_until_none_is_lef
         num_workers=threads,
         most_results=3,
     )
-    compiled_run = kernels._run
+    compiled_run = kernels._program._run
 
     def run(*arguments):
         begun.append(arguments[BEGUN])
         all_there.wait(60)
         compiled_run(*arguments)
 
-    kernels._run = run
+    kernels._program._run = run
     pictures = noise((count, 8, 8))[0]
     kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
     assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])

@@ -149,10 +149,3 @@ def test_what_the_source_has_and_what_the_model_gets_decide(parts: tuple[Source,
 
     assert ahead(None) == ahead(expected)
     assert ahead(None) != ahead(expected - 1)
-
-
-def test_threads_are_spared_where_nobody_said_how_many() -> None:
-    planner = Standard(64, batch_size=8)
-    numbers: dict[str, int | None] = {"replicas": None, "look_ahead": None, "batches_per_run": None}
-    assert set_pace(planner, num_threads=None, **numbers).spare_threads == 1
-    assert set_pace(planner, num_threads=2, **numbers).spare_threads == 0

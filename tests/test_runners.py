@@ -178,12 +178,10 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
 
 
 @pytest.mark.parametrize(
-    ("replicas", "threads_each", "spare_threads", "expected"),
-    [(1, 1, 0, [1]), (2, 1, 0, [2]), (2, 1, 1, [3]), (3, 1, 0, [3]), (4, 1, 0, [2, 2]), (1, 5, 1, [4, 4])],
+    ("replicas", "threads_each", "expected"),
+    [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
-def test_two_pipelines_decode_where_each_has_two_threads(
-    replicas: int, threads_each: int, spare_threads: int, expected: list[int]
-) -> None:
+def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     pace = Pace(
         replicas=replicas,
         threads_each=threads_each,
@@ -192,7 +190,6 @@ def test_two_pipelines_decode_where_each_has_two_threads(
         look_ahead=1,
         admitted=1,
         announced=1,
-        spare_threads=spare_threads,
     )
     devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
     runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)
@@ -233,10 +230,10 @@ def test_a_part_that_is_dropped_at_work_leaves_its_threads_their_memory() -> Non
         at_work.set()
         assert go_on.wait(60)
 
-    part._run = run
+    part._program._run = run
     image = np.zeros((SIZE, SIZE, 3), np.uint8)
     part.submit({"partial": [image]})
-    kept = [weakref.ref(image), weakref.ref(part._batches[0].images)]
+    kept = [weakref.ref(image), weakref.ref(part._batches[0].images.as_tensor())]
     assert at_work.wait(60)
     del part, image
     workers.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
+from dalirefurb.background import give_way
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph.description import Feed, Graph, Input
 from dalirefurb.images import Images, Places
@@ -22,9 +22,6 @@ from dalirefurb.images import Images, Places
 # DALI keeps larger blocks for the next batch. Malloc gives them back to the system, which clears them anew; at times
 # that holds up a batch for as long as two take. DALI looks once, at its first allocation.
 os.environ.setdefault("DALI_MALLOC_POOL_THRESHOLD", "1M")
-
-_NICE = 5
-"""By how much threads give way: where two want one core, the other gets three quarters of it."""
 
 
 def versions() -> dict[str, str]:
@@ -167,14 +164,13 @@ class Replicas:
 
 
 def _giving_way(build: Callable[[], Pipeline]) -> Pipeline:
-    """Build a pipeline whose CPU threads give way to others: on Linux, threads are as nice as the one that made them.
+    """Build a pipeline whose CPU threads give way to others.
 
     So batches come at more regular intervals, and a network that trains on the same cores has more of them.
     """
 
     def nicely() -> Pipeline:
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
+        give_way()
         return build()
 
     with ThreadPoolExecutor(1) as pool:

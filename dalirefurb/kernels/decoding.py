@@ -43,14 +43,14 @@ class Decoding:
 
     def __init__(self, replicas: Runner, shares: int) -> None:
         self._replicas = replicas
-        self._shares = shares
+        self.shares = shares
         self._running: deque[list[slice]] = deque()
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Start one batch."""
         sizes = np.array([sample.nbytes for sample in feeds["sample"]])
         middles = np.cumsum(sizes) - sizes / 2
-        shares = sizes.sum() * np.arange(1, self._shares) / self._shares
+        shares = sizes.sum() * np.arange(1, self.shares) / self.shares
         bounds = [0, *np.searchsorted(middles, shares).tolist(), len(sizes)]
         rows = [slice(start, stop) for start, stop in pairwise(bounds) if start < stop]
         for part in rows:

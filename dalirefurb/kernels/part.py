@@ -7,33 +7,18 @@ samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import wait
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb.background import Background, Job
-from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed
 from dalirefurb.images import Images, row_addresses
-from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.decoding import Decoding
-from dalirefurb.kernels.output import LANES
-from dalirefurb.kernels.rows import FLOATS, HALVES, LEVELS, compile_run
-from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
+from dalirefurb.kernels.program import Program
+from dalirefurb.kernels.rooms import Reserve, Rooms
+from dalirefurb.kernels.steps import Step
 from dalirefurb.recipe import Output
-
-STREAMED_BYTES = 16 << 20
-"""Results of a batch from which on they are streamed."""
-
-Reserve = Callable[[int], Images | None]
-"""Gives room for a number of images, or has none."""
-
-_KINDS = {"float32": FLOATS, "float16": HALVES}
 
 
 @dataclass
@@ -79,28 +64,14 @@ class KernelPart:
         most_results: int,
         reserve: Reserve | None = None,
     ) -> None:
-        self._steps = steps
+        self._program = Program(steps, output, split=len(steps) if output is None else None, cut=cut)
         self._output = output
         self._entering = entering
         self._decoding = decoding
-        self._cut = cut
         self._workers = workers
         self._num_workers = num_workers
-        self._reserve = reserve
-        self._run = compile_run()
-        self._buffers = Buffers(most_results)
+        self._rooms = Rooms(most_results, reserve)
         self._batches: deque[_Batch] = deque()
-        self._inputs = [{name: f"{step.stage.name}/{name}" for name in step.stage.parameters} for step in steps]
-        self._sizes = np.empty((len(steps) + 1, 0, 2), np.int64)
-        self._codes = np.array([step.code for step in steps], np.int64)
-        self._bilinear = np.array([step.bilinear for step in steps], np.bool_)
-        self._fills = np.array([step.fill for step in steps], np.uint8).reshape(-1, 3)
-        # As DALI computes them: in single precision, from numbers for levels 0 .. 255.
-        self._means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
-        self._scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
-        levels = np.arange(256, dtype=np.float32)
-        halves = ((levels - self._means[:, None]) * self._scales[:, None]).astype(np.float16)
-        self._halves = halves.view(np.uint16)
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Start one batch."""
@@ -139,96 +110,11 @@ class KernelPart:
     def _start(self, batch: _Batch, images: Images) -> None:
         """Let the workers carry out all steps for some images."""
         count = len(images)
-        origins, entering = images.places
-        sizes = self._sizes_of(entering)
-        numbers = self._numbers(batch.feeds, sizes)
-        batch.images, targets = self._results(sizes[-1])
-        output = self._output
-        job = partial(
-            _carry_out,
-            (images, batch.images),
-            self._run,
-            self._codes,
-            self._bilinear,
-            self._fills,
-            numbers,
-            sizes,
-            origins,
-            targets,
-            np.zeros(1, np.int64),
-            _KINDS[output.dtype] if output else LEVELS,
-            output.channels_last if output else True,
-            output is not None and streamed(output, count),
-            self._means,
-            self._scales,
-            self._halves,
-        )
-        if count:
-            batch.job = self._workers.submit(job, min(self._num_workers, count))
-
-    def _sizes_of(self, entering: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given the first ones, (n, 2).
-
-        Often they are those of the batch before.
-        """
-        if entering.tobytes() != self._sizes[0].tobytes():
-            sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
-            sizes[0] = entering
-            for place, step in enumerate(self._steps):
-                heights, widths = step.stage.output_sizes(*sizes[place].T)
-                sizes[place + 1, :, 0], sizes[place + 1, :, 1] = heights, widths
-            self._check(sizes[-1])
-            self._sizes = sizes
-        return self._sizes
-
-    def _check(self, sizes: NDArray[np.int64]) -> None:
-        """Refuse results of sizes, (n, 2), that are not the output's."""
         if self._output is None:
-            return
-        size = self._output.size
-        other = (sizes != size).any(axis=1)
-        if other.any():
-            height, width = sizes[other.argmax()]
-            raise LoaderError(
-                f"the last stage must leave images of the output's size {size} x {size}, got {height} x {width}; "
-                f"end with a crop or a resize to that size"
-            )
-
-    def _numbers(self, feeds: Mapping[str, Feed], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n, WIDTH)."""
-        numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
-        for step, inputs, rows, before in zip(self._steps, self._inputs, numbers, sizes, strict=False):
-            step.write({name: np.asarray(feeds[place]) for name, place in inputs.items()}, tuple(before.T), rows)
-            if step.mirror is not None:
-                rows[:, MIRROR] = feeds[f"{step.mirror.name}/mirror"]
-        if self._cut:
-            numbers[0, :, :2] = 0
-        return numbers
-
-    def _results(self, sizes: NDArray[np.int64]) -> tuple[Images, NDArray[np.int64]]:
-        """Make room for images of these sizes, (n, 2); return it, and the addresses, (n,)."""
-        output, count = self._output, len(sizes)
-        if output is None:
-            if (sizes != sizes[0]).any():
-                each = Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
-                return each, each.places.addresses
-            shape = *sizes[0].tolist(), 3
-            room = None if self._reserve is None else self._reserve(count)
-            if room is not None and room.kinds == {(np.dtype(np.uint8), shape)}:
-                return room, room.places.addresses
-            levels = self._buffers.take((count, *shape), "uint8")
-            return Images(levels), row_addresses(levels)
-        size = output.size
-        shape = (size, size, 3) if output.channels_last else (3, size, size)
-        results = self._buffers.take((count, *shape), output.dtype)
-        return Images(results), row_addresses(results)
-
-
-def streamed(output: Output, count: int) -> bool:
-    """Tell whether results go past the caches, see `normalise`: of a batch that these would not hold for the model."""
-    return output.dtype == "float32" and output.size % LANES == 0 and 12 * count * output.size**2 >= STREAMED_BYTES
-
-
-def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
-    """Take rows until none is left; what addresses point to is kept meanwhile, whatever becomes of the part."""
-    run(*arguments)
+            work, batch.images = self._program.work(images, batch.feeds, reserve=self._rooms.partials)
+        else:
+            results = self._rooms.results(self._output, count)
+            batch.images = Images(results)
+            work, _ = self._program.work(images, batch.feeds, results=results, targets=row_addresses(results))
+        if count:
+            batch.job = self._workers.submit(work, min(self._num_workers, count))

@@ -17,8 +17,11 @@ from dalirefurb.kernels.output import half_pixels, half_planes, normalise
 from dalirefurb.kernels.resize import resize
 from dalirefurb.kernels.steps import MIRROR, Code
 
-LEVELS, FLOATS, HALVES = 0, 1, 2
-"""What comes out: uint8, float32 or float16."""
+NOTHING, FLOATS, HALVES = 0, 1, 2
+"""What the model receives: nothing, float32 or float16."""
+
+NOT_SPLIT = -1
+"""Where no image on the way is kept."""
 
 _RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
 
@@ -72,18 +75,9 @@ def _view(codes: Any, numbers: Any, sizes: Any, first: Any) -> Any:
 
 
 @compiled
-def _finish(image: Any, kind: Any, channels_last: Any, halves: Any, address: Any) -> None:
-    """Write what comes out of the last step to where it belongs, but for float32."""
-    if kind == LEVELS:
-        levels = memory(address, (image.size,), np.uint8)
-        for i in range(image.size):
-            levels[i] = image[i]
-    else:
-        bits = memory(address, (image.size,), np.uint16)
-        if channels_last:
-            half_pixels(image, halves, bits)
-        else:
-            half_planes(image, halves, bits)
+def _copy(image: Any, out: Any) -> None:
+    for i in range(image.size):
+        out[i] = image[i]
 
 
 @cache
@@ -94,9 +88,10 @@ def compile_run() -> Any:
         A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
         int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
         (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
-        images and of where results go, int64 (n,); how many rows were begun, int64 (1,); what comes out, one of
-        `LEVELS`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see `normalise`;
-        means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
+        images, int64 (n,); after how many steps an image is partial, or `NOT_SPLIT`; addresses of where partial images
+        and results go, int64 (n,), empty where there are none; how many rows were begun, int64 (1,); what comes out,
+        one of `NOTHING`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see
+        `normalise`; means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
 
         Several threads may call it with the same arguments: each takes the next row until none is left, and one more
         before it works on the last that it took.
@@ -110,7 +105,9 @@ def compile_run() -> Any:
         types.uint8[:, ::1],  # fills
         types.float64[:, :, ::1],  # numbers
         types.int64[:, :, ::1],  # sizes
-        types.int64[::1],  # sources
+        types.int64[::1],  # origins
+        types.int64,  # split
+        types.int64[::1],  # partials
         types.int64[::1],  # targets
         types.int64[::1],  # begun
         types.int64,  # kind
@@ -128,6 +125,8 @@ def compile_run() -> Any:
         numbers: Any,
         sizes: Any,
         origins: Any,
+        split: Any,
+        partials: Any,
         targets: Any,
         begun: Any,
         kind: Any,
@@ -138,9 +137,9 @@ def compile_run() -> Any:
         halves: Any,
     ) -> None:
         _ = sources
-        # Crops and flips at the end are not done, but seen to when numbers are made.
+        # Crops and flips at the end of the final part are not done, but seen to when numbers are made.
         tail = codes.size
-        while kind == FLOATS and tail > 0 and (codes[tail - 1] == _CROP or codes[tail - 1] == _FLIP):
+        while kind == FLOATS and tail > max(split, 0) and (codes[tail - 1] == _CROP or codes[tail - 1] == _FLIP):
             tail -= 1
         largest = 0
         for step in range(sizes.shape[0]):
@@ -151,27 +150,31 @@ def compile_run() -> Any:
         while row < origins.size:
             image = _source(origins, sizes, row)
             coming = fetch_add(begun, 1)
+            if split == 0:
+                _copy(image, memory(partials[row], (image.size,), np.uint8))
             seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
-            written = False
             for step in range(tail if seen else codes.size):
                 before = sizes[step, row, 0], sizes[step, row, 1]
                 after = sizes[step + 1, row, 0], sizes[step + 1, row, 1]
                 out = one[: 3 * after[0] * after[1]]
-                written = kind == LEVELS and step == codes.size - 1
-                if written:
-                    out = memory(targets[row], (3 * after[0] * after[1],), np.uint8)
+                if step == split - 1:
+                    out = memory(partials[row], (3 * after[0] * after[1],), np.uint8)
                 if _take(codes[step], switches[step], numbers[step, row], fills[step], image, before, after, out):
                     image = out
                     one, other = other, one
-                else:
-                    written = False
+                elif step == split - 1:
+                    _copy(image, out)
             if kind == FLOATS:
                 if not seen:
                     _, view = _view(codes, numbers[:, row], sizes[:, row], codes.size)
                 floats = memory(targets[row], (3 * view[2] * view[3],), np.float32)
                 normalise(image, view, means, scales, channels_last, streamed, floats, _source(origins, sizes, coming))
-            elif not written:
-                _finish(image, kind, channels_last, halves, targets[row])
+            elif kind == HALVES:
+                bits = memory(targets[row], (image.size,), np.uint16)
+                if channels_last:
+                    half_pixels(image, halves, bits)
+                else:
+                    half_planes(image, halves, bits)
             row = coming
         if streamed:
             fence()

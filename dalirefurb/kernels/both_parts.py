@@ -66,7 +66,7 @@ class BothParts:
         decoding: Decodes, if samples are encoded.
         cut: Whether decoding already cut the window of the first stage.
         workers: Threads for what is decoded.
-        patient: Threads that give way to others, for what is lent.
+        patient: Threads that give way to others, for what is lent where there is something to decode, too.
         num_threads: How many of either there are, at most.
         most_results: Batches whose results are there at a time, those that were handed on included.
         reserve: Gives room for partial images, see `Store.reserve`.
@@ -111,7 +111,7 @@ class BothParts:
         results = self._rooms.results(self._output, count)
         feeds = {**partial, **_some(final, rows)}
         batch = _Batch(final, results, row_addresses(results), rows, feeds)
-        self._finish(batch, lent, self._patient)
+        self._finish(batch, lent, self._patient if len(rows) else self._workers)
         if len(rows):
             if self._decoding is None:
                 self._compute(batch, Images.of(partial["sample"]))

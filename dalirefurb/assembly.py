@@ -21,7 +21,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, versions, views
+from dalirefurb.graph import Graph, Runner, versions, views
 from dalirefurb.kernels import VERSION
 from dalirefurb.making import Making, OfBoth, OfPartial, OfWhole, View
 from dalirefurb.on_demand import OnDemand, unless_replaced
@@ -38,7 +38,7 @@ from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.batch_buffer import BatchBuffer
-from dalirefurb.upstream import Upstream, Watch, names
+from dalirefurb.upstream import Upstream, Watch
 
 _READING_THREADS = 4
 
@@ -179,12 +179,14 @@ def assemble(
         assistant = Assistant(planner, features, compute)
         watch = _watch(features)
     making: Making
+    final: Runner | None = None
     if not apart:
         making = OfWhole(feeder, runners.build("whole"))
     elif kernels == "numba":
         making = OfBoth(feeder, runners.build_both())
     else:
-        making = OfPartial(feeder, runners.build("partial"), view, names(recipe.partial))
+        making = OfPartial(feeder, runners.build("partial"), view, recipe.partial)
+        final = runners.build("final")
     upstream = Upstream(
         reader=reader,
         exchange=exchange,
@@ -198,9 +200,9 @@ def assemble(
         recipe=recipe,
         exchange=exchange,
         feeder=feeder,
-        replicas=runners.build("final") if isinstance(making, OfPartial) else None,
+        replicas=final,
         buffer=buffer,
-        in_flight=pace.look_ahead if isinstance(making, OfPartial) else 1,
+        in_flight=1 if final is None else pace.look_ahead,
         batches_per_run=pace.batches_per_run,
         pin_memory=pin_memory,
         tally=tally,

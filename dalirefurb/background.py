@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -124,6 +124,22 @@ class Job(Future[Result]):
             self.set_result(result)
         else:
             self.set_exception(error)
+
+
+def finish(jobs: Sequence[Job[Any]]) -> None:
+    """Take part in jobs until all are done; raise what one of them raised.
+
+    Where the cores are busy, a thread that only waits would be woken late, and so would those it wakes.
+    """
+    for job in jobs:
+        job.lend_a_hand()
+    for job in jobs:
+        job.result()
+
+
+def forget(jobs: Iterable[Job[Any]]) -> None:
+    """Cancel jobs, and wait for those that were begun."""
+    wait([job for job in jobs if not job.cancel()])
 
 
 def give_way() -> None:

@@ -25,12 +25,13 @@ from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.feeds import Feeder
 from dalirefurb.graph import GraphError, Runner
 from dalirefurb.handover import Handover, Stopped
+from dalirefurb.making import names
 from dalirefurb.recipe import Recipe
 from dalirefurb.runs import Position
 from dalirefurb.stats import Tally
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.store.device import DeviceLease
-from dalirefurb.upstream import failed_in_graph, names
+from dalirefurb.upstream import failed_in_graph
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ OfBoth      kernels make both, and finish what the store lends while the rest is
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
 from dalirefurb.feeds import Feeder, Sizes
@@ -27,12 +29,14 @@ View = Callable[[Any], Images]
 """Views the images that a runner made."""
 
 
-class Making(Protocol):
+class Making(ABC):
     """Makes the images of runs. It has one owner thread."""
 
+    @abstractmethod
     def submit(self, ticket: Ticket, samples: Samples) -> None:
         """Start one run, of which these samples are to be computed, without waiting for it."""
 
+    @abstractmethod
     def collect(self, ticket: Ticket) -> None:
         """Wait for the oldest run, and give it its images.
 
@@ -41,28 +45,29 @@ class Making(Protocol):
             LoaderError: If a stage made of another size or type than it declares.
         """
 
-    def handed_over(self) -> None:
+    def handed_over(self) -> None:  # noqa: B027 - most have nothing to do then
         """Be told that the second thread has the run collected last."""
 
+    @abstractmethod
     def restart(self) -> None:
         """Forget all runs in flight."""
 
 
-class OfPartial:
+class OfPartial(Making):
     """Makes partial images.
 
     Args:
         feeder: Lays out the graph's inputs.
         runner: Of the partial graph.
         view: Views what that makes.
-        names: Of the stages, to be told where they are wrong.
+        stages: What that does, to be told where one of them is wrong.
     """
 
-    def __init__(self, feeder: Feeder, runner: Runner, view: View, names: str) -> None:
+    def __init__(self, feeder: Feeder, runner: Runner, view: View, stages: tuple[Stage, ...]) -> None:
         self._feeder = feeder
         self._runner = runner
         self._view = view
-        self._names = names
+        self._stages = stages
 
     def submit(self, ticket: Ticket, samples: Samples) -> None:
         """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
@@ -74,9 +79,6 @@ class OfPartial:
         """Give the run its partial images."""
         if len(ticket.rows):
             ticket.computed.images = self._checked(self._view(self._runner.collect()))
-
-    def handed_over(self) -> None:
-        """Do nothing."""
 
     def restart(self) -> None:
         """Forget all runs in flight."""
@@ -90,13 +92,13 @@ class OfPartial:
             if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or not right_size:
                 raise LoaderError(
                     f"the partial part must leave uint8 images of shape {(*(expected or ('H', 'W')), 3)}, got "
-                    f"{dtype} of {shape}; one of its stages ({self._names}) makes "
+                    f"{dtype} of {shape}; one of its stages ({names(self._stages)}) makes "
                     f"another size or type than it declares"
                 )
         return images
 
 
-class OfWhole:
+class OfWhole(Making):
     """Makes final images of samples.
 
     Args:
@@ -116,15 +118,12 @@ class OfWhole:
         """Give the run its final images."""
         ticket.images = self._runner.collect()
 
-    def handed_over(self) -> None:
-        """Do nothing."""
-
     def restart(self) -> None:
         """Forget all runs in flight."""
         self._runner.restart()
 
 
-class OfBoth:
+class OfBoth(Making):
     """Makes partial images and final ones.
 
     Args:
@@ -162,3 +161,8 @@ class OfBoth:
     def restart(self) -> None:
         """Forget all runs in flight."""
         self._parts.restart()
+
+
+def names(stages: tuple[Stage, ...]) -> str:
+    """List the names of stages."""
+    return ", ".join(stage.name for stage in stages)

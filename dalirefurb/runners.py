@@ -15,7 +15,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.images import Images
 from dalirefurb.kernels.decoding import Decoding, shared_out
-from dalirefurb.kernels.steps import steps_of
+from dalirefurb.kernels.steps import Step, steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
 from dalirefurb.rng import Mix
@@ -125,19 +125,13 @@ class Runners:
         return self._replicas(part, self._pace.replicas if count is None else count, self._pace.threads_each)
 
     def build_both(self) -> BothParts:
-        """Return kernels of both parts.
-
-        Only where kernels are chosen.
-        """
+        """Return kernels of both parts, where kernels are chosen."""
         from dalirefurb.kernels.both_parts import BothParts
 
         recipe = self._recipe
-        partial, final = steps_of(recipe.partial[1:] if recipe.encoded else recipe.partial), steps_of(recipe.final)
-        assert partial is not None
-        assert final is not None
         return BothParts(
-            partial,
-            final,
+            self._steps("partial"),
+            self._steps("final"),
             recipe.output,
             decoding=self._decoding() if recipe.encoded else None,
             cut=recipe.encoded and cut_window(recipe) is not None,
@@ -184,12 +178,9 @@ class Runners:
         from dalirefurb.kernels.part import KernelPart
 
         recipe = self._recipe
-        stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
         decodes = recipe.encoded and part != "final"
-        steps = steps_of(stages[1:] if decodes else stages)
-        assert steps is not None
         return KernelPart(
-            steps,
+            self._steps(part),
             None if part == "partial" else recipe.output,
             entering="partial" if part == "final" else "sample",
             decoding=self._decoding() if decodes else None,
@@ -199,6 +190,14 @@ class Runners:
             most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
+
+    def _steps(self, part: Part) -> tuple[Step, ...]:
+        """Return the steps of a part's stages, decoding excepted."""
+        recipe = self._recipe
+        stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
+        steps = steps_of(stages[1:] if recipe.encoded and part != "final" else stages)
+        assert steps is not None
+        return steps
 
     def _decoding(self) -> Decoding:
         shares, threads_each = shared_out(self._num_threads)

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 
-from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.graph import GraphError
@@ -214,11 +213,6 @@ def failed_in_graph(ticket: Ticket, reason: str) -> LoaderError:
     """Say which batch failed."""
     epoch, batch = ticket.position
     return LoaderError(f"batch {batch} of epoch {epoch} failed in the graph: {reason}")
-
-
-def names(stages: tuple[Stage, ...]) -> str:
-    """List the names of stages."""
-    return ", ".join(stage.name for stage in stages)
 
 
 def _reads(admitted: Iterable[Ticket]) -> int:

@@ -189,3 +189,23 @@ def test_what_is_lent_is_finished_before_the_rest_is_decoded(crew):
     (job,) = both._batches[0].jobs
     job.result(60)
     both.restart()
+
+
+@pytest.mark.parametrize(("computed", "expected"), [([0], ["patient"]), ([], ["workers"])])
+def test_who_finishes_what_is_lent_gives_way_only_where_there_is_something_to_decode(
+    crew, monkeypatch, computed, expected
+):
+    both = both_of(Recipe([HorizontalFlip(name="early"), HorizontalFlip(name="late")], Output(16), 1), crew, Decoder())
+    asked = []
+    submit = Background.submit
+
+    def noted(self, work, hands=1):
+        asked.append("patient" if self is crew[1] else "workers")
+        return submit(self, work, hands)
+
+    monkeypatch.setattr(Background, "submit", noted)
+    mirrors, rows = np.zeros(2, np.int32), np.array(computed, np.int64)
+    partial = {"sample": flipped(3)[: len(rows)], "early/mirror": mirrors[: len(rows)]}
+    both.submit(rows, partial, {"late/mirror": mirrors}, 2, Rows(np.array([1]), Images(flipped(9))))
+    assert asked == expected
+    both.restart()

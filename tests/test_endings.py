@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import dalirefurb
 from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
 from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.making import OfPartial
 from dalirefurb.pace import READY
 from dalirefurb.plan import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
@@ -166,7 +167,8 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     engine = loader._assembler.get().engine
     engine._runners._device_id = 0
     assert engine._upstream is not None
-    pipelines.add(engine._upstream._making)
+    assert isinstance(engine._upstream._making, OfPartial)
+    pipelines.add(engine._upstream._making._runner)
     loader.close()
     assert alive == [0]
 

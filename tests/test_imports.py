@@ -141,9 +141,9 @@ MAY_IMPORT = {
     "ranks": {"errors", "launcher", "plan", "torch"},
     "on_demand": {"errors", "feeds", "graph", "images", "reader", "numpy"},
     "runners": {"augment", "background", "errors", "graph", "images", "kernels", "pace", "recipe", "rng", "torch"},
-    "making": {"errors", "exchange", "feeds", "graph", "images", "kernels", "reader", "numpy"},
-    "upstream": RUNS | {"augment.stage", "making", "reader"},
-    "downstream": RUNS | {"store", "upstream", "torch"},
+    "making": {"augment.stage", "errors", "exchange", "feeds", "graph", "images", "kernels", "reader", "numpy"},
+    "upstream": RUNS | {"making", "reader"},
+    "downstream": RUNS | {"making", "store", "upstream", "torch"},
     "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
     "state": {"errors", "plan", "runs"},
     "assembly": RUNS

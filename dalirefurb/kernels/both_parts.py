@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.background import Background, Job
+from dalirefurb.background import Background, Job, finish, forget
 from dalirefurb.graph import Feed
 from dalirefurb.images import Images, Rows, row_addresses
 from dalirefurb.kernels.decoding import Decoding
@@ -135,10 +135,10 @@ class BothParts:
         try:
             if self._decoding is not None and len(batch.rows):
                 self._compute(batch, self._decoding.collect())
-            _do(batch.jobs)
+            finish(batch.jobs)
             for rows in borrowed(batch.partials):
                 self._finish(batch, rows, self._workers)
-            _do(batch.jobs)
+            finish(batch.jobs)
         except BaseException:
             wait(batch.jobs)
             raise
@@ -157,7 +157,7 @@ class BothParts:
         if self._decoding is not None:
             self._decoding.restart()
         for batch in self._batches:
-            wait([job for job in batch.jobs if not job.cancel()])
+            forget(batch.jobs)
         self._batches.clear()
 
     def _compute(self, batch: _Batch, images: Images) -> None:
@@ -186,12 +186,3 @@ class BothParts:
 def _some(feeds: Mapping[str, Feed], rows: NDArray[np.int64]) -> dict[str, Feed]:
     """Return the parameters of some rows."""
     return {name: np.asarray(values)[rows] for name, values in feeds.items()}
-
-
-def _do(jobs: list[Job[None]]) -> None:
-    """Take part in jobs until they are done."""
-    # Where the cores are busy, the thread that waits would be woken late, and so would those it wakes.
-    for job in jobs:
-        job.lend_a_hand()
-    for job in jobs:
-        job.result()

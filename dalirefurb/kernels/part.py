@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from dalirefurb.background import Background, Job
+from dalirefurb.background import Background, Job, finish, forget
 from dalirefurb.graph import Feed
 from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels.decoding import Decoding
@@ -27,12 +26,12 @@ class _Batch:
 
     Attributes:
         feeds: What it was given.
-        job: Done by several threads, which take its rows; None until it is begun, and where there are no rows.
+        jobs: What was begun, done by several threads, which take its rows: one job, unless there are no rows.
         images: The results, once that is done.
     """
 
     feeds: Mapping[str, Feed]
-    job: Job[None] | None = None
+    jobs: list[Job[None]] = field(default_factory=list)
     images: Images | None = None
 
 
@@ -91,10 +90,7 @@ class KernelPart:
         batch = self._batches.popleft()
         if self._decoding is not None:
             self._start(batch, self._decoding.collect())
-        if batch.job is not None:
-            # Where the cores are busy, the thread that waits would be woken late, and so would those it wakes.
-            batch.job.lend_a_hand()
-            batch.job.result()
+        finish(batch.jobs)
         assert batch.images is not None
         return batch.images
 
@@ -103,8 +99,7 @@ class KernelPart:
         if self._decoding is not None:
             self._decoding.restart()
         for batch in self._batches:
-            if batch.job is not None and not batch.job.cancel():
-                wait([batch.job])
+            forget(batch.jobs)
         self._batches.clear()
 
     def _start(self, batch: _Batch, images: Images) -> None:
@@ -117,4 +112,4 @@ class KernelPart:
             batch.images = Images(results)
             work, _ = self._program.work(images, batch.feeds, results=results, targets=row_addresses(results))
         if count:
-            batch.job = self._workers.submit(work, min(self._num_workers, count))
+            batch.jobs.append(self._workers.submit(work, min(self._num_workers, count)))

@@ -25,8 +25,8 @@ from dalirefurb import ImageFolder, Output, Recipe, rng
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Stage
 from dalirefurb.augment.operations import OPERATIONS, Choice
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.background import Background
 from dalirefurb.graph import Feed, Graph, Part, Replicas, Runner, views
+from dalirefurb.kernels.lanes import Lane, Lanes
 from dalirefurb.kernels.part import KernelPart
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.recipe import draw
@@ -173,10 +173,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
         steps,
         output,
         entering="sample" if subject.stages else "partial",
-        decoding=None,
-        cut=False,
-        workers=Background(threads, name="kernels"),
-        num_workers=threads,
+        lanes=Lanes([], Lane(None, max_rows=1, num_threads=threads, patient=False)),
         most_results=3,
     )
 

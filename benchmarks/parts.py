@@ -78,6 +78,7 @@ class Parts:
         reader = Reader(self._source, max_batch_size=self._batch_size, num_threads=1)
         heights, widths = reader.sizes(self._indices.ravel())
         reader.close()
+        sizes = np.stack((heights, widths), axis=1)
         feeds: list[list[Feeds]] = []
         for stages in (self._recipe.partial, self._recipe.final):
             arrays, heights, widths = draw(
@@ -90,6 +91,7 @@ class Parts:
                 widths=widths,
             )
             named = {f"{stage}/{name}": rows for stage, each in arrays.items() for name, rows in each.items()}
+            named["sizes"] = sizes
             batches = range(len(self._indices))
             feeds.append([{name: self._rows(rows, batch) for name, rows in named.items()} for batch in batches])
         return feeds[0], feeds[1]

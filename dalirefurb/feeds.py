@@ -92,7 +92,10 @@ class Feeder:
     def _partial(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples
     ) -> tuple[dict[str, Feed], Sizes]:
-        """Draw the partial part's parameters; return the inputs, and the sizes of the images to come."""
+        """Draw the partial part's parameters; return the inputs, and the sizes of the images to come.
+
+        Beside what a graph is fed, "sizes" are those of the samples' images, (n, 2), for who needs to know them before.
+        """
         drawn, heights, widths = draw(
             self._recipe.partial,
             seed=self._seed,
@@ -102,7 +105,10 @@ class Feeder:
             widths=samples.widths,
             mix=self._mix,
         )
-        return {"sample": samples.data, **_named(drawn)}, (heights, widths)
+        return {"sample": samples.data, "sizes": np.stack((samples.heights, samples.widths), 1), **_named(drawn)}, (
+            heights,
+            widths,
+        )
 
     def _final(self, plan: BatchPlan, shown: NDArray[np.int64], sizes: Sizes) -> dict[str, Feed]:
         """Draw the final part's parameters."""

@@ -10,11 +10,9 @@ import torch
 
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.stage import Stage
-from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
 from dalirefurb.images import Images
-from dalirefurb.kernels.decoding import Decoding, shared_out
 from dalirefurb.kernels.steps import Step, steps_of
 from dalirefurb.pace import Pace
 from dalirefurb.recipe import Recipe
@@ -22,6 +20,8 @@ from dalirefurb.rng import Mix
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.both_parts import BothParts
+    from dalirefurb.kernels.crew import Crew
+    from dalirefurb.kernels.lanes import Lanes
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
@@ -114,9 +114,7 @@ class Runners:
         self._pace = pace
         self._reserve = reserve
         self._num_threads = pace.replicas * pace.threads_each
-        # Whoever waits for them works, too.
-        self._workers = Background(self._num_threads, name="dalirefurb-kernels")
-        self._patient = Background(max(1, self._num_threads - 1), name="dalirefurb-kernels-patient", patient=True)
+        self._crews: list[Crew] = []
 
     def build(self, part: Part, count: int | None = None) -> Runner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
@@ -127,17 +125,19 @@ class Runners:
     def build_both(self) -> BothParts:
         """Return kernels of both parts, where kernels are chosen."""
         from dalirefurb.kernels.both_parts import BothParts
+        from dalirefurb.kernels.crew import Crew
 
         recipe = self._recipe
+        crew = Crew(self._num_threads - 1, patient=False)
+        self._crews.append(crew)
         return BothParts(
             self._steps("partial"),
             self._steps("final"),
             recipe.output,
-            decoding=self._decoding() if recipe.encoded else None,
-            cut=recipe.encoded and cut_window(recipe) is not None,
-            workers=self._workers,
-            patient=self._patient,
-            num_threads=self._num_threads,
+            lanes=self._lanes(decoding=recipe.encoded),
+            crew=crew,
+            encoded=recipe.encoded,
+            window=self._window,
             most_results=self._pace.runs_made,
             reserve=self._reserve,
         )
@@ -145,13 +145,13 @@ class Runners:
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
         self._reserve = None
-        self._workers.close()
-        self._patient.close()
+        for crew in self._crews:
+            crew.close()
 
     def join(self) -> None:
         """Wait until they have ended."""
-        self._workers.join()
-        self._patient.join()
+        for crew in self._crews:
+            crew.join()
 
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
@@ -183,10 +183,9 @@ class Runners:
             self._steps(part),
             None if part == "partial" else recipe.output,
             entering="partial" if part == "final" else "sample",
-            decoding=self._decoding() if decodes else None,
-            cut=decodes and cut_window(recipe) is not None,
-            workers=self._workers,
-            num_workers=self._num_threads,
+            lanes=self._lanes(decoding=decodes),
+            encoded=decodes,
+            window=self._window if decodes else None,
             most_results=self._pace.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
@@ -199,6 +198,24 @@ class Runners:
         assert steps is not None
         return steps
 
-    def _decoding(self) -> Decoding:
+    def _lanes(self, *, decoding: bool) -> Lanes:
+        """Return where kernels run, after decoding or without."""
+        from dalirefurb.kernels.lanes import Lane, Lanes, shared_out
+
         shares, threads_each = shared_out(self._num_threads)
-        return Decoding(self._replicas("decoded", shares, threads_each), shares)
+        decoded = Graph(self._recipe, "decoded", *self._devices) if decoding else None
+        lanes = Lanes(
+            [
+                Lane(decoded, max_rows=self._max_rows, num_threads=threads_each, patient=True)
+                for _ in range(shares if decoding else 0)
+            ],
+            Lane(None, max_rows=1, num_threads=self._num_threads, patient=False),
+        )
+        self._crews.extend(lanes.crews())
+        return lanes
+
+    @property
+    def _window(self) -> str | None:
+        """The stage whose window is cut when samples are decoded, if one is."""
+        window = cut_window(self._recipe) if self._recipe.encoded else None
+        return None if window is None else window.name

@@ -125,4 +125,4 @@ def _headers() -> HeaderReader:
 @lru_cache(maxsize=16)
 def _replica(recipe: Recipe) -> Replica:
     graph = Graph(recipe, "whole")
-    return Replica(graph, graph.serialize(max_batch_size=64, num_threads=1), num_threads=1, device_id=None)
+    return Replica.of(graph, graph.serialize(max_batch_size=64, num_threads=1), num_threads=1, device_id=None)

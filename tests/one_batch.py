@@ -60,7 +60,7 @@ def sizes(recipe: Recipe, samples: Sequence[NDArray[np.uint8]]) -> tuple[NDArray
 def _replica(recipe: Recipe) -> Replica:
     graph = Graph(recipe, "whole")
     serialized = graph.serialize(max_batch_size=MAX_BATCH_SIZE, num_threads=1)
-    return Replica(graph, serialized, num_threads=1, device_id=None)
+    return Replica.of(graph, serialized, num_threads=1, device_id=None)
 
 
 def operation_pipeline(layer: OperationLayer, device: Device = "cpu", device_id: int | None = None) -> Any:

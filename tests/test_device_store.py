@@ -339,7 +339,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
     feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
     graph = Graph(recipe, "final")
     serialized = graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1)
-    replica = Replica(graph, serialized, num_threads=1, device_id=None)
+    replica = Replica.of(graph, serialized, num_threads=1, device_id=None)
     for number, plan in enumerate(islice(refurbish().epoch(0), 4)):
         images = arrays.read(plan.indices)
         hits = np.arange(len(images)) % 3 != number % 4
@@ -365,7 +365,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
 def test_a_final_graph_on_the_gpu_takes_partial_images_where_it_is_told(order: Any, entering: Device) -> None:
     graph = Graph(rand_augment(64, order=order), "final", "gpu", "gpu", entering)
     assert graph.serialize(max_batch_size=4, num_threads=1)
-    pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
+    pipeline: Any = pipeline_def(enable_conditionals=True)(graph.trace)(
         batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
     )
     pipeline.serialize()
@@ -401,7 +401,9 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     sides = np.full(len(samples), SIZE)
     feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
     feeds = feeder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
-    replica = Replica(graph, graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1), num_threads=1, device_id=None)
+    replica = Replica.of(
+        graph, graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1), num_threads=1, device_id=None
+    )
     replica.submit(feeds)
     left = replica.collect()
     expected = np.array(left.as_tensor())

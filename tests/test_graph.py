@@ -70,7 +70,7 @@ def test_decoding_alone_is_for_encoded_images_on_the_cpu() -> None:
 
 
 def leaves_on(graph: Graph) -> str:
-    pipeline: Any = pipeline_def(enable_conditionals=True)(graph._trace)(
+    pipeline: Any = pipeline_def(enable_conditionals=True)(graph.trace)(
         batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
     )
     pipeline.serialize()
@@ -102,7 +102,7 @@ def test_a_final_part_on_the_host_after_a_partial_part_on_the_gpu_is_refused() -
 
 def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None:
     graph = Graph(Recipe([HorizontalFlip()], Output(8), split=0), "whole")
-    replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=1), num_threads=1, device_id=None)
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=1), num_threads=1, device_id=None)
     image = np.zeros((8, 8, 3), np.uint8)
     with pytest.raises(LoaderError, match=r"same length.*'sample': 1.*'flip/mirror': 2"):
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
@@ -133,7 +133,7 @@ class Scattered:
 def test_images_of_different_sizes_are_found_where_dali_put_them(seen: Callable[[Any], Any]) -> None:
     shapes = [(20, 30, 3), (7, 11, 3), (40, 16, 3)]
     graph = Graph(Recipe([Decode(), Resize(8), CenterCrop(8)], Output(8), split=1), "decoded")
-    replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
     encoded = [jpeg(picture(seed, height=shape[0], width=shape[1])) for seed, shape in enumerate(shapes)]
     replica.submit({"sample": [np.frombuffer(sample, np.uint8) for sample in encoded]})
     images = replica.collect()
@@ -156,22 +156,20 @@ def test_dali_keeps_large_blocks_unless_the_user_says_otherwise(given: str | Non
     assert told.stdout.strip() == expected
 
 
-def nice() -> dict[int, int]:
-    """How much each thread of the process gives way."""
+def policies() -> dict[int, int]:
+    """How each thread of the process is scheduled."""
     threads = [int(each.name) for each in Path("/proc/self/task").iterdir()]
-    return {thread: os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
+    return {thread: os.sched_getscheduler(thread) for thread in threads}
 
 
 @pytest.mark.parametrize("part", get_args(Part))
 def test_threads_give_way_but_for_those_of_the_final_part(part: Part) -> None:
     graph = Graph(RECIPES["rand_augment"], part)
-    before = nice()
-    replica = Replica(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
-    mine = before[threading.get_native_id()]
-    made = {level for thread, level in nice().items() if thread not in before}
-    assert nice()[threading.get_native_id()] == mine
-    assert made
-    assert {level > mine for level in made} == {part != "final"}
+    before = policies()
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    made = {policy for thread, policy in policies().items() if thread not in before}
+    assert policies()[threading.get_native_id()] == before[threading.get_native_id()] == os.SCHED_OTHER
+    assert made == {os.SCHED_OTHER if part == "final" else os.SCHED_IDLE}
     replica.restart()
 
 

@@ -16,11 +16,11 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.operations import Choice
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
-from dalirefurb.background import Background
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.compiled import fetch_add
+from dalirefurb.kernels.lanes import Lane, Lanes
 from dalirefurb.kernels.part import KernelPart
 from dalirefurb.kernels.steps import Code, steps_of
 from dalirefurb.recipe import Output, Recipe, draw
@@ -30,18 +30,15 @@ from tests.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
 FILL = (10, 20, 30)
 NAMES = sorted({case.name for case in CASES})
 OF_OPENCV = {*WARPS, "Color"}
-BEGUN = 9
-"""Place of the number of rows begun among the arguments of what `compile_run` returns."""
-
 LANES = 16
 """Columns that OpenCV handles at a time; it rounds twice in those that are left over, once in the others."""
 
 
 @pytest.fixture(scope="module")
-def workers():
-    background = Background(2, name="workers")
-    yield background
-    background.close()
+def lanes():
+    lane = Lane(None, max_rows=1, num_threads=2, patient=False)
+    yield Lanes([], lane)
+    lane.crew.close()
 
 
 @pytest.fixture(scope="module", params=["nearest", "bilinear"])
@@ -54,14 +51,11 @@ def pipeline(layer):
     return operation_pipeline(layer)
 
 
-def part(stages, output, workers):
-    steps = steps_of(tuple(stages))
-    return KernelPart(
-        steps, output, entering="sample", decoding=None, cut=False, workers=workers, num_workers=2, most_results=3
-    )
+def part(stages, output, lanes):
+    return KernelPart(steps_of(tuple(stages)), output, entering="sample", lanes=lanes, most_results=3)
 
 
-def served(recipe, samples, workers, *, number=0):
+def served(recipe, samples, lanes, *, number=0):
     """What `serve` returns, made by kernels."""
     indices = np.arange(len(samples))
     heights, widths = sizes(recipe, samples)
@@ -70,7 +64,7 @@ def served(recipe, samples, workers, *, number=0):
         recipe.stages, seed=0, indices=indices, numbers=numbers, heights=heights, widths=widths, versions=numbers
     )
     feeds = {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
-    whole = part(recipe.stages, recipe.output, workers)
+    whole = part(recipe.stages, recipe.output, lanes)
     whole.submit({"sample": samples, **feeds})
     return whole.collect().as_tensor()
 
@@ -102,8 +96,8 @@ def batches(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, workers, name):
-    kernels = part([layer], None, workers)
+def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, lanes, name):
+    kernels = part([layer], None, lanes)
     for kinds, parameters in batches(name):
         pictures = [PICTURES[kind] for kind in kinds]
         kernels.submit({"sample": pictures, **{f"{layer.name}/{key}": rows for key, rows in parameters.items()}})
@@ -116,9 +110,9 @@ def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, 
                 assert np.abs(ours.astype(int) - theirs).max() <= 1, kind
 
 
-def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(workers):
+def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(lanes):
     layer = RandAugmentLayer(fill=FILL)
-    kernels, pipeline = part([layer], None, workers), operation_pipeline(layer)
+    kernels, pipeline = part([layer], None, lanes), operation_pipeline(layer)
     different = count = 0
     for name in WARPS:
         for kinds, parameters in batches(name):
@@ -138,10 +132,10 @@ def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(worke
         [RandAugmentLayer("one"), RandAugmentLayer("two")],
     ],
 )
-def test_every_policys_layers_serve_what_dali_serves(workers, stages):
+def test_every_policys_layers_serve_what_dali_serves(lanes, stages):
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*[(64, 64)] * 200)
-    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
 
 
 # Geometry
@@ -150,50 +144,50 @@ SHAPES = [(300, 320), (97, 130), (64, 64), (1, 1), (1, 50), (50, 1), (3, 700), (
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-def test_a_bilinear_crop_is_dalis_within_one_level(workers, flipped):
+def test_a_bilinear_crop_is_dalis_within_one_level(lanes, flipped):
     stages = [RandomResizedCrop(64), *([HorizontalFlip()] if flipped else [])]
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*SHAPES * 4)
-    difference = np.abs(served(recipe, pictures, workers) - serve(recipe, pictures))
+    difference = np.abs(served(recipe, pictures, lanes) - serve(recipe, pictures))
     assert difference.max() <= 1
     assert (difference > 0).mean() < 0.02
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-def test_a_nearest_crop_is_dalis(workers, flipped):
+def test_a_nearest_crop_is_dalis(lanes, flipped):
     stages = [RandomResizedCrop(64, interpolation="nearest"), *([HorizontalFlip()] if flipped else [])]
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*SHAPES * 4)
-    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
 
 
-def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(workers):
+def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(lanes):
     recipe = Recipe([Resize(72), CenterCrop(64)], levels(64), 0)
     pictures = noise((300, 320), (97, 130), (72, 72), (200, 90), (65, 500))
-    assert np.abs(served(recipe, pictures, workers) - serve(recipe, pictures)).max() <= 1
+    assert np.abs(served(recipe, pictures, lanes) - serve(recipe, pictures)).max() <= 1
 
 
 @pytest.mark.parametrize(
     ("crop", "size"), [(RandomCrop(32, margin=8), 40), (RandomCrop(32, margin=8, padding=4), 32), (CenterCrop(32), 37)]
 )
-def test_crops_and_flips_are_dalis(workers, crop, size):
+def test_crops_and_flips_are_dalis(lanes, crop, size):
     recipe = Recipe([crop, HorizontalFlip()], levels(32), 0)
     pictures = noise(*[(size, size)] * 100)
-    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
 
 
-def test_a_crop_larger_than_its_image_is_padded_on_all_sides(workers):
+def test_a_crop_larger_than_its_image_is_padded_on_all_sides(lanes):
     recipe = Recipe([RandomCrop(32, margin=40, padding=20), HorizontalFlip()], levels(32), 0)
     pictures = noise(*[(32, 32)] * 100)
-    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_windows_of_mirrored_windows_are_dalis(workers, channels_last):
+def test_windows_of_mirrored_windows_are_dalis(lanes, channels_last):
     stages = [HorizontalFlip(), RandomCrop(40, margin=8), HorizontalFlip(name="again"), CenterCrop(23)]
     recipe = Recipe(stages, Output(23, channels_last=channels_last), 0)
     pictures = noise(*[(48, 48)] * 40)
-    assert np.array_equal(served(recipe, pictures, workers), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
 
 
 # The output
@@ -201,24 +195,24 @@ def test_windows_of_mirrored_windows_are_dalis(workers, channels_last):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_the_output_is_dalis(workers, dtype, channels_last):
+def test_the_output_is_dalis(lanes, dtype, channels_last):
     recipe = Recipe([HorizontalFlip()], Output(33, dtype, channels_last=channels_last), 0)
     pictures = noise(*[(33, 33)] * 20)
-    ours, theirs = served(recipe, pictures, workers), serve(recipe, pictures)
+    ours, theirs = served(recipe, pictures, lanes), serve(recipe, pictures)
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_numbers_that_go_past_the_caches_are_the_same(workers, monkeypatch, channels_last):
+def test_numbers_that_go_past_the_caches_are_the_same(lanes, monkeypatch, channels_last):
     output = Output(48, channels_last=channels_last)
     recipe = Recipe([RandomCrop(48, margin=8), HorizontalFlip()], output, 0)
     pictures = noise(*[(56, 56)] * 20)
     assert not program.streamed(output, len(pictures))
-    kept = served(recipe, pictures, workers).copy()
+    kept = served(recipe, pictures, lanes).copy()
     monkeypatch.setattr(program, "STREAMED_BYTES", 1)
     assert program.streamed(output, len(pictures))
-    assert np.array_equal(served(recipe, pictures, workers), kept)
+    assert np.array_equal(served(recipe, pictures, lanes), kept)
 
 
 def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vectors():
@@ -229,10 +223,10 @@ def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vec
     assert not program.streamed(Output(224, "float16"), 256)
 
 
-def test_images_of_another_size_than_the_outputs_are_refused(workers):
+def test_images_of_another_size_than_the_outputs_are_refused(lanes):
     recipe = Recipe([HorizontalFlip()], levels(33), 0)
     with pytest.raises(LoaderError, match=r"images of the output's size 33 x 33, got 30 x 33"):
-        served(recipe, noise((30, 33)), workers)
+        served(recipe, noise((30, 33)), lanes)
 
 
 # Which stages have kernels
@@ -258,43 +252,12 @@ def test_a_users_variant_of_a_stage_has_no_kernel():
 # A batch's shares and memory
 
 
-def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(workers):
+def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(lanes):
     recipe = Recipe([RandomResizedCrop(32), HorizontalFlip(), RandAugmentLayer()], Output(32), 0)
     pictures = noise(*SHAPES * 3)
-    together = served(recipe, pictures, workers).copy()
+    together = served(recipe, pictures, lanes).copy()
     for count in (1, 4, 5):
-        assert np.array_equal(served(recipe, pictures[:count], workers), together[:count])
-
-
-def test_threads_and_who_waits_for_them_take_rows_of_one_batch_until_none_is_left():
-    stages, count, threads = (HorizontalFlip(),), 5000, 4
-    begun, all_there = [], threading.Barrier(threads + 1)
-    workers = Background(threads, name="workers")
-    kernels = KernelPart(
-        steps_of(stages),
-        None,
-        entering="sample",
-        decoding=None,
-        cut=False,
-        workers=workers,
-        num_workers=threads,
-        most_results=3,
-    )
-    compiled_run = kernels._program._run
-
-    def run(*arguments):
-        begun.append(arguments[BEGUN])
-        all_there.wait(60)
-        compiled_run(*arguments)
-
-    kernels._program._run = run
-    pictures = noise((count, 8, 8))[0]
-    kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
-    assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
-    workers.close()
-    assert len(begun) == threads + 1
-    assert {id(each) for each in begun} == {id(begun[0])}
-    assert begun[0] == count + threads + 1
+        assert np.array_equal(served(recipe, pictures[:count], lanes), together[:count])
 
 
 def test_no_two_threads_take_the_same_row():
@@ -316,11 +279,11 @@ def test_no_two_threads_take_the_same_row():
     assert np.array_equal(np.sort(rows, axis=None), np.arange(threads * each))
 
 
-def test_sources_stay_as_they_are(workers):
+def test_sources_stay_as_they_are(lanes):
     recipe = Recipe([RandAugmentLayer("one"), RandAugmentLayer("two"), HorizontalFlip()], Output(32), 0)
     pictures = noise(*[(32, 32)] * 50)
     copies = [picture.copy() for picture in pictures]
-    served(recipe, pictures, workers)
+    served(recipe, pictures, lanes)
     assert all(np.array_equal(*pair) for pair in zip(pictures, copies, strict=True))
 
 
@@ -370,9 +333,9 @@ def test_batches_of_many_sizes_take_the_memory_of_the_largest():
     assert seen == largest
 
 
-def test_a_part_that_is_restarted_goes_on_with_what_comes_after(workers):
+def test_a_part_that_is_restarted_goes_on_with_what_comes_after(lanes):
     recipe = Recipe([HorizontalFlip()], levels(16), 0)
-    kernels = part(recipe.stages, recipe.output, workers)
+    kernels = part(recipe.stages, recipe.output, lanes)
     flips = {"flip/mirror": np.zeros(3, np.int32)}
     kernels.submit({"sample": noise(*[(16, 16)] * 3), **flips})
     kernels.restart()

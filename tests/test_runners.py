@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +20,6 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
-    Output,
     Recipe,
     Refurbish,
     Standard,
@@ -29,7 +27,6 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.geometry import Device
-from dalirefurb.background import Background
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.pace import Pace
 from dalirefurb.runners import Runners, choose_kernels
@@ -38,7 +35,6 @@ from tests.pictures import picture, write_folder
 
 pytest.importorskip("numba")
 from dalirefurb.kernels.buffers import Buffers
-from dalirefurb.kernels.part import KernelPart
 
 SIZE = 32
 RECIPE = rand_augment(SIZE)
@@ -181,7 +177,7 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
     ("replicas", "threads_each", "expected"),
     [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
-def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
+def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     pace = Pace(
         replicas=replicas,
         threads_each=threads_each,
@@ -195,7 +191,9 @@ def test_two_pipelines_decode_where_each_has_two_threads(replicas: int, threads_
     runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)
     before = set(Pipeline._pipes)
     part = runners.build("partial")
-    assert [each().num_threads for each in set(Pipeline._pipes) - before] == expected
+    made = [each() for each in set(Pipeline._pipes) - before]
+    decoding = [each.num_threads for each in made if each.max_batch_size == 4]
+    assert decoding == expected
     del part
     runners.close()
 
@@ -209,38 +207,6 @@ def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
     while running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running()
-
-
-def test_a_part_that_is_dropped_at_work_leaves_its_threads_their_memory() -> None:
-    """They know addresses only: what lies there must not be given to somebody else."""
-    workers = Background(1, name="workers")
-    part = KernelPart(
-        (),
-        Output(SIZE),
-        entering="partial",
-        decoding=None,
-        cut=False,
-        workers=workers,
-        num_workers=1,
-        most_results=3,
-    )
-    at_work, go_on = threading.Event(), threading.Event()
-
-    def run(*_: Any) -> None:
-        at_work.set()
-        assert go_on.wait(60)
-
-    part._program._run = run
-    image = np.zeros((SIZE, SIZE, 3), np.uint8)
-    part.submit({"partial": [image]})
-    kept = [weakref.ref(image), weakref.ref(part._batches[0].images.as_tensor())]
-    assert at_work.wait(60)
-    del part, image
-    workers.close()
-    assert all(each() is not None for each in kept)
-    go_on.set()
-    workers.join()
-    assert all(each() is None for each in kept)
 
 
 def test_nothing_is_kept_on_disk_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

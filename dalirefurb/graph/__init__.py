@@ -2,9 +2,19 @@
 
 from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window
 from dalirefurb.graph.headers import HeaderReader, undecodable
-from dalirefurb.graph.replica import GraphError, Replica, Replicas, Runner, release_unused_memory, versions, views
+from dalirefurb.graph.replica import (
+    REPLICA_OPTIONS,
+    GraphError,
+    Replica,
+    Replicas,
+    Runner,
+    release_unused_memory,
+    versions,
+    views,
+)
 
 __all__ = [
+    "REPLICA_OPTIONS",
     "Feed",
     "Graph",
     "GraphError",

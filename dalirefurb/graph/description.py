@@ -33,6 +33,7 @@ _DTYPES = {
     "bool": types.DALIDataType.BOOL,
     "uint8": types.DALIDataType.UINT8,
     "int32": types.DALIDataType.INT32,
+    "int64": types.DALIDataType.INT64,
     "float32": types.DALIDataType.FLOAT,
     "float16": types.DALIDataType.FLOAT16,
 }
@@ -146,7 +147,7 @@ class Graph:
         Raises:
             ConfigurationError: If a stage uses one of DALI's own random operators.
         """
-        pipeline = pipeline_def(enable_conditionals=True)(self._trace)(
+        pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
             batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
         )
         blob: bytes = pipeline.serialize()
@@ -158,7 +159,8 @@ class Graph:
                 )
         return blob
 
-    def _trace(self) -> Node:
+    def trace(self) -> Node:
+        """Define the graph in the pipeline that is being defined; return what leaves it."""
         nodes = {declared.name: declared.node() for declared in self.inputs}
         device = self.entering_device if self.part == "final" else self.partial_device
         if self.part == "decoded":

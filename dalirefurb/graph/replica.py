@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -56,50 +57,61 @@ class Runner(Protocol):
         """Forget all batches in flight."""
 
 
-class Replica:
-    """One running copy of a graph. It has one owner thread; `submit` does not block, `collect` does."""
+REPLICA_OPTIONS: dict[str, Any] = {
+    "prefetch_queue_depth": 1,
+    "exec_pipelined": True,
+    "exec_async": True,
+    "exec_dynamic": True,
+}
+"""How a replica's pipeline runs."""
 
-    def __init__(self, graph: Graph, serialized: bytes, *, num_threads: int, device_id: int | None) -> None:
-        self._inputs = graph.inputs
-        self._serialized = serialized
-        self._num_threads = num_threads
-        self._device_id = device_id
-        # What is nearest to the training loop goes first, and the loop before all.
-        self._gives_way = graph.part != "final"
-        self._pipeline: Pipeline | None = self._rebuild()
+
+class Replica:
+    """One running pipeline. It has one owner thread; `submit` does not block, `collect` does.
+
+    Args:
+        inputs: Everything to feed for one batch.
+        build: Makes the pipeline.
+        patient: Whether its threads give way to others.
+    """
+
+    def __init__(self, inputs: tuple[Input, ...], build: Callable[[], Pipeline], *, patient: bool) -> None:
+        self._inputs = inputs
+        self._build = partial(_patiently, build) if patient else build
+        self._pipeline: Pipeline | None = self._build()
         # What a batch was fed lives until it is collected: if DALI held the last reference, its threads would wait for
         # Python's lock to let each array go.
-        self._fed: deque[dict[str, Any]] = deque()
+        self._fed: deque[list[Any]] = deque()
 
-    def _rebuild(self) -> Pipeline:
+    @classmethod
+    def of(cls, graph: Graph, serialized: bytes, *, num_threads: int, device_id: int | None) -> Replica:
+        """Return a copy of a graph."""
+
         def build() -> Pipeline:
-            return Pipeline.deserialize(
-                self._serialized,
-                num_threads=self._num_threads,
-                device_id=self._device_id,
-                prefetch_queue_depth=1,
-                exec_pipelined=True,
-                exec_async=True,
-                exec_dynamic=True,
-            )
+            return Pipeline.deserialize(serialized, num_threads=num_threads, device_id=device_id, **REPLICA_OPTIONS)
 
-        return _giving_way(build) if self._gives_way else build()
+        # What is nearest to the training loop goes first, and the loop before all.
+        return cls(graph.inputs, build, patient=graph.part != "final")
 
-    def submit(self, feeds: Mapping[str, Feed]) -> None:
+    def submit(self, feeds: Mapping[str, Feed], kept: object = None) -> None:
         """Start one batch.
 
         An input that is wrong would stay at the head of DALI's queue for ever, so lengths are checked first.
+
+        Args:
+            feeds: The inputs, and whatever else.
+            kept: What the pipeline knows addresses of: it lives as long as the pipeline works on this batch.
         """
         lengths = {declared.name: len(feeds[declared.name]) for declared in self._inputs}
         if len(set(lengths.values())) > 1:
             raise LoaderError(f"all inputs of a batch must have the same length, got {lengths}")
         if self._pipeline is None:
-            self._pipeline = self._rebuild()
+            self._pipeline = self._build()
         tensors = {declared.name: _tensors(feeds[declared.name], declared) for declared in self._inputs}
         for name, tensor in tensors.items():
             self._pipeline.feed_input(name, tensor)
         self._pipeline.schedule_run()
-        self._fed.append(tensors)
+        self._fed.append([tensors, kept])
 
     def collect(self) -> Any:
         """Wait for the oldest batch.
@@ -140,7 +152,7 @@ class Replicas:
     ) -> None:
         serialized = graph.serialize(max_batch_size=max_batch_size, num_threads=num_threads)
         self._replicas = [
-            Replica(graph, serialized, num_threads=num_threads, device_id=device_id) for _ in range(count)
+            Replica.of(graph, serialized, num_threads=num_threads, device_id=device_id) for _ in range(count)
         ]
         self._turn = 0
         self._running: deque[Replica] = deque()
@@ -163,18 +175,15 @@ class Replicas:
             replica.restart()
 
 
-def _giving_way(build: Callable[[], Pipeline]) -> Pipeline:
-    """Build a pipeline whose CPU threads give way to others.
+def _patiently(build: Callable[[], Pipeline]) -> Pipeline:
+    """Build a pipeline whose CPU threads give way to others."""
 
-    So batches come at more regular intervals, and a network that trains on the same cores has more of them.
-    """
-
-    def nicely() -> Pipeline:
+    def patiently() -> Pipeline:
         give_way()
         return build()
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(nicely).result()
+        return pool.submit(patiently).result()
 
 
 def views(images: Any) -> Images:
@@ -229,9 +238,9 @@ def _tensors(feed: Feed, declared: Input) -> Any:
 class GraphError(Exception):
     """DALI failed; `reason` is the operator's own message, `row` the row among the misses, where it is known."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, row: int | None = None) -> None:
         inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
-        row = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
+        named = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
         self.reason = (inner.group(1) if inner else message).strip()
-        self.row = int(row.group(1)) if row else None
+        self.row = int(named.group(1)) if named else row
         super().__init__(self.reason)

@@ -7,12 +7,14 @@ nothing on whether they are negative.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _numba_intrinsic
 
@@ -20,7 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function) -> Function:
-    """Compile one kernel to be called by others; only what calls them all is called from Python, and kept on disk."""
+    """Compile one kernel to be called by others; only what calls them all is kept on disk."""
     options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return cast(Function, njit(**options)(function))
 
@@ -33,14 +35,34 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 def kept(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """Compile what is called from Python, or load what was compiled before.
 
-    Where no folder can be written, nothing is kept. Numba tells whether that is of today by the function's own file,
-    and by what a closure refers to.
+    Where no folder can be written, nothing is kept.
     """
-    options = {"nogil": True, "error_model": "numpy"}
+    return cast(Callable[..., Any], _kept(njit, function, signature, nogil=True))
+
+
+def source_digest() -> int:
+    """Return a number that a C function is to refer to in a closure.
+
+    Numba looks at a function's own file, and at what a closure refers to, to tell whether what it kept is of today.
+    """
+    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+
+
+def c_function(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile what is called as a C function, or load what was compiled before, see `kept`.
+
+    Returns:
+        What has an `address`, and as `ctypes` what Python can call.
+    """
+    return _kept(cfunc, function, signature)
+
+
+def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options: bool) -> Any:
+    """Compile a function with one of Numba's compilers."""
     try:
-        return cast(Callable[..., Any], njit(signature, cache=True, **options)(function))
+        return compiler(signature, cache=True, error_model="numpy", **options)(function)
     except RuntimeError:  # Numba found no folder for its cache.
-        return cast(Callable[..., Any], njit(signature, **options)(function))
+        return compiler(signature, error_model="numpy", **options)(function)
 
 
 @intrinsic
@@ -129,6 +151,30 @@ def fetch_add(typing_context: Any, numbers: Any, amount: Any) -> Any:
         return builder.atomic_rmw("add", data, arguments[1], "seq_cst")
 
     return types.int64(numbers, types.int64), generate
+
+
+@intrinsic
+def exchange(typing_context: Any, numbers: Any, value: Any) -> Any:
+    """Set the first of some int64 numbers, and return what it was before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("xchg", data, arguments[1], "seq_cst")
+
+    return types.int64(numbers, types.int64), generate
+
+
+@intrinsic
+def call(typing_context: Any, function: Any, argument: Any) -> Any:
+    """Call a C function of one int64, given its address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.IntType(64)
+        kind = ir.FunctionType(ir.VoidType(), [number]).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), [arguments[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
 
 
 @intrinsic

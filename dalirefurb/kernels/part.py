@@ -8,31 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from dalirefurb.background import Background, Job, finish, forget
 from dalirefurb.graph import Feed
 from dalirefurb.images import Images, row_addresses
-from dalirefurb.kernels.decoding import Decoding
+from dalirefurb.kernels.lanes import Lanes
 from dalirefurb.kernels.program import Program
 from dalirefurb.kernels.rooms import Reserve, Rooms
 from dalirefurb.kernels.steps import Step
 from dalirefurb.recipe import Output
-
-
-@dataclass
-class _Batch:
-    """A batch on its way.
-
-    Attributes:
-        feeds: What it was given.
-        jobs: What was begun, done by several threads, which take its rows: one job, unless there are no rows.
-        images: The results, once that is done.
-    """
-
-    feeds: Mapping[str, Feed]
-    jobs: list[Job[None]] = field(default_factory=list)
-    images: Images | None = None
 
 
 class KernelPart:
@@ -42,10 +25,9 @@ class KernelPart:
         steps: Of its stages, decoding excepted.
         output: What the model receives, if the part ends with it.
         entering: The input that holds images, or encoded samples: "sample" or "partial".
-        decoding: Decodes, if they are encoded.
-        cut: Whether decoding already cut the window of the first stage.
-        workers: Threads for the kernels.
-        num_workers: How many there are.
+        lanes: Where they run.
+        encoded: Whether these decode what enters.
+        window: The stage whose window they cut, if they do.
         most_results: Batches whose results are there at a time, those that were handed on included.
         reserve: Gives room for partial images, see `Store.reserve`.
     """
@@ -56,60 +38,43 @@ class KernelPart:
         output: Output | None,
         *,
         entering: str,
-        decoding: Decoding | None,
-        cut: bool,
-        workers: Background,
-        num_workers: int,
+        lanes: Lanes,
+        encoded: bool = False,
+        window: str | None = None,
         most_results: int,
         reserve: Reserve | None = None,
     ) -> None:
-        self._program = Program(steps, output, split=len(steps) if output is None else None, cut=cut)
+        split = len(steps) if output is None else None
+        self._program = Program(steps, output, split=split, entering=entering, encoded=encoded, window=window)
         self._output = output
         self._entering = entering
-        self._decoding = decoding
-        self._workers = workers
-        self._num_workers = num_workers
+        self._lanes = lanes
         self._rooms = Rooms(most_results, reserve)
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[Images] = deque()
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Start one batch."""
-        batch = _Batch(feeds)
-        if self._decoding is not None:
-            self._decoding.submit(feeds)
+        if self._output is None:
+            work = self._program.work(feeds, reserve=self._rooms.partials)
+            images = work.partials
         else:
-            self._start(batch, Images.of(feeds[self._entering]))
-        self._batches.append(batch)
+            results = self._rooms.results(self._output, len(feeds[self._entering]))
+            images = Images(results)
+            work = self._program.work(feeds, results=results, targets=row_addresses(results))
+        self._lanes.submit(work, feeds)
+        self._batches.append(images)
 
     def collect(self) -> Images:
-        """Take part in the oldest batch, and wait for it.
+        """Wait for the oldest batch.
 
         Raises:
             GraphError: If decoding failed; that batch is lost.
         """
-        batch = self._batches.popleft()
-        if self._decoding is not None:
-            self._start(batch, self._decoding.collect())
-        finish(batch.jobs)
-        assert batch.images is not None
-        return batch.images
+        images = self._batches.popleft()
+        self._lanes.collect()
+        return images
 
     def restart(self) -> None:
         """Forget all batches in flight, once nothing reads what they were given."""
-        if self._decoding is not None:
-            self._decoding.restart()
-        for batch in self._batches:
-            forget(batch.jobs)
+        self._lanes.restart()
         self._batches.clear()
-
-    def _start(self, batch: _Batch, images: Images) -> None:
-        """Let the workers carry out all steps for some images."""
-        count = len(images)
-        if self._output is None:
-            work, batch.images = self._program.work(images, batch.feeds, reserve=self._rooms.partials)
-        else:
-            results = self._rooms.results(self._output, count)
-            batch.images = Images(results)
-            work, _ = self._program.work(images, batch.feeds, results=results, targets=row_addresses(results))
-        if count:
-            batch.jobs.append(self._workers.submit(work, min(self._num_workers, count)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph import Feed
-from dalirefurb.images import Images
+from dalirefurb.images import Images, Places
 from dalirefurb.kernels.output import LANES
-from dalirefurb.kernels.rows import FLOATS, HALVES, NOT_SPLIT, NOTHING, compile_run
+from dalirefurb.kernels.rows import FLOATS, HALVES, NOT_SPLIT, NOTHING, WORK
 from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
 from dalirefurb.recipe import Output
 
@@ -22,6 +22,34 @@ STREAMED_BYTES = 16 << 20
 
 _KINDS = {"float32": FLOATS, "float16": HALVES}
 _NOWHERE = np.empty(0, np.int64)
+_NO_PLACES = Places(_NOWHERE, np.empty((0, 2), np.int64))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do for a batch, or for some of its rows.
+
+    Attributes:
+        record: A `WORK`, shape (1,); of a whole batch, it takes no rows yet.
+        count: Rows of the batch.
+        computed: How many of these, the first ones, are computed from what enters the first step.
+        partials: Their partial images, once that is done, if they are written down.
+        kept: What the record has addresses of.
+    """
+
+    record: NDArray[Any]
+    count: int
+    computed: int
+    partials: Images
+    kept: object
+
+    def part(self, taken: NDArray[np.int64]) -> Work:
+        """Return what there is to do for some rows, int64 (t,)."""
+        begun = np.zeros(1, np.int64)
+        record = self.record.copy()
+        record["rows"] = len(taken)
+        record["taken"], record["begun"] = _address(taken), _address(begun)
+        return replace(self, record=record, kept=(self.kept, taken, begun))
 
 
 class Program:
@@ -31,94 +59,120 @@ class Program:
         steps: Of its stages, decoding excepted.
         output: What the model receives, if it ends with it.
         split: After how many steps an image is partial, and written down; None: it is not.
-        cut: Whether decoding already cut the window of the first stage.
+        entering: The input that holds what is computed: "sample" or "partial".
+        encoded: Whether what that holds is decoded first.
+        window: The stage whose window decoding already cuts, the first one, if it does.
     """
 
     def __init__(
-        self, steps: tuple[Step, ...], output: Output | None, *, split: int | None = None, cut: bool = False
+        self,
+        steps: tuple[Step, ...],
+        output: Output | None,
+        *,
+        split: int | None = None,
+        entering: str = "sample",
+        encoded: bool = False,
+        window: str | None = None,
     ) -> None:
         self._steps = steps
         self._output = output
-        self._split = split
-        self._cut = cut
-        self._run = compile_run()
+        self._split = NOT_SPLIT if split is None else split
+        self._entering = entering
+        self._encoded = encoded
+        self._window = window
         self._inputs = [{name: f"{step.stage.name}/{name}" for name in step.stage.parameters} for step in steps]
+        self._entered: tuple[bytes, bytes] | None = None
         self._sizes = np.empty((len(steps) + 1, 0, 2), np.int64)
-        self._codes = np.array([step.code for step in steps], np.int64)
-        self._bilinear = np.array([step.bilinear for step in steps], np.bool_)
-        self._fills = np.array([step.fill for step in steps], np.uint8).reshape(-1, 3)
         # As DALI computes them: in single precision, from numbers for levels 0 .. 255.
-        self._means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
-        self._scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
+        means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
+        scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
         levels = np.arange(256, dtype=np.float32)
-        halves = ((levels - self._means[:, None]) * self._scales[:, None]).astype(np.float16)
-        self._halves = halves.view(np.uint16)
+        halves = ((levels - means[:, None]) * scales[:, None]).astype(np.float16)
+        self._record = np.zeros(1, WORK)
+        self._constants = {
+            "codes": np.array([step.code for step in steps], np.int64),
+            "switches": np.array([step.bilinear for step in steps], np.bool_),
+            "fills": np.array([step.fill for step in steps], np.uint8).reshape(-1, 3),
+            "means": means,
+            "scales": scales,
+            "halves": halves,
+        }
+        for name, array in self._constants.items():
+            self._record[name] = _address(array)
+        self._record["steps"], self._record["split"] = len(steps), self._split
+        self._record["kind"] = _KINDS[output.dtype] if output else NOTHING
+        self._record["channels_last"] = output is None or output.channels_last
 
     def work(
         self,
-        images: Images,
         feeds: Mapping[str, Feed],
         *,
+        lent: Images | None = None,
+        final: Mapping[str, Feed] | None = None,
         reserve: Callable[[NDArray[np.int64]], Images] | None = None,
         results: NDArray[Any] | None = None,
         targets: NDArray[np.int64] = _NOWHERE,
-    ) -> tuple[Callable[[], None], Images]:
-        """Prepare to carry out all steps for n images.
+    ) -> Work:
+        """Prepare to carry out all steps for n rows: first those that are computed, then those whose image is lent.
 
         Args:
-            images: What enters.
-            feeds: What was drawn for each, by stage and name.
-            reserve: Makes room for partial images of n sizes, (n, 2), if they are written down.
+            feeds: What enters, and what was drawn for each row that is computed, by stage and name.
+            lent: Partial images of the others.
+            final: What was drawn for all n for the steps after the split, if there is one.
+            reserve: Makes room for partial images of c sizes, (c, 2), if they are written down.
             results: The results of all of a batch, if the model receives any.
-            targets: The addresses, in there, where those of these images belong, (n,).
-
-        Returns:
-            What to do, for several threads that share the images out; and the partial images, once that is done.
+            targets: The addresses, in there, where those of these n belong, (n,).
         """
-        origins, entering = images.places
-        sizes = self._sizes_of(entering)
-        output = self._output
-        partials, places = Images(()), _NOWHERE
-        if self._split is not None:
+        sample = feeds.get(self._entering, ())
+        images = None if self._encoded else Images.of(sample)
+        entering = self._places(feeds, images) if len(sample) else _NO_PLACES
+        at_hand = _NO_PLACES if lent is None or not len(lent) else lent.places
+        computed, count = len(entering.sizes), len(entering.sizes) + len(at_hand.sizes)
+        sizes = self._sizes_of(entering.sizes, at_hand.sizes)
+        partials, written = Images(()), _NOWHERE
+        if self._split != NOT_SPLIT and computed:
             assert reserve is not None
-            partials = reserve(sizes[self._split])
-            places = partials.places.addresses
-        work = partial(
-            _carry_out,
-            (images, partials, results),
-            self._run,
-            self._codes,
-            self._bilinear,
-            self._fills,
-            self._numbers(feeds, sizes),
-            sizes,
-            origins,
-            NOT_SPLIT if self._split is None else self._split,
-            places,
-            targets,
-            np.zeros(1, np.int64),
-            _KINDS[output.dtype] if output else NOTHING,
-            output.channels_last if output else True,
-            output is not None and results is not None and streamed(output, len(results)),
-            self._means,
-            self._scales,
-            self._halves,
-        )
-        return work, partials
+            partials = reserve(sizes[self._split, :computed])
+            written = partials.places.addresses
+        arrays = {
+            "numbers": self._numbers(feeds, final or {}, sizes, computed),
+            "sizes": sizes,
+            "origins": np.concatenate([entering.addresses, at_hand.addresses]),
+            "partials": written,
+            "targets": targets,
+        }
+        record = self._record.copy()
+        record["count"], record["computed"] = count, computed
+        record["streamed"] = self._output is not None and results is not None and streamed(self._output, len(results))
+        for name, array in arrays.items():
+            record[name] = _address(array)
+        return Work(record, count, computed, partials, (arrays, self._constants, images, lent, partials, results))
 
-    def _sizes_of(self, entering: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given the first ones, (n, 2).
+    def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
+        """Return the places of what enters; where it is yet to be decoded, the sizes that it will have."""
+        if images is not None:
+            return images.places
+        sizes = np.asarray(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
+        return Places(np.zeros(len(sizes), np.int64), sizes)
+
+    def _sizes_of(self, entering: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given those that enter.
 
         Often they are those of the batch before.
         """
-        if entering.tobytes() != self._sizes[0].tobytes():
-            sizes = np.empty((len(self._steps) + 1, len(entering), 2), np.int64)
-            sizes[0] = entering
+        entered = entering.tobytes(), lent.tobytes()
+        if entered != self._entered:
+            computed, split = len(entering), max(self._split, 0)
+            sizes = np.zeros((len(self._steps) + 1, computed + len(lent), 2), np.int64)
+            sizes[0, :computed] = entering
+            if len(lent):
+                sizes[split, computed:] = lent
             for place, step in enumerate(self._steps):
-                heights, widths = step.stage.output_sizes(*sizes[place].T)
-                sizes[place + 1, :, 0], sizes[place + 1, :, 1] = heights, widths
+                rows = slice(None if place >= split else computed)
+                heights, widths = step.stage.output_sizes(*sizes[place, rows].T)
+                sizes[place + 1, rows, 0], sizes[place + 1, rows, 1] = heights, widths
             self._check(sizes[-1])
-            self._sizes = sizes
+            self._sizes, self._entered = sizes, entered
         return self._sizes
 
     def _check(self, sizes: NDArray[np.int64]) -> None:
@@ -134,14 +188,21 @@ class Program:
                 f"end with a crop or a resize to that size"
             )
 
-    def _numbers(self, feeds: Mapping[str, Feed], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _numbers(
+        self, feeds: Mapping[str, Feed], final: Mapping[str, Feed], sizes: NDArray[np.int64], computed: int
+    ) -> NDArray[np.float64]:
         """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n, WIDTH)."""
         numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
-        for step, inputs, rows, before in zip(self._steps, self._inputs, numbers, sizes, strict=False):
-            step.write({name: np.asarray(feeds[place]) for name, place in inputs.items()}, tuple(before.T), rows)
+        for place, (step, inputs) in enumerate(zip(self._steps, self._inputs, strict=True)):
+            of_all = 0 <= self._split <= place
+            drawn, rows = (final, slice(None)) if of_all else (feeds, slice(computed))
+            if not len(numbers[place, rows]):
+                continue
+            parameters = {name: np.asarray(drawn[named]) for name, named in inputs.items()}
+            step.write(parameters, tuple(sizes[place, rows].T), numbers[place, rows])
             if step.mirror is not None:
-                rows[:, MIRROR] = feeds[f"{step.mirror.name}/mirror"]
-        if self._cut:
+                numbers[place, rows, MIRROR] = drawn[f"{step.mirror.name}/mirror"]
+        if self._window is not None:
             numbers[0, :, :2] = 0
         return numbers
 
@@ -151,6 +212,6 @@ def streamed(output: Output, count: int) -> bool:
     return output.dtype == "float32" and output.size % LANES == 0 and 12 * count * output.size**2 >= STREAMED_BYTES
 
 
-def _carry_out(_: object, run: Callable[..., None], *arguments: Any) -> None:
-    """Take rows until none is left; what addresses point to is kept meanwhile, whatever becomes of the part."""
-    run(*arguments)
+def _address(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

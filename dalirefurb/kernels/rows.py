@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import types
 
-from dalirefurb.kernels.compiled import compiled, fence, fetch_add, kept, memory
+from dalirefurb.kernels.compiled import c_function, compiled, fence, fetch_add, memory, source_digest
 from dalirefurb.kernels.geometry import crop, flip, pick
 from dalirefurb.kernels.operate import operate
 from dalirefurb.kernels.output import half_pixels, half_planes, normalise
 from dalirefurb.kernels.resize import resize
-from dalirefurb.kernels.steps import MIRROR, Code
+from dalirefurb.kernels.steps import MIRROR, WIDTH, Code
+
+WORK = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("count", "computed", "steps", "split", "kind", "channels_last", "streamed"),
+            *("codes", "switches", "fills", "numbers", "sizes", "origins", "partials", "targets"),
+            *("means", "scales", "halves", "taken", "rows", "begun"),
+        )
+    ]
+)
+"""What there is to do for a batch of n rows, or for some of them.
+
+count           n
+computed        rows of which what enters the first step is there: these come first; of the others it is a partial image
+steps           s
+split           after how many steps an image is partial, or `NOT_SPLIT`
+kind            what comes out: one of `NOTHING`, `FLOATS`, `HALVES`
+channels_last   whether it does in this order
+streamed        whether float32 is streamed, see `normalise`
+
+and addresses of
+codes           of steps, int64 (s,)
+switches        whether each interpolates, (s,)
+fills           levels of what has no source, uint8 (s, 3)
+numbers         float64 (s, n, `WIDTH`)
+sizes           heights and widths before, between and after the steps, int64 (s + 1, n, 2)
+origins         addresses of what enters, int64 (n,)
+partials        addresses of where partial images of the rows that are computed go, int64 (computed,)
+targets         addresses of where results go, int64 (n,)
+means, scales   float32 (3,)
+halves          float16 results for each level, as uint16 (3, 256)
+taken           which rows are to be done, int64 (rows,)
+begun           how many of these were begun, int64 (1,)
+"""
 
 NOTHING, FLOATS, HALVES = 0, 1, 2
 """What the model receives: nothing, float32 or float16."""
@@ -27,11 +60,10 @@ _RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
 
 
 @compiled
-def _source(origins: Any, sizes: Any, row: Any) -> Any:
-    """View what enters the first step; past the last row there is nothing."""
-    if row >= origins.size:
-        return memory(origins[0], (0,), np.uint8)
-    return memory(origins[row], (3 * sizes[0, row, 0] * sizes[0, row, 1],), np.uint8)
+def _source(work: Any, first: Any, row: Any) -> Any:
+    """View what enters the first step of a row."""
+    height, width = memory(work.sizes + 16 * (first * work.count + row), (2,), np.int64)
+    return memory(memory(work.origins, (work.count,), np.int64)[row], (3 * height * width,), np.uint8)
 
 
 @compiled
@@ -85,75 +117,49 @@ def compile_run() -> Any:
     """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
 
     Returns:
-        A function that carries out a part for n images, without Python's lock. Its arguments: the codes of s steps,
-        int64 (s,); whether each interpolates, (s,); levels of what has no source, uint8 (s, 3); numbers, float64
-        (s, n, `WIDTH`); heights and widths before, between and after the steps, int64 (s + 1, n, 2); addresses of the
-        images, int64 (n,); after how many steps an image is partial, or `NOT_SPLIT`; addresses of where partial images
-        and results go, int64 (n,), empty where there are none; how many rows were begun, int64 (1,); what comes out,
-        one of `NOTHING`, `FLOATS`, `HALVES`; whether in channels-last order; whether float32 is streamed, see
-        `normalise`; means and scales, float32 (3,); and float16 results for each level, as uint16 (3, 256).
+        A C function of the address of a `WORK`, whose rows it carries out, without Python's lock.
 
-        Several threads may call it with the same arguments: each takes the next row until none is left, and one more
-        before it works on the last that it took.
+        Several threads may call it with the same work: each takes the next row until none is left, and one more before
+        it works on the last that it took.
     """
-    # Numba looks at this file alone to tell whether what it cached is of today; what a closure refers to, it looks
-    # at, too.
-    sources = zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
-    signature = types.void(
-        types.int64[::1],  # codes
-        types.boolean[::1],  # switches
-        types.uint8[:, ::1],  # fills
-        types.float64[:, :, ::1],  # numbers
-        types.int64[:, :, ::1],  # sizes
-        types.int64[::1],  # origins
-        types.int64,  # split
-        types.int64[::1],  # partials
-        types.int64[::1],  # targets
-        types.int64[::1],  # begun
-        types.int64,  # kind
-        types.boolean,  # channels_last
-        types.boolean,  # streamed
-        types.float32[::1],  # means
-        types.float32[::1],  # scales
-        types.uint16[:, ::1],  # halves
-    )
+    sources = source_digest()
 
-    def run(
-        codes: Any,
-        switches: Any,
-        fills: Any,
-        numbers: Any,
-        sizes: Any,
-        origins: Any,
-        split: Any,
-        partials: Any,
-        targets: Any,
-        begun: Any,
-        kind: Any,
-        channels_last: Any,
-        streamed: Any,
-        means: Any,
-        scales: Any,
-        halves: Any,
-    ) -> None:
+    def run(address: Any) -> None:
         _ = sources
+        work = memory(address, (1,), WORK)[0]
+        count, steps, split, kind = work.count, work.steps, work.split, work.kind
+        codes = memory(work.codes, (steps,), np.int64)
+        switches = memory(work.switches, (steps,), np.bool_)
+        fills = memory(work.fills, (steps, 3), np.uint8)
+        numbers = memory(work.numbers, (steps, count, WIDTH), np.float64)
+        sizes = memory(work.sizes, (steps + 1, count, 2), np.int64)
+        partials = memory(work.partials, (work.computed,), np.int64)
+        targets = memory(work.targets, (count,), np.int64)
+        means, scales = memory(work.means, (3,), np.float32), memory(work.scales, (3,), np.float32)
+        halves = memory(work.halves, (3, 256), np.uint16)
+        channels_last, streamed = work.channels_last != 0, work.streamed != 0
+        rows = memory(work.taken, (work.rows,), np.int64)
+        begun = memory(work.begun, (1,), np.int64)
         # Crops and flips at the end of the final part are not done, but seen to when numbers are made.
-        tail = codes.size
+        tail = steps
         while kind == FLOATS and tail > max(split, 0) and (codes[tail - 1] == _CROP or codes[tail - 1] == _FLIP):
             tail -= 1
         largest = 0
-        for step in range(sizes.shape[0]):
-            for row in range(origins.size):
+        for step in range(steps + 1):
+            for row in rows:
                 largest = max(largest, sizes[step, row, 0] * sizes[step, row, 1])
         one, other = np.empty(3 * largest, np.uint8), np.empty(3 * largest, np.uint8)
-        row = fetch_add(begun, 1)
-        while row < origins.size:
-            image = _source(origins, sizes, row)
-            coming = fetch_add(begun, 1)
-            if split == 0:
+        taken = fetch_add(begun, 1)
+        while taken < rows.size:
+            row = rows[taken]
+            first = 0 if row < work.computed else split
+            image = _source(work, first, row)
+            taken = fetch_add(begun, 1)
+            coming = rows[min(taken, rows.size - 1)]
+            if split == 0 and row < work.computed:
                 _copy(image, memory(partials[row], (image.size,), np.uint8))
             seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
-            for step in range(tail if seen else codes.size):
+            for step in range(first, tail if seen else steps):
                 before = sizes[step, row, 0], sizes[step, row, 1]
                 after = sizes[step + 1, row, 0], sizes[step + 1, row, 1]
                 out = one[: 3 * after[0] * after[1]]
@@ -166,17 +172,17 @@ def compile_run() -> Any:
                     _copy(image, out)
             if kind == FLOATS:
                 if not seen:
-                    _, view = _view(codes, numbers[:, row], sizes[:, row], codes.size)
+                    _, view = _view(codes, numbers[:, row], sizes[:, row], steps)
                 floats = memory(targets[row], (3 * view[2] * view[3],), np.float32)
-                normalise(image, view, means, scales, channels_last, streamed, floats, _source(origins, sizes, coming))
+                following = _source(work, 0 if coming < work.computed else split, coming)
+                normalise(image, view, means, scales, channels_last, streamed, floats, following)
             elif kind == HALVES:
                 bits = memory(targets[row], (image.size,), np.uint16)
                 if channels_last:
                     half_pixels(image, halves, bits)
                 else:
                     half_planes(image, halves, bits)
-            row = coming
         if streamed:
             fence()
 
-    return kept(run, signature)
+    return c_function(run, types.void(types.int64))

@@ -130,7 +130,7 @@ def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.
     threads = len(os.sched_getaffinity(0))
     recipe = Recipe((layer,), Output(size), split=0)
     graph = Graph(recipe, "whole")
-    replica = Replica(
+    replica = Replica.of(
         graph, graph.serialize(max_batch_size=count, num_threads=threads), num_threads=threads, device_id=None
     )
     parameters = layer.table.parameters(choice, heights=sides, widths=sides)

@@ -1,0 +1,101 @@
+"""How does DALI call kernels? As an operator of its pipelines: right after decoding, if anything is decoded.
+
+So they begin when the last image is there, and the next batch is decoded when they are through, whatever Python does.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+from nvidia.dali import types as dali_types
+from nvidia.dali.plugin.numba import NumbaFunction
+
+from dalirefurb.augment.stage import Node
+from dalirefurb.kernels.compiled import c_function, memory, source_digest
+from dalirefurb.kernels.crew import Crew, share
+from dalirefurb.kernels.program import Work
+from dalirefurb.kernels.rows import WORK
+
+TASK = np.dtype([("work", np.int64), ("crew", np.int64), ("wrong", np.int64)])
+"""What the operator is given: the addresses of a `WORK`, whose first rows are those that were decoded, and of a `CREW`;
+and where it says how many rows are of the size that is expected, before one that is not."""
+
+
+def task(work: Work, crew: Crew) -> NDArray[Any]:
+    """Write down a `TASK`, shape (1,); it keeps neither."""
+    return np.array([(work.record.ctypes.data, crew.address, -1)], TASK)
+
+
+def operate(tasks: Node, images: Node | None = None) -> Node:
+    """Have the first row's task done; if images are decoded, for these. What comes out means nothing.
+
+    Args:
+        tasks: The address of a `TASK`, int64 of shape (1,), for each row.
+        images: HWC uint8.
+    """
+    inputs = [tasks] if images is None else [tasks, images]
+    operator = _Compiled(
+        _compile_operate().address,
+        [dali_types.UINT8],
+        [dali_types.INT64, dali_types.UINT8][: len(inputs)],
+        [1],
+        [1, 3][: len(inputs)],
+        setup_fn=_compile_setup().address,
+        batch_processing=True,
+    )
+    return operator(*inputs)
+
+
+class _Compiled(NumbaFunction):
+    """DALI's operator, of C functions that are there already: it would compile its own for seconds, each time."""
+
+    def _get_run_fn_cpu(self, run_fn: int, *_: Any) -> int:
+        return run_fn
+
+    def _get_setup_fn_cpu(self, setup_fn: int) -> int:
+        return setup_fn
+
+
+@cache
+def _compile_setup() -> Any:
+    """Compile what says how large outputs are: a byte each."""
+    address, number = types.uint64, types.int32
+
+    def setup(shapes: Any, _: Any, outputs: Any, __: Any, ___: Any, inputs: Any, rows: Any) -> None:
+        for shape in memory(np.int64(shapes), (rows,), np.int64):
+            memory(shape, (1,), np.int64)[0] = 1
+
+    return c_function(setup, types.void(address, address, number, address, address, number, number))
+
+
+@cache
+def _compile_operate() -> Any:
+    sources = source_digest()
+    address, number = types.uint64, types.int32
+
+    def carry_out(
+        _: Any, __: Any, ___: Any, outputs: Any, samples: Any, shapes: Any, ____: Any, inputs: Any, rows: Any
+    ) -> None:
+        _ = sources
+        places = memory(np.int64(samples), (inputs, rows), np.int64)
+        given = memory(memory(places[0, 0], (1,), np.int64)[0], (1,), TASK)[0]
+        work = memory(given.work, (1,), WORK)[0]
+        if inputs > 1:
+            sides = memory(np.int64(shapes), (inputs, rows), np.int64)
+            expected = memory(work.sizes, (work.count, 2), np.int64)
+            origins = memory(work.origins, (work.count,), np.int64)
+            taken = memory(work.taken, (rows,), np.int64)
+            for i in range(rows):
+                height_and_width = memory(sides[1, i], (2,), np.int64)
+                if (height_and_width != expected[taken[i]]).any():
+                    given.wrong = i
+                    return
+                origins[taken[i]] = places[1, i]
+        share(given.crew, given.work)
+
+    signature = types.void(address, address, address, number, address, address, address, number, number)
+    return c_function(carry_out, signature)

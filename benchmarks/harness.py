@@ -36,6 +36,9 @@ RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
+LET_GO_S = 4.0
+"""After which nothing of what was let go is left to be told to a host, see `interleave`."""
+
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3
 _IDLE_LIMIT_S = 60.0
@@ -198,12 +201,20 @@ def placements() -> list[Placement]:
     return list(dict.fromkeys([Placement(1, 1), *whole, Placement(cores() + 1, 1), Placement(2 * cores(), 1)]))
 
 
-def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int, timed_s: float = 0.0) -> list[Slice]:
-    """Give each contender a slice in every round, of at least so many batches and seconds."""
+def interleave(
+    contenders: Sequence[Entrant], *, rounds: int, timed_batches: int, timed_s: float = 0.0, pause_s: float = 0.0
+) -> list[Slice]:
+    """Give each contender a slice in every round, of at least so many batches and seconds.
+
+    Before each there is a pause. Where single batches are compared it is to be `LET_GO_S`: a virtual machine tells its
+    host of large blocks that are free two seconds after they were let go (Linux's free page reporting), and for the
+    time in which the host takes them back, no processor of the machine may run.
+    """
     slices: list[Slice] = []
     for number in range(rounds):
         turns = contenders if number % 2 == 0 else contenders[::-1]
         for entrant in turns:
+            time.sleep(pause_s)
             with entrant.turn() as contender:
                 slices.append(_time_slice(contender, number, timed_batches, timed_s))
     return slices

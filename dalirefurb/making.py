@@ -2,7 +2,7 @@
 
 OfPartial   a graph makes partial images; another one finishes them, see `Downstream`
 OfWhole     one graph, or kernels, make final images; nobody sees what is in between
-OfBoth      kernels make both, and finish what the store lends while the rest is decoded
+OfBoth      kernels make both, of what was decoded and of what the store lends
 """
 
 from __future__ import annotations

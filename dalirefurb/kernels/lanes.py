@@ -14,21 +14,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline
 
-from dalirefurb.graph import REPLICA_OPTIONS, Feed, Graph, GraphError, Input, Replica
+from dalirefurb.graph import Feed, Graph, GraphError, Replica
 from dalirefurb.kernels.crew import Crew
-from dalirefurb.kernels.operator import operate, task
+from dalirefurb.kernels.operator import TASKS, build_pipeline, task
 from dalirefurb.kernels.program import Work
 
 _SHARES = 2
 _LEAST_THREADS = 2
-_TASK = Input("task", "int64", 1)
 
 
 def shared_out(num_threads: int) -> tuple[int, int]:
@@ -52,19 +51,11 @@ class Lane:
     """
 
     def __init__(self, graph: Graph | None, *, max_rows: int, num_threads: int, patient: bool) -> None:
-        def build() -> Pipeline:
-            pipeline = Pipeline(
-                batch_size=max_rows, num_threads=num_threads if graph else 1, device_id=None, **REPLICA_OPTIONS
-            )
-            with pipeline:
-                pipeline.set_outputs(operate(_TASK.node(), graph.trace() if graph else None))
-            pipeline.build()
-            return pipeline
-
         # The pipeline's own thread takes rows, too. One more of those that give way costs nobody anything, and sees to
         # it that no core is without one where the system puts two on the same.
         self.crew = Crew(num_threads if patient else num_threads - 1, patient=patient)
-        self._replica = Replica((_TASK, *(graph.inputs if graph else ())), build, patient=patient)
+        build = partial(build_pipeline, graph, max_rows=max_rows, num_threads=num_threads)
+        self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build, patient=patient)
         self._tasks: deque[NDArray[Any]] = deque()
 
     def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1) -> None:
@@ -78,7 +69,7 @@ class Lane:
         self.crew.start()
         given = task(work, self.crew)
         addresses = np.full((rows, 1), given.ctypes.data, np.int64)
-        self._replica.submit({_TASK.name: addresses, **feeds}, kept=(given, work, self.crew))
+        self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.crew))
         self._tasks.append(given)
 
     def collect(self) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 from nvidia.dali import types as dali_types
+from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.numba import NumbaFunction
 
-from dalirefurb.augment.stage import Node
+from dalirefurb.graph import REPLICA_OPTIONS, Graph, Input
 from dalirefurb.kernels.compiled import c_function, memory, source_digest
 from dalirefurb.kernels.crew import Crew, share
 from dalirefurb.kernels.program import Work
@@ -25,29 +26,39 @@ TASK = np.dtype([("work", np.int64), ("crew", np.int64), ("wrong", np.int64)])
 and where it says how many rows are of the size that is expected, before one that is not."""
 
 
+TASKS = Input("task", "int64", 1)
+"""The pipeline's input: the address of a task."""
+
+
 def task(work: Work, crew: Crew) -> NDArray[Any]:
     """Write down a `TASK`, shape (1,); it keeps neither."""
     return np.array([(work.record.ctypes.data, crew.address, -1)], TASK)
 
 
-def operate(tasks: Node, images: Node | None = None) -> Node:
-    """Have the first row's task done; if images are decoded, for these. What comes out means nothing.
+def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
+    """Build a pipeline that does the task of its first row once a graph has made its images; it returns nothing of use.
 
     Args:
-        tasks: The address of a `TASK`, int64 of shape (1,), for each row.
-        images: HWC uint8.
+        graph: Whose images they are; None: there are none.
+        max_rows: Of those that enter the graph.
+        num_threads: Of the graph.
     """
-    inputs = [tasks] if images is None else [tasks, images]
-    operator = _Compiled(
-        _compile_operate().address,
-        [dali_types.UINT8],
-        [dali_types.INT64, dali_types.UINT8][: len(inputs)],
-        [1],
-        [1, 3][: len(inputs)],
-        setup_fn=_compile_setup().address,
-        batch_processing=True,
-    )
-    return operator(*inputs)
+    threads = num_threads if graph else 1
+    pipeline = Pipeline(batch_size=max_rows, num_threads=threads, device_id=None, **REPLICA_OPTIONS)
+    with pipeline:
+        inputs = [TASKS.node(), *([graph.trace()] if graph else [])]
+        operator = _Compiled(
+            _compile_operate().address,
+            [dali_types.UINT8],
+            [dali_types.INT64, dali_types.UINT8][: len(inputs)],
+            [1],
+            [1, 3][: len(inputs)],
+            setup_fn=_compile_setup().address,
+            batch_processing=True,
+        )
+        pipeline.set_outputs(operator(*inputs))
+    pipeline.build()
+    return pipeline
 
 
 class _Compiled(NumbaFunction):

@@ -309,6 +309,26 @@ def test_work_that_is_left_keeps_its_memory_until_nobody_is_at_it(
     assert counts[0] == 2
 
 
+def test_a_pipeline_that_somebody_refers_to_does_not_go_on_after_a_restart(
+    run_slowly: Callable[[float], None],
+) -> None:
+    """The traceback of an error does, and what the pipeline was fed is gone by then."""
+    run_slowly(0.1)
+    lane = Lane(None, max_rows=1, num_threads=1, patient=False)
+    given = [counted(2) for _ in range(3)]
+    for work, _ in given:
+        lane.submit(work, {})
+    time.sleep(0.05)
+    pipeline = lane._replica._pipeline
+    assert pipeline is not None
+    lane.restart()
+    done = [int(count[0]) for _, count in given]
+    assert done[0] == 2
+    assert set(done) <= {0, 2}
+    time.sleep(0.5)
+    assert [int(count[0]) for _, count in given] == done
+
+
 def test_a_lane_goes_on_after_a_restart(lane: Lane) -> None:
     steps = steps_of((HorizontalFlip(),))
     assert steps is not None

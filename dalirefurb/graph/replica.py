@@ -135,7 +135,13 @@ class Replica:
         return images
 
     def restart(self) -> None:
-        """Forget all batches in flight. The pipeline is built anew when it is needed."""
+        """Forget all batches in flight. The pipeline is built anew when it is needed.
+
+        It ends here, though somebody may still refer to it, such as the traceback of what failed: what it was fed must
+        not go while it works.
+        """
+        if self._pipeline is not None:
+            self._pipeline._shutdown()
         self._pipeline = None
         self._fed.clear()
 

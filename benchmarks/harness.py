@@ -3,7 +3,7 @@
     round 0   standard ▏ reuse factor 2 ▏ reuse factor 3 ▏ ...
     round 1   ... ▏ reuse factor 3 ▏ reuse factor 2 ▏ standard          every second round runs backwards
 
-    one slice   wait until the process is idle ▏ batches made ahead, ramp: not timed ▏ timed batches
+    one slice   pause ▏ wait until the process is idle ▏ batches made ahead, ramp: not timed ▏ timed batches
 
 A machine that is slower for a minute slows all contenders of that round alike. Batches that a contender made ahead
 in the idle time before its turn cost it nothing, so they are served first and never timed. A slice that lasts for at
@@ -207,8 +207,9 @@ def interleave(
     """Give each contender a slice in every round, of at least so many batches and seconds.
 
     Before each there is a pause. Where single batches are compared it is to be `LET_GO_S`: a virtual machine tells its
-    host of large blocks that are free two seconds after they were let go (Linux's free page reporting), and for the
-    time in which the host takes them back, no processor of the machine may run.
+    host of large blocks that are free two seconds after they were let go (Linux's free page reporting), and what the
+    host then does takes time from the machine's processors: seen as stolen time, in some batches of a contender that
+    needs less memory than the one before.
     """
     slices: list[Slice] = []
     for number in range(rounds):

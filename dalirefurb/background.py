@@ -1,4 +1,4 @@
-"""Who works for the loader without keeping the process alive? Daemon threads, which leave the cores to others.
+"""Who works for the loader without keeping the process alive, and who gives way to whom? Daemon threads, for files.
 
 The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
 an interrupted process from ending.
@@ -84,7 +84,7 @@ def join(threads: Sequence[threading.Thread]) -> None:
 
 
 def give_way() -> None:
-    """Have the calling thread, and those that it makes, take only time that no other thread of the process wants.
+    """Have the calling thread, and those that it makes, take only time that nothing else wants.
 
     A thread that wakes up then has a core at once; where niceness alone tells them apart, it can take 4 ms. So batches
     come at regular times, and a network that trains on the same cores has them to itself.

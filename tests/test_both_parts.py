@@ -1,12 +1,15 @@
 """Kernels of both parts: rows that are computed, lent and borrowed, and batches in order."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("numba", reason="the extra `fast` is not installed")
 
-from dalirefurb.augment import HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
-from dalirefurb.graph import GraphError
+from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
+from dalirefurb.graph import Graph, GraphError, cut_window
 from dalirefurb.images import Images, Rows
 from dalirefurb.kernels import both_parts
 from dalirefurb.kernels.both_parts import BothParts
@@ -60,6 +63,30 @@ def both_of(recipe, crew, lanes=None):
     )
 
 
+def decoding_both(recipe, crew, shares):
+    """Both parts of a recipe after decoding, by so many lanes; a window that comes first is cut on the way."""
+    encoded = Recipe([Decode(), *recipe.stages], recipe.output, recipe.split + 1)
+    window = cut_window(encoded)
+    graph = Graph(encoded, "decoded")
+    lanes = [Lane(graph, max_rows=COUNT, num_threads=2, patient=True) for _ in range(shares)]
+    return BothParts(
+        steps_of(recipe.partial),
+        steps_of(recipe.final),
+        recipe.output,
+        lanes=Lanes(lanes, Lane(None, max_rows=1, num_threads=2, patient=False)),
+        crew=crew,
+        encoded=True,
+        window=window and window.name,
+        most_results=3,
+    )
+
+
+def png(picture):
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "png")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
 def alone(steps, output, feeds, images):
     part = KernelPart(steps, output, entering="sample", lanes=Watched(), most_results=3)
     part.submit({"sample": images, **feeds})
@@ -86,18 +113,21 @@ def some(feeds, rows):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("decoding", [0, 1, 2])
 @pytest.mark.parametrize("split", range(len(STAGES) + 1))
-def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(crew, split, dtype):
+def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(crew, split, decoding, dtype):
     recipe = Recipe(STAGES, Output(32, dtype=dtype), split)
     feeds = drawn(recipe)
     partial = alone(steps_of(recipe.partial), None, feeds, PICTURES)
     # The last row shows the same partial image as one that is computed.
     images = [*[*partial][:5], partial[COMPUTED[1]]]
     expected = alone(steps_of(recipe.final), recipe.output, feeds, images).as_tensor()
-    both = both_of(recipe, crew)
+    both = decoding_both(recipe, crew, decoding) if decoding else both_of(recipe, crew)
     lent = Rows(LENT, Images([partial[row] for row in LENT]))
-    samples = [PICTURES[row] for row in COMPUTED]
-    both.submit(COMPUTED, {"sample": samples, **some(feeds, COMPUTED)}, feeds, COUNT, lent)
+    pictures = [PICTURES[row] for row in COMPUTED]
+    samples = [png(picture) for picture in pictures] if decoding else pictures
+    sizes = np.array([picture.shape[:2] for picture in pictures])
+    both.submit(COMPUTED, {"sample": samples, "sizes": sizes, **some(feeds, COMPUTED)}, feeds, COUNT, lent)
     seen = []
 
     def borrowed(computed):

@@ -22,6 +22,7 @@ from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.compiled import fetch_add
 from dalirefurb.kernels.lanes import Lane, Lanes
 from dalirefurb.kernels.part import KernelPart
+from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.steps import Code, steps_of
 from dalirefurb.recipe import Output, Recipe, draw
 from tests.one_batch import MAX_BATCH_SIZE, levels, operate, operation_pipeline, serve, sizes
@@ -258,6 +259,30 @@ def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(lanes):
     together = served(recipe, pictures, lanes).copy()
     for count in (1, 4, 5):
         assert np.array_equal(served(recipe, pictures[:count], lanes), together[:count])
+
+
+def test_threads_and_their_owner_take_rows_of_one_batch_until_none_is_left(monkeypatch):
+    """Each takes one row more than there is for it, and none is taken twice."""
+    count, threads = 5000, 4
+    begun = []
+    part_of = Work.part
+
+    def noted(self, taken):
+        mine = part_of(self, taken)
+        begun.append((mine, mine.kept[2]))
+        return mine
+
+    monkeypatch.setattr(Work, "part", noted)
+    lane = Lane(None, max_rows=1, num_threads=threads + 1, patient=False)
+    kernels = part([HorizontalFlip()], None, Lanes([], lane))
+    pictures = noise((count, 8, 8))[0]
+    for _ in range(20):
+        kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
+        assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
+    lane.crew.close()
+    lane.crew.join()
+    assert all(count + 1 <= taken[0] <= count + threads + 1 for _, taken in begun)
+    assert any(taken[0] > count + 1 for _, taken in begun)
 
 
 def test_no_two_threads_take_the_same_row():

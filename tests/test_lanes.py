@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 import weakref
@@ -225,17 +226,45 @@ def run_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return use
 
 
-def test_threads_share_a_batch_out_and_its_owner_waits_for_all_of_them(run_slowly: Callable[[float], None]) -> None:
-    run_slowly(0.05)
+def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody comes back before all four have come in."""
+    sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+
+    def meet(address: Any) -> None:
+        work = memory(address, (1,), WORK)[0]
+        inside = memory(work.targets, (2,), np.int64)
+        fetch_add(inside, 1)
+        for _ in range(60_000):
+            if inside[0] >= 4:
+                break
+            sleep(1000)
+        fetch_add(inside[1:], 1)
+
+    run = c_function(meet, types.void(types.int64))
+    monkeypatch.setattr(crews, "compile_run", lambda: run)
     crew = Crew(3, patient=False)
+    for _ in range(20):
+        counts = np.zeros(2, np.int64)
+        record = np.zeros(1, WORK)
+        record["targets"] = counts.ctypes.data
+        crew.share(Work(record, 1, 1, Images(()), counts))
+        assert counts.tolist() == [4, 4]
+    crew.close()
+    crew.join()
+
+
+@pytest.mark.parametrize(("patient", "expected"), [(True, os.SCHED_IDLE), (False, os.SCHED_OTHER)])
+def test_only_patient_threads_give_way(patient: bool, expected: int, run_slowly: Callable[[float], None]) -> None:
+    run_slowly(0)
+    crew = Crew(2, patient=patient)
     crew.start()
-    for _ in range(3):
-        work, done = counted(9)
-        began = time.perf_counter()
-        crew.share(work)
-        assert done[0] == 9
-    # The first time threads may still be on their way; alone it would take 0.45 s.
-    assert time.perf_counter() - began < 0.4
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        policies = {os.sched_getscheduler(thread.native_id) for thread in crew._threads if thread.native_id}
+        if policies == {expected}:
+            break
+        time.sleep(0.001)
+    assert policies == {expected}
     crew.close()
     crew.join()
 

@@ -142,26 +142,25 @@ def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
     return types.void(image, offset), generate
 
 
-@intrinsic
-def fetch_add(typing_context: Any, numbers: Any, amount: Any) -> Any:
-    """Add to the first of some int64 numbers, and return what it was before; no two threads get the same."""
+def _atomic(operation: str) -> Callable[..., Any]:
+    """Change the first of some int64 numbers by another one, and return what it was before; nobody comes between."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("add", data, arguments[1], "seq_cst")
+    @intrinsic
+    def change(typing_context: Any, numbers: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            return builder.atomic_rmw(operation, data, arguments[1], "seq_cst")
 
-    return types.int64(numbers, types.int64), generate
+        return types.int64(numbers, types.int64), generate
+
+    return change
 
 
-@intrinsic
-def exchange(typing_context: Any, numbers: Any, value: Any) -> Any:
-    """Set the first of some int64 numbers, and return what it was before."""
+fetch_add = _atomic("add")
+"""Add to the first number; no two threads that count with it get the same."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.atomic_rmw("xchg", data, arguments[1], "seq_cst")
-
-    return types.int64(numbers, types.int64), generate
+exchange = _atomic("xchg")
+"""Set the first number."""
 
 
 @intrinsic

@@ -88,8 +88,7 @@ class Crew:
     def share(self, work: Work) -> None:
         """Carry it out with them; one thread at a time may call this."""
         self.start()
-        self._memory["work"] = work.record.ctypes.data
-        _compile_share().ctypes(self.address)
+        _compile_share().ctypes(self.address, work.record.ctypes.data)
 
     def close(self) -> None:
         """Have the threads end once they are through; the owner goes on alone. Never waits."""
@@ -142,11 +141,11 @@ def _wait(semaphore: Any) -> None:
 def _compile_share() -> Any:
     sources = source_digest()
 
-    def share_prepared(address: Any) -> None:
+    def share_with(address: Any, work: Any) -> None:
         _ = sources
-        share(address, memory(address, (1,), CREW)[0].work)
+        share(address, work)
 
-    return c_function(share_prepared, types.void(types.int64))
+    return c_function(share_with, types.void(types.int64, types.int64))
 
 
 @cache

@@ -60,7 +60,6 @@ class Config:
         batch_size: Images of a batch.
         epoch_batches: Batches of an epoch.
         rounds: Slices of each contender.
-        pause_s: Before each slice, see `harness.interleave`.
     """
 
     data: str
@@ -70,7 +69,6 @@ class Config:
     batch_size: int = 256
     epoch_batches: int = 24
     rounds: int = 9
-    pause_s: float = harness.LET_GO_S
 
     def planners(self) -> dict[str, Planner]:
         """Make what is compared."""
@@ -163,7 +161,7 @@ def compare(config: Config, data: Path) -> Results:
         cycle = config.reuse_factor * config.epoch_batches
         trial = harness.interleave([each for each in turns if each.name in FIXED], rounds=1, timed_batches=cycle)
         fixed = [FixedWork(FIXED[each.contender], float(np.median(each.batch_s))) for each in trial]
-        slices = harness.interleave([*turns, *fixed], rounds=config.rounds, timed_batches=cycle, pause_s=config.pause_s)
+        slices = harness.interleave([*turns, *fixed], rounds=config.rounds, timed_batches=cycle)
     taken = {each.name: harness.by_round(slices, each.name) for each in (*turns, *fixed)}
     tails = {name: [tail(each.batch_s) for each in own] for name, own in taken.items()}
     ablations = []
@@ -204,6 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args(arguments)
     command.check_photographs(options.data)
+    harness.keep_memory()
     config, environment = _config(options), harness.environment()
     results = compare(config, options.data)
     print(results.show(), flush=True)
@@ -214,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _config(options: argparse.Namespace) -> Config:
     config = Config(options.data.resolve().name)
     if options.quick:
-        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1, pause_s=0.0)
+        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
     return replace(config, rounds=options.rounds or config.rounds)
 
 

@@ -3,7 +3,7 @@
     round 0   standard ▏ reuse factor 2 ▏ reuse factor 3 ▏ ...
     round 1   ... ▏ reuse factor 3 ▏ reuse factor 2 ▏ standard          every second round runs backwards
 
-    one slice   pause ▏ wait until the process is idle ▏ batches made ahead, ramp: not timed ▏ timed batches
+    one slice   wait until the process is idle ▏ batches made ahead, ramp: not timed ▏ timed batches
 
 A machine that is slower for a minute slows all contenders of that round alike. Batches that a contender made ahead
 in the idle time before its turn cost it nothing, so they are served first and never timed. A slice that lasts for at
@@ -13,6 +13,7 @@ and a contender that needs a millisecond for a batch writes to new pages for lon
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -36,12 +37,10 @@ RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
-LET_GO_S = 4.0
-"""After which nothing of what was let go is left to be told to a host, see `interleave`."""
-
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3
 _IDLE_LIMIT_S = 60.0
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
 @dataclass(frozen=True)
@@ -190,6 +189,18 @@ class Claim:
         return [self.name, self.figure.show(2 if self.figure.median < 10 else 1), self.verdict]
 
 
+def keep_memory() -> None:
+    """Have the process keep what is let go of, for the next contender, where malloc is glibc's.
+
+    Else, on a virtual machine, its host is told of it two seconds later (Linux's free page reporting). What the host
+    then does takes time from some batches of whoever has the next turn, and the memory that it gives when there is a
+    need again can be of another kind: writing to it took 1.7 times as long, for as long as it was used.
+    """
+    if hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, -1)
+
+
 def cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -201,21 +212,12 @@ def placements() -> list[Placement]:
     return list(dict.fromkeys([Placement(1, 1), *whole, Placement(cores() + 1, 1), Placement(2 * cores(), 1)]))
 
 
-def interleave(
-    contenders: Sequence[Entrant], *, rounds: int, timed_batches: int, timed_s: float = 0.0, pause_s: float = 0.0
-) -> list[Slice]:
-    """Give each contender a slice in every round, of at least so many batches and seconds.
-
-    Before each there is a pause. Where single batches are compared it is to be `LET_GO_S`: a virtual machine tells its
-    host of large blocks that are free two seconds after they were let go (Linux's free page reporting), and what the
-    host then does takes time from the machine's processors: seen as stolen time, in some batches of a contender that
-    needs less memory than the one before.
-    """
+def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int, timed_s: float = 0.0) -> list[Slice]:
+    """Give each contender a slice in every round, of at least so many batches and seconds."""
     slices: list[Slice] = []
     for number in range(rounds):
         turns = contenders if number % 2 == 0 else contenders[::-1]
         for entrant in turns:
-            time.sleep(pause_s)
             with entrant.turn() as contender:
                 slices.append(_time_slice(contender, number, timed_batches, timed_s))
     return slices

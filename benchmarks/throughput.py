@@ -61,7 +61,6 @@ class Config:
         timed_batches: Of a slice, at least.
         timed_s: Of a slice, at least, in seconds; in a calibration half as much.
         rounds: Slices of each contender.
-        pause_s: Before each slice, see `harness.interleave`.
         calibration_rounds: Slices of partial-only and final-only at each placement.
         sweep: Whether reuse factor 3 also runs at every placement.
         kernels: Of loaders and parts; None: Numba's if it is installed.
@@ -76,7 +75,6 @@ class Config:
     timed_batches: int = 16
     timed_s: float = 3.0
     rounds: int = 5
-    pause_s: float = harness.LET_GO_S
     calibration_rounds: int = 2
     sweep: bool = False
     kernels: Kernels | None = None
@@ -167,7 +165,6 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
             rounds=config.rounds,
             timed_batches=timed,
             timed_s=config.timed_s,
-            pause_s=config.pause_s,
         )
     speeds = {each.name: harness.per_round(slices, each.name) for each in entrants}
     bounds = _bounds(speeds)
@@ -228,6 +225,7 @@ def main() -> int:
     data: Path = options.data
     config = _config(options)
     command.check_photographs(data)
+    harness.keep_memory()
     environment = harness.environment()
     results = []
     for order in config.orders:
@@ -250,7 +248,6 @@ def _config(options: argparse.Namespace) -> Config:
             timed_images=16,
             timed_batches=2,
             timed_s=0,
-            pause_s=0,
             rounds=2,
             calibration_rounds=1,
         )

@@ -81,7 +81,10 @@ class Feeder:
             sizes: Given heights and widths of the partial images to come, each (n,), returns those of all rows, (B, 2);
                 asked only where they vary.
         """
-        feeds, computed = self._partial(plan.indices[rows], plan.version[rows], samples)
+        feeds: dict[str, Feed] = {}
+        computed = samples.heights, samples.widths
+        if len(rows):
+            feeds, computed = self._partial(plan.indices[rows], plan.version[rows], samples)
         return feeds, self._final(plan, shown, self._sizes(len(plan.indices), lambda: sizes(computed)))
 
     def whole(self, plan: BatchPlan, samples: Samples) -> dict[str, Feed]:

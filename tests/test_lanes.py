@@ -26,7 +26,7 @@ from dalirefurb.images import Images, row_addresses
 from dalirefurb.kernels import crew as crews
 from dalirefurb.kernels.compiled import c_function, fetch_add, memory
 from dalirefurb.kernels.crew import Crew
-from dalirefurb.kernels.lanes import Lane, Lanes
+from dalirefurb.kernels.lanes import LAST, Lane, Lanes
 from dalirefurb.kernels.program import Program, Work
 from dalirefurb.kernels.rows import WORK
 from dalirefurb.kernels.steps import steps_of
@@ -57,11 +57,13 @@ class Noted:
 
     def __init__(self) -> None:
         self.taken: list[list[int]] = []
+        self.decoded: list[list[int]] = []
         self._running: deque[NDArray[np.uint8]] = deque()
 
-    def submit(self, work: Work, feeds: Mapping[str, Any], rows: int = 1) -> None:
+    def submit(self, work: Work, feeds: Mapping[str, Any], rows: int = 1, first: int = 0) -> None:
         _, taken, _ = work.kept  # type: ignore[misc]
         self.taken.append(taken.tolist())
+        self.decoded.append(list(range(first, first + rows)))
         self._running.append(np.array([sample[0] for sample in feeds.get("sample", ())], np.uint8))
 
     def collect(self) -> None:
@@ -84,7 +86,7 @@ def samples(*firsts: int) -> dict[str, Any]:
 @pytest.mark.parametrize("shares", [1, 2, 3])
 @pytest.mark.parametrize("computed", [1, 2, 5, 8])
 @pytest.mark.parametrize("lent", [0, 1, 7])
-def test_each_row_is_taken_once_and_what_is_decoded_comes_first(shares: int, computed: int, lent: int) -> None:
+def test_each_row_is_taken_once_by_the_lane_that_decodes_it(shares: int, computed: int, lent: int) -> None:
     lanes, decoding, direct = noted(shares)
     record = np.zeros(1, WORK)
     work = Work(record, computed + lent, computed, Images(()), None)
@@ -92,11 +94,20 @@ def test_each_row_is_taken_once_and_what_is_decoded_comes_first(shares: int, com
     taken = [rows for each in decoding for rows in each.taken]
     assert sorted(row for rows in taken for row in rows) == list(range(computed + lent))
     assert not direct.taken
-    for rows in taken:
-        decoded = [row for row in rows if row < computed]
-        assert decoded
-        assert decoded == rows[: len(decoded)] == list(range(decoded[0], decoded[-1] + 1))
+    for each in decoding:
+        for rows, decoded in zip(each.taken, each.decoded, strict=True):
+            assert decoded
+            assert decoded == [row for row in rows if row < computed]
     lanes.collect()
+
+
+def test_what_is_lent_comes_between_what_is_computed_and_at_the_end() -> None:
+    lanes, decoding, _ = noted(1)
+    lanes.submit(Work(np.zeros(1, WORK), 4 + 12 + LAST, 4, Images(()), None), samples(*range(4)))
+    (rows,) = decoding[0].taken
+    computed = np.array(rows) < 4
+    assert computed[:-LAST].reshape(4, 4).sum(1).tolist() == [1] * 4
+    assert not computed[-LAST:].any()
 
 
 def test_what_needs_no_decoding_goes_to_no_lane_that_decodes() -> None:

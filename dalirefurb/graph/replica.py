@@ -107,7 +107,7 @@ class Replica:
             raise LoaderError(f"all inputs of a batch must have the same length, got {lengths}")
         if self._pipeline is None:
             self._pipeline = self._build()
-        tensors = {declared.name: _tensors(feeds[declared.name], declared) for declared in self._inputs}
+        tensors = {declared.name: tensors_of(feeds[declared.name], declared) for declared in self._inputs}
         for name, tensor in tensors.items():
             self._pipeline.feed_input(name, tensor)
         self._pipeline.schedule_run()
@@ -229,8 +229,8 @@ def _leave_alone() -> None:
 os.register_at_fork(after_in_child=_leave_alone)
 
 
-def _tensors(feed: Feed, declared: Input) -> Any:
-    """Wrap arrays without copying; `feed_input` would look at each much longer than at DALI's own type.
+def tensors_of(feed: Feed, declared: Input) -> Any:
+    """Wrap arrays without copying, for `feed_input`, which would look at each much longer than at DALI's own type.
 
     An array on a device is left as it is: then `feed_input` finds out on which stream it was written.
     """
@@ -238,7 +238,7 @@ def _tensors(feed: Feed, declared: Input) -> Any:
         return feed
     if isinstance(feed, np.ndarray):
         return TensorListCPU(feed, declared.layout)
-    return [TensorCPU(sample, declared.layout) for sample in feed]
+    return TensorListCPU([TensorCPU(sample, declared.layout) for sample in feed], declared.layout, contiguous=False)
 
 
 class GraphError(Exception):

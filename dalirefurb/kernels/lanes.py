@@ -29,6 +29,9 @@ from dalirefurb.kernels.program import Work
 _SHARES = 2
 _LEAST_THREADS = 2
 
+LAST = 16
+"""Rows with little to do at the end of a batch, so that all threads are through at about the same time."""
+
 
 def shared_out(num_threads: int) -> tuple[int, int]:
     """Return how many lanes decode, and the threads of each.
@@ -58,16 +61,17 @@ class Lane:
         self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build, patient=patient)
         self._tasks: deque[NDArray[Any]] = deque()
 
-    def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1) -> None:
+    def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1, first: int = 0) -> None:
         """Start some work.
 
         Args:
-            work: To do once as many rows are decoded: the first ones that it takes.
+            work: To do once some rows are decoded.
             feeds: The graph's inputs.
             rows: Their length.
+            first: Which row of the batch is the first of these.
         """
         self.crew.start()
-        given = task(work, self.crew)
+        given = task(work, first, self.crew)
         addresses = np.full((rows, 1), given.ctypes.data, np.int64)
         self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.crew))
         self._tasks.append(given)
@@ -115,7 +119,8 @@ class Lanes:
             feeds: Inputs of the graph that decodes.
         """
         if not (self._decoding and work.computed):
-            self._direct.submit(work.part(np.arange(work.count)), {})
+            rows = np.arange(work.count)
+            self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
             self._running.append([(self._direct, 0)])
             return
         sizes = np.array([sample.nbytes for sample in feeds["sample"]])
@@ -127,7 +132,7 @@ class Lanes:
         lent = np.array_split(np.arange(work.computed, work.count), len(lanes))
         for (lane, start, stop), others in zip(lanes, lent, strict=True):
             some = {name: feed[start:stop] for name, feed in feeds.items()}
-            lane.submit(work.part(np.concatenate([np.arange(start, stop), others])), some, stop - start)
+            lane.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
         self._running.append([(lane, start) for lane, start, _ in lanes])
 
     def collect(self) -> None:
@@ -149,6 +154,18 @@ class Lanes:
     def crews(self) -> list[Crew]:
         """Return the threads of all."""
         return [lane.crew for lane in (*self._decoding, self._direct)]
+
+
+def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return in which order rows are begun: those that were lent between those that are computed, the `LAST` behind.
+
+    Of what is lent often little is left to do but to write results to memory, for which cores that all do so wait.
+    """
+    between = max(0, len(lent) - LAST)
+    turns = np.concatenate([np.linspace(0, 1, count) for count in (len(computed), between)])
+    rows = np.concatenate([computed, lent])
+    rows[: len(turns)] = rows[np.argsort(turns, kind="stable")]
+    return rows
 
 
 def _collected(lane: Lane, start: int) -> GraphError | None:

@@ -21,18 +21,18 @@ from dalirefurb.kernels.crew import Crew, share
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import WORK
 
-TASK = np.dtype([("work", np.int64), ("crew", np.int64), ("wrong", np.int64)])
-"""What the operator is given: the addresses of a `WORK`, whose first rows are those that were decoded, and of a `CREW`;
-and where it says how many rows are of the size that is expected, before one that is not."""
+TASK = np.dtype([("work", np.int64), ("first", np.int64), ("crew", np.int64), ("wrong", np.int64)])
+"""What the operator is given: the address of a `WORK`, and which of its batch's rows is the first that was decoded; the
+address of a `CREW`; and where it says how many rows are of the size that is expected, before one that is not."""
 
 
 TASKS = Input("task", "int64", 1)
 """The pipeline's input: the address of a task."""
 
 
-def task(work: Work, crew: Crew) -> NDArray[Any]:
+def task(work: Work, first: int, crew: Crew) -> NDArray[Any]:
     """Write down a `TASK`, shape (1,); it keeps neither."""
-    return np.array([(work.record.ctypes.data, crew.address, -1)], TASK)
+    return np.array([(work.record.ctypes.data, first, crew.address, -1)], TASK)
 
 
 def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
@@ -99,13 +99,12 @@ def _compile_operate() -> Any:
             sides = memory(np.int64(shapes), (inputs, rows), np.int64)
             expected = memory(work.sizes, (work.count, 2), np.int64)
             origins = memory(work.origins, (work.count,), np.int64)
-            taken = memory(work.taken, (rows,), np.int64)
             for i in range(rows):
                 height_and_width = memory(sides[1, i], (2,), np.int64)
-                if (height_and_width != expected[taken[i]]).any():
+                if (height_and_width != expected[given.first + i]).any():
                     given.wrong = i
                     return
-                origins[taken[i]] = places[1, i]
+                origins[given.first + i] = places[1, i]
         share(given.crew, given.work)
 
     signature = types.void(address, address, address, number, address, address, address, number, number)

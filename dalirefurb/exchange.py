@@ -241,7 +241,7 @@ class Exchange:
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which of `rows` the plan keeps beyond the run, shape (n,)."""
     stored = plan.keep[rows]
-    if len(run.plans) == 1:
+    if len(run.plans) == 1 or not len(rows):
         return stored
     evicted = np.flatnonzero(np.isin(plan.indices[rows], plan.evict))
     if not len(evicted):

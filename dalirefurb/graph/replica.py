@@ -238,7 +238,8 @@ def tensors_of(feed: Feed, declared: Input) -> Any:
         return feed
     if isinstance(feed, np.ndarray):
         return TensorListCPU(feed, declared.layout)
-    return TensorListCPU([TensorCPU(sample, declared.layout) for sample in feed], declared.layout, contiguous=False)
+    samples = [TensorCPU(sample, declared.layout) for sample in feed]
+    return TensorListCPU(samples, declared.layout, contiguous=False)  # type: ignore[call-overload]
 
 
 class GraphError(Exception):

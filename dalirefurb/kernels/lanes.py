@@ -120,7 +120,9 @@ class Lanes:
         """
         if not (self._decoding and work.computed):
             rows = np.arange(work.count)
-            self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
+            if work.computed:
+                rows = _mixed(rows[: work.computed], rows[work.computed :])
+            self._direct.submit(work.part(rows), {})
             self._running.append([(self._direct, 0)])
             return
         sizes = np.array([sample.nbytes for sample in feeds["sample"]])

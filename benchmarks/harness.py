@@ -192,9 +192,8 @@ class Claim:
 def keep_memory() -> None:
     """Have the process keep what is let go of, for the next contender, where malloc is glibc's.
 
-    Else, on a virtual machine, its host is told of it two seconds later (Linux's free page reporting). What the host
-    then does takes time from some batches of whoever has the next turn, and the memory that it gives when there is a
-    need again can be of another kind: writing to it took 1.7 times as long, for as long as it was used.
+    Else, on a virtual machine, its host is told of it two seconds later (Linux's free page reporting), and what the
+    host then does takes time from some batches of whoever has the next turn.
     """
     if hasattr(library := ctypes.CDLL(None), "mallopt"):
         library.mallopt(_M_MMAP_MAX, 0)

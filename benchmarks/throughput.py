@@ -11,8 +11,9 @@ The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is t
 partial part, c_F that of the final part. Each is taken in the same round by itself, with nothing around it, at the
 replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
 consumer does nothing (headspace). All are made anew for each slice, but for the stores, in the memory that the one
-before let go: on a virtual machine one part of the memory can be a sixth slower than another. Figures are medians of
-per-round ratios, with quartiles.
+before let go. What only writes to memory can take 1.7 times as long for a minute, on a virtual machine whose cores are
+moved; so the final part alone comes right after the loader that does little else. Figures are medians of per-round
+ratios, with quartiles.
 
     python benchmarks/throughput.py                        about half an hour on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
@@ -156,8 +157,8 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseR
         for loader in loaders:
             loader.settle()
         alone = [
-            MadeAnew(PARTIAL_ONLY, partial(parts.partial_only, partial_placement)),
             MadeAnew(FINAL_ONLY, partial(parts.final_only, final_placement)),
+            MadeAnew(PARTIAL_ONLY, partial(parts.partial_only, partial_placement)),
         ]
         entrants = [*loaders, *alone]
         slices = harness.interleave(

@@ -258,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
     options = _parser().parse_args(arguments)
     command.check_photographs(options.data)
+    harness.keep_memory()
     config, environment = _config(options), harness.environment()
     results = compare(config, options.data, options.competitors)
     print(results.show(), flush=True)

@@ -40,7 +40,7 @@ PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3
 _IDLE_LIMIT_S = 60.0
-_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,7 @@ def keep_memory() -> None:
     host then does takes time from some batches of whoever has the next turn.
     """
     if hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(_M_ARENA_MAX, 1)
         library.mallopt(_M_MMAP_MAX, 0)
         library.mallopt(_M_TRIM_THRESHOLD, -1)
 

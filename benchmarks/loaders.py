@@ -5,7 +5,8 @@
 
 So many loaders can be compared in the memory of one and their stores, and none works in another's turn. A loader is
 warm when it has served as many batches as it makes ahead: then it has the memory that it writes to, whose pages were
-touched for the first time, and on a virtual machine often fetched from its host.
+touched for the first time, and on a virtual machine often fetched from its host. And it knows how large each encoded
+image is, as every loader does after its first epoch, in which it reads all headers.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class LoaderTurns:
         with Loader(self._source, self._recipe, self._planner, self._store, **self._options) as loader:
             if self._state is not None:
                 loader.load_state_dict(self._state)
+            _read_headers(loader, self._source)
             batches = endless(loader, self._step)
             for _ in islice(batches, loader.batches_ahead):
                 pass
@@ -114,6 +116,14 @@ def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, No
             if step is not None:
                 step(images, labels)
             yield len(images)
+
+
+def _read_headers(loader: Loader, source: Source) -> None:
+    """Have a loader learn what it learns in its first epoch."""
+    if source.encoded:
+        reader = loader._assembler.get().engine._reader
+        for first in range(0, len(source), loader.batch_size):
+            reader.sizes(np.arange(first, min(first + loader.batch_size, len(source))))
 
 
 def default_placement() -> Placement:

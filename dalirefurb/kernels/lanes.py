@@ -120,9 +120,7 @@ class Lanes:
         """
         if not (self._decoding and work.computed):
             rows = np.arange(work.count)
-            if work.computed:
-                rows = _mixed(rows[: work.computed], rows[work.computed :])
-            self._direct.submit(work.part(rows), {})
+            self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
             self._running.append([(self._direct, 0)])
             return
         sizes = np.array([sample.nbytes for sample in feeds["sample"]])
@@ -163,10 +161,11 @@ def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.i
 
     Of what is lent often little is left to do but to write results to memory, for which cores that all do so wait.
     """
-    between = max(0, len(lent) - LAST)
-    turns = np.concatenate([np.linspace(0, 1, count) for count in (len(computed), between)])
     rows = np.concatenate([computed, lent])
-    rows[: len(turns)] = rows[np.argsort(turns, kind="stable")]
+    between = len(lent) - LAST
+    if len(computed) and between > 0:
+        turns = np.concatenate([np.linspace(0, 1, len(computed)), np.linspace(0, 1, between)])
+        rows[: len(turns)] = rows[np.argsort(turns, kind="stable")]
     return rows
 
 

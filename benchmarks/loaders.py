@@ -121,9 +121,7 @@ def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, No
 def _read_headers(loader: Loader, source: Source) -> None:
     """Have a loader learn what it learns in its first epoch."""
     if source.encoded:
-        reader = loader._assembler.get().engine._reader
-        for first in range(0, len(source), loader.batch_size):
-            reader.sizes(np.arange(first, min(first + loader.batch_size, len(source))))
+        loader._assembler.get().engine._reader.sizes(np.arange(len(source)))
 
 
 def default_placement() -> Placement:

@@ -103,8 +103,13 @@ class Reader:
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
         chunks = [indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size)]
-        samples = _joined([self._read(chunk, np.zeros_like(chunk)) for chunk in chunks])
-        return samples.heights, samples.widths
+        sizes = np.concatenate([self._sizes(chunk) for chunk in chunks], axis=1)
+        return sizes[0], sizes[1]
+
+    def _sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Read samples, but keep their heights and widths alone, shape (2, n)."""
+        samples = self._read(indices, np.zeros_like(indices))
+        return np.stack((samples.heights, samples.widths))
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""

@@ -71,6 +71,10 @@ class Input:
         )
 
 
+ENCODED = Input("sample", "uint8", 1)
+"""Encoded images."""
+
+
 @dataclass(frozen=True)
 class Graph:
     """One pipeline, described; nothing is built before `serialize`.
@@ -126,7 +130,7 @@ class Graph:
         if self.part == "final":
             entering = Input("partial", "uint8", 3, "HWC", self.entering_device)
         else:
-            entering = Input("sample", "uint8", 1) if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
+            entering = ENCODED if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
         window = cut_window(self.recipe)
         stages = {
             "partial": self.recipe.partial,

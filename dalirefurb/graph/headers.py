@@ -12,10 +12,8 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb.augment.geometry import Decode
 from dalirefurb.augment.stage import Node
-from dalirefurb.graph.description import Input
+from dalirefurb.graph.description import ENCODED
 from dalirefurb.graph.replica import GraphError, tensors_of
-
-_ENCODED = Input("sample", "uint8", 1)
 
 _MEANINGS = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
 """What nvImageCodec's codes mean, those that files lead to."""
@@ -66,7 +64,7 @@ class HeaderReader:
                 batch_size=self._max_batch_size, num_threads=1, device_id=None, prefetch_queue_depth=1
             )
             self._pipeline.build()
-        self._pipeline.feed_input("sample", tensors_of(encoded, _ENCODED))
+        self._pipeline.feed_input("sample", tensors_of(encoded, ENCODED))
         self._pipeline.schedule_run()
         try:
             (shapes,) = self._pipeline.share_outputs()
@@ -77,7 +75,7 @@ class HeaderReader:
 
 
 def _peek_shapes() -> Node:
-    return fn.peek_image_shape(_ENCODED.node())
+    return fn.peek_image_shape(ENCODED.node())
 
 
 def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str]]:
@@ -99,4 +97,4 @@ def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str
 
 
 def _decode_whole() -> Node:
-    return Decode().decode(_ENCODED.node(), "cpu")
+    return Decode().decode(ENCODED.node(), "cpu")

@@ -14,6 +14,7 @@ from dalirefurb.augment.geometry import Decode, RandomResizedCrop
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.graph import HeaderReader
 from dalirefurb.loader import Loader
+from dalirefurb.reader import Reader
 from dalirefurb.recipe import Recipe
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.source import FileList, ImageFolder
@@ -101,6 +102,14 @@ def test_sizes_from_headers_are_those_of_the_upright_image(tmp_path):
     oriented, _ = write_oriented(tmp_path, "JPEG", "jpg", {})
     heights, widths = HeaderReader(8).sizes(oriented.read(np.arange(8)))
     assert list(zip(heights, widths, strict=True)) == [(HEIGHT, WIDTH)] * 4 + [(WIDTH, HEIGHT)] * 4
+
+
+def test_a_reader_tells_sizes_in_the_order_in_which_it_is_asked_for_them(tmp_path):
+    oriented, _ = write_oriented(tmp_path, "JPEG", "jpg", {})
+    reader = Reader(oriented, max_batch_size=3, num_threads=1)
+    heights, widths = reader.sizes(np.array([0, 4, 1, 5, 2, 6, 3]))
+    reader.close()
+    assert list(zip(heights, widths, strict=True)) == [(HEIGHT, WIDTH), (WIDTH, HEIGHT)] * 3 + [(HEIGHT, WIDTH)]
 
 
 # Colour spaces and depths

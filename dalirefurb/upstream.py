@@ -106,7 +106,11 @@ class Upstream:
     def _fill(
         self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
     ) -> None:
-        """Admit and submit as much as may be ahead. An error waits until the runs before it are through."""
+        """Submit and admit as much as may be ahead. An error waits until the runs before it are through.
+
+        What is read is submitted first: files read meanwhile would ask for Python's lock at each step.
+        """
+        self._submit_some(admitted, running, tickets)
         try:
             while len(admitted) < self._admitted and _reads(admitted) < _READ_AHEAD + self._in_flight - len(running):
                 admitted.append(self._admit(runs))
@@ -117,7 +121,8 @@ class Upstream:
                 self._submit_some(admitted, running, tickets)
                 self._pass_on(running, tickets)
             raise
-        self._submit_some(admitted, running, tickets)
+        if not running:
+            self._submit_some(admitted, running, tickets)
 
     def _submit_some(self, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]) -> None:
         """Submit at least one run, if none is running, and those whose files are read."""

@@ -123,17 +123,23 @@ class Lanes:
             self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
             self._running.append([(self._direct, 0)])
             return
-        sizes = np.array([sample.nbytes for sample in feeds["sample"]])
-        middles = np.cumsum(sizes) - sizes / 2
-        shares = sizes.sum() * np.arange(1, len(self._decoding)) / len(self._decoding)
-        bounds = [0, *np.searchsorted(middles, shares).tolist(), len(sizes)]
-        lanes = [(lane, *bound) for lane, bound in zip(self._decoding, pairwise(bounds), strict=True)]
+        bounds = pairwise(self._bounds(feeds["sample"]))
+        lanes = [(lane, *bound) for lane, bound in zip(self._decoding, bounds, strict=True)]
         lanes = [(lane, start, stop) for lane, start, stop in lanes if start < stop]
         lent = np.array_split(np.arange(work.computed, work.count), len(lanes))
         for (lane, start, stop), others in zip(lanes, lent, strict=True):
             some = {name: feed[start:stop] for name, feed in feeds.items()}
             lane.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
         self._running.append([(lane, start) for lane, start, _ in lanes])
+
+    def _bounds(self, samples: Feed) -> list[int]:
+        """Return where the share of each lane that decodes begins among samples, and where the last one ends."""
+        if self.in_turn:
+            return [0, len(samples)]
+        sizes = np.array([sample.nbytes for sample in samples])
+        middles = np.cumsum(sizes) - sizes / 2
+        shares = sizes.sum() * np.arange(1, len(self._decoding)) / len(self._decoding)
+        return [0, *np.searchsorted(middles, shares).tolist(), len(sizes)]
 
     def collect(self) -> None:
         """Wait for the oldest batch's work.
@@ -161,12 +167,9 @@ def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.i
 
     Of what is lent often little is left to do but to write results to memory, for which cores that all do so wait.
     """
-    rows = np.concatenate([computed, lent])
-    between = len(lent) - LAST
-    if len(computed) and between > 0:
-        turns = np.concatenate([np.linspace(0, 1, len(computed)), np.linspace(0, 1, between)])
-        rows[: len(turns)] = rows[np.argsort(turns, kind="stable")]
-    return rows
+    between, last = lent[:-LAST], lent[-LAST:]
+    places = np.arange(len(computed)) * len(between) // max(len(computed), 1)
+    return np.concatenate([np.insert(between, places, computed), last])
 
 
 def _collected(lane: Lane, start: int) -> GraphError | None:

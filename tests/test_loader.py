@@ -35,6 +35,7 @@ from dalirefurb.errors import (
     SampleError,
     StateMismatchError,
 )
+from dalirefurb.upstream import Upstream
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -338,6 +339,28 @@ def test_next_without_a_loop_works_as_in_dali(folder: ImageFolder) -> None:
             next(iterator)
         iterator.reset()
         assert next(iterator)[0]["label"].tolist() == planned_labels(folder, 1)[0]
+
+
+def test_what_is_read_is_submitted_before_more_is_read(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    def note(name: str) -> None:
+        method = getattr(Upstream, name)
+
+        def noted(*arguments: Any) -> Any:
+            steps.append(name)
+            return method(*arguments)
+
+        monkeypatch.setattr(Upstream, name, noted)
+
+    for name in ("_admit", "_submit", "_collect"):
+        note(name)
+    with make(folder) as loader:
+        for _ in range(4):
+            list(loader)
+    turns = " ".join(steps).split("_collect")[1:]  # The first ones find nothing that is read.
+    assert any("_submit _admit" in turn for turn in turns)
+    assert not any("_admit _submit" in turn for turn in turns)
 
 
 # ---- what is wrong

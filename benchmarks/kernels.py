@@ -173,7 +173,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
         steps,
         output,
         entering="sample" if subject.stages else "partial",
-        lanes=Lanes([], Lane(None, max_rows=1, num_threads=threads, patient=False)),
+        lanes=Lanes([], Lane(None, max_rows=1, num_threads=threads)),
         most_results=3,
     )
 

@@ -1,4 +1,4 @@
-"""Who works for the loader without keeping the process alive, and who gives way to whom? Daemon threads, for files.
+"""Who works for the loader without keeping the process alive? Daemon threads, for files.
 
 The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
 an interrupted process from ending.
@@ -6,7 +6,6 @@ an interrupted process from ending.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,8 +14,6 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 _END_S = 1.0
-_NICE = 5
-"""By how much threads give way where the system has no other way: the others get three quarters of a core."""
 
 Result = TypeVar("Result")
 
@@ -81,19 +78,6 @@ def join(threads: Sequence[threading.Thread]) -> None:
     for thread in threads:
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def give_way() -> None:
-    """Have the calling thread, and those that it makes, take only time that nothing else wants.
-
-    A thread that wakes up then has a core at once; where niceness alone tells them apart, it can take 4 ms. So batches
-    come at regular times, and a network that trains on the same cores has them to itself.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except (AttributeError, OSError):  # Another system, or a sandbox.
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICE)
 
 
 def _work(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:

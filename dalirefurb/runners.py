@@ -128,7 +128,7 @@ class Runners:
         from dalirefurb.kernels.crew import Crew
 
         recipe = self._recipe
-        crew = Crew(self._num_threads - 1, patient=False)
+        crew = Crew(self._num_threads - 1)
         self._crews.append(crew)
         return BothParts(
             self._steps("partial"),
@@ -206,10 +206,10 @@ class Runners:
         decoded = Graph(self._recipe, "decoded", *self._devices) if decoding else None
         lanes = Lanes(
             [
-                Lane(decoded, max_rows=self._max_rows, num_threads=threads_each, patient=True)
+                Lane(decoded, max_rows=self._max_rows, num_threads=threads_each)
                 for _ in range(shares if decoding else 0)
             ],
-            Lane(None, max_rows=1, num_threads=self._num_threads, patient=False),
+            Lane(None, max_rows=1, num_threads=self._num_threads),
         )
         self._crews.extend(lanes.crews())
         return lanes

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 
 import pytest
 
-from dalirefurb.background import Background, give_way
+from dalirefurb.background import Background
 
 HANDS = 3
 
@@ -70,21 +69,3 @@ def test_closing_cancels_what_is_not_begun(background: Background, busy: threadi
     for job in (before, after):
         with pytest.raises(CancelledError):
             job.result(60)
-
-
-def test_where_idle_priority_is_refused_threads_give_way_by_niceness(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    levels: list[int] = []
-
-    def work() -> None:
-        for _ in range(2):
-            levels.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
-            give_way()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(60)
-    assert levels[1] == levels[0] + 5

@@ -29,7 +29,7 @@ NONE = Rows(np.empty(0, np.int64), Images(()))
 
 @pytest.fixture(scope="module")
 def crew():
-    crew = Crew(1, patient=False)
+    crew = Crew(1)
     yield crew
     crew.close()
 
@@ -38,7 +38,7 @@ class Watched(Lanes):
     """Lanes that note what becomes of batches, and fail when they are told."""
 
     def __init__(self, *, in_turn=False):
-        super().__init__([], Lane(None, max_rows=1, num_threads=2, patient=False))
+        super().__init__([], Lane(None, max_rows=1, num_threads=2))
         self.turns = in_turn
         self.fails = False
 
@@ -68,12 +68,12 @@ def decoding_both(recipe, crew, shares):
     encoded = Recipe([Decode(), *recipe.stages], recipe.output, recipe.split + 1)
     window = cut_window(encoded)
     graph = Graph(encoded, "decoded")
-    lanes = [Lane(graph, max_rows=COUNT, num_threads=2, patient=True) for _ in range(shares)]
+    lanes = [Lane(graph, max_rows=COUNT, num_threads=2) for _ in range(shares)]
     return BothParts(
         steps_of(recipe.partial),
         steps_of(recipe.final),
         recipe.output,
-        lanes=Lanes(lanes, Lane(None, max_rows=1, num_threads=2, patient=False)),
+        lanes=Lanes(lanes, Lane(None, max_rows=1, num_threads=2)),
         crew=crew,
         encoded=True,
         window=window and window.name,

@@ -37,7 +37,7 @@ LANES = 16
 
 @pytest.fixture(scope="module")
 def lanes():
-    lane = Lane(None, max_rows=1, num_threads=2, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=2)
     yield Lanes([], lane)
     lane.crew.close()
 
@@ -273,7 +273,7 @@ def test_threads_and_their_owner_take_rows_of_one_batch_until_none_is_left(monke
         return mine
 
     monkeypatch.setattr(Work, "part", noted)
-    lane = Lane(None, max_rows=1, num_threads=threads + 1, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=threads + 1)
     kernels = part([HorizontalFlip()], None, Lanes([], lane))
     pictures = noise((count, 8, 8))[0]
     for _ in range(20):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
@@ -39,7 +38,7 @@ SIZE = 16
 
 @pytest.fixture
 def lane() -> Iterator[Lane]:
-    lane = Lane(None, max_rows=1, num_threads=3, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=3)
     yield lane
     lane.crew.close()
     lane.crew.join()
@@ -147,7 +146,7 @@ def decoding_lane() -> tuple[Lane, Program]:
     recipe = Recipe(stages, levels(SIZE), 1)
     steps = steps_of(stages[1:])
     assert steps is not None
-    lane = Lane(Graph(recipe, "decoded"), max_rows=4, num_threads=2, patient=True)
+    lane = Lane(Graph(recipe, "decoded"), max_rows=4, num_threads=2)
     return lane, Program(steps, recipe.output, encoded=True)
 
 
@@ -253,7 +252,7 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
 
     run = c_function(meet, types.void(types.int64))
     monkeypatch.setattr(crews, "compile_run", lambda: run)
-    crew = Crew(3, patient=False)
+    crew = Crew(3)
     for _ in range(20):
         counts = np.zeros(2, np.int64)
         record = np.zeros(1, WORK)
@@ -264,25 +263,9 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
     crew.join()
 
 
-@pytest.mark.parametrize(("patient", "expected"), [(True, os.SCHED_IDLE), (False, os.SCHED_OTHER)])
-def test_only_patient_threads_give_way(patient: bool, expected: int, run_slowly: Callable[[float], None]) -> None:
-    run_slowly(0)
-    crew = Crew(2, patient=patient)
-    crew.start()
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        policies = {os.sched_getscheduler(thread.native_id) for thread in crew._threads if thread.native_id}
-        if policies == {expected}:
-            break
-        time.sleep(0.001)
-    assert policies == {expected}
-    crew.close()
-    crew.join()
-
-
 def test_a_crew_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0.001)
-    crew = Crew(2, patient=False)
+    crew = Crew(2)
     crew.start()
     crew.close()
     crew.join()
@@ -294,7 +277,7 @@ def test_a_crew_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callab
 
 def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0)
-    crew = Crew(2, patient=False)
+    crew = Crew(2)
     crew.share(counted(1)[0])
     mine = crew._threads
     del crew
@@ -306,7 +289,7 @@ def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
 def test_threads_that_come_late_find_nothing(run_slowly: Callable[[float], None]) -> None:
     """Many short pieces of work: threads wake up during others than those that they were woken for."""
     run_slowly(0)
-    crew = Crew(4, patient=True)
+    crew = Crew(4)
     for _ in range(3000):
         work, done = counted(3)
         crew.share(work)
@@ -317,7 +300,7 @@ def test_threads_that_come_late_find_nothing(run_slowly: Callable[[float], None]
 
 def test_no_thread_is_made_before_there_is_something_to_do() -> None:
     before = threading.active_count()
-    lane = Lane(None, max_rows=1, num_threads=4, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=4)
     assert threading.active_count() == before
     lane.crew.close()
     lane.crew.join()
@@ -329,7 +312,7 @@ def test_work_that_is_left_keeps_its_memory_until_nobody_is_at_it(
 ) -> None:
     """Pipelines know addresses only: what lies there must not be given to somebody else."""
     run_slowly(0.2)
-    lane = Lane(None, max_rows=1, num_threads=1, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=1)
     work, done = counted(2)
     counts = done.copy()
     address = done.ctypes.data
@@ -354,7 +337,7 @@ def test_a_pipeline_that_somebody_refers_to_does_not_go_on_after_a_restart(
 ) -> None:
     """The traceback of an error does, and what the pipeline was fed is gone by then."""
     run_slowly(0.1)
-    lane = Lane(None, max_rows=1, num_threads=1, patient=False)
+    lane = Lane(None, max_rows=1, num_threads=1)
     given = [counted(2) for _ in range(3)]
     for work, _ in given:
         lane.submit(work, {})

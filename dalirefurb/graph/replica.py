@@ -7,15 +7,12 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
-from dalirefurb.background import give_way
 from dalirefurb.errors import LoaderError
 from dalirefurb.graph.description import Feed, Graph, Input
 from dalirefurb.images import Images, Places
@@ -72,12 +69,11 @@ class Replica:
     Args:
         inputs: Everything to feed for one batch.
         build: Makes the pipeline.
-        patient: Whether its threads give way to others.
     """
 
-    def __init__(self, inputs: tuple[Input, ...], build: Callable[[], Pipeline], *, patient: bool) -> None:
+    def __init__(self, inputs: tuple[Input, ...], build: Callable[[], Pipeline]) -> None:
         self._inputs = inputs
-        self._build = partial(_patiently, build) if patient else build
+        self._build = build
         self._pipeline: Pipeline | None = self._build()
         # What a batch was fed lives until it is collected: if DALI held the last reference, its threads would wait for
         # Python's lock to let each array go.
@@ -90,8 +86,7 @@ class Replica:
         def build() -> Pipeline:
             return Pipeline.deserialize(serialized, num_threads=num_threads, device_id=device_id, **REPLICA_OPTIONS)
 
-        # What is nearest to the training loop goes first, and the loop before all.
-        return cls(graph.inputs, build, patient=graph.part != "final")
+        return cls(graph.inputs, build)
 
     def submit(self, feeds: Mapping[str, Feed], kept: object = None) -> None:
         """Start one batch.
@@ -179,17 +174,6 @@ class Replicas:
         self._running.clear()
         for replica in self._replicas:
             replica.restart()
-
-
-def _patiently(build: Callable[[], Pipeline]) -> Pipeline:
-    """Build a pipeline whose CPU threads give way to others."""
-
-    def patiently() -> Pipeline:
-        give_way()
-        return build()
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(patiently).result()
 
 
 def views(images: Any) -> Images:

@@ -3,7 +3,7 @@
     owner     begins ── row ── row ── row ── ends, waits for who is inside ──▶
     threads   wait ─────────── row ── row ── leave, wait ──▶
 
-So a batch is finished without anybody waiting for Python, and no thread that gives way can hold up one that runs it.
+So a batch is finished without anybody waiting for Python.
 The owner takes rows, too: nothing waits for a thread that no core is free for. Who comes late finds nothing, and waits
 again.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dalirefurb.background import give_way, join
+from dalirefurb.background import join
 from dalirefurb.kernels.compiled import c_function, call, compiled, exchange, fetch_add, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import compile_run
@@ -54,13 +54,12 @@ class Crew:
 
     Args:
         num_threads: How many there are beside the owner.
-        patient: Whether they give way to others.
 
     Attributes:
         address: Of its `CREW`. It must be kept as long as somebody may use that.
     """
 
-    def __init__(self, num_threads: int, *, patient: bool) -> None:
+    def __init__(self, num_threads: int) -> None:
         self._memory = np.zeros(1, CREW)
         self._memory["inside"] = _ENDED
         self._memory["threads"] = num_threads
@@ -69,9 +68,7 @@ class Crew:
         for semaphore in (_BEGIN, _END):
             _c_library().sem_init(ctypes.c_void_p(self.address + semaphore), 0, 0)
         self._threads = [
-            threading.Thread(
-                target=_serve, args=(self._memory, patient), name=f"dalirefurb-kernels_{number}", daemon=True
-            )
+            threading.Thread(target=_serve, args=(self._memory,), name=f"dalirefurb-kernels_{number}", daemon=True)
             for number in range(num_threads)
         ]
         self._started = False
@@ -110,10 +107,8 @@ def _dismiss(of_crew: NDArray[Any]) -> None:
         _c_library().sem_post(ctypes.c_void_p(of_crew.ctypes.data + _BEGIN))
 
 
-def _serve(of_crew: NDArray[Any], patient: bool) -> None:
+def _serve(of_crew: NDArray[Any]) -> None:
     """Take part until the crew is closed."""
-    if patient:
-        give_way()
     _compile_serve().ctypes(of_crew.ctypes.data)
 
 

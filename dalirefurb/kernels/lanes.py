@@ -50,15 +50,14 @@ class Lane:
         graph: What is done before; None: nothing.
         max_rows: Of those that enter the graph.
         num_threads: Of the graph, and of the kernels.
-        patient: Whether they give way to others.
     """
 
-    def __init__(self, graph: Graph | None, *, max_rows: int, num_threads: int, patient: bool) -> None:
-        # The pipeline's own thread takes rows, too. One more of those that give way costs nobody anything, and sees to
-        # it that no core is without one where the system puts two on the same.
-        self.crew = Crew(num_threads if patient else num_threads - 1, patient=patient)
+    def __init__(self, graph: Graph | None, *, max_rows: int, num_threads: int) -> None:
+        # The pipeline's own thread takes rows, too. Where it decodes, one more sees to it that no core is without one
+        # if the system puts two on the same.
+        self.crew = Crew(num_threads if graph else num_threads - 1)
         build = partial(build_pipeline, graph, max_rows=max_rows, num_threads=num_threads)
-        self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build, patient=patient)
+        self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build)
         self._tasks: deque[NDArray[Any]] = deque()
 
     def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1, first: int = 0) -> None:

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dalirefurb.cores import usable_cores
 from dalirefurb.idle import wait_until_idle
 
 RESULTS = Path(__file__).parent / "results"
@@ -203,7 +204,7 @@ def keep_memory() -> None:
 
 def cores() -> int:
     """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return usable_cores()
 
 
 def placements() -> list[Placement]:

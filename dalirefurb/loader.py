@@ -59,7 +59,8 @@ class Loader:
         kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
             default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`), both parts are on the CPU and the
             recipe has no stage of the user's.
-        num_threads: CPU threads of each part's pipelines; by default as many as the process may use.
+        num_threads: CPU threads of each part's pipelines; by default as many as there are cores that the
+            process may use, by its affinity and the CPU quota of its control groups (containers, jobs).
         replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
             a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels
             one pipeline decodes, from four threads on two do, whatever their number.

@@ -9,10 +9,10 @@ wait are final, and the next step is the last.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 
 from dalirefurb.autoassist import AutoAssist
+from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.launcher import local_processes
 from dalirefurb.plan import Planner, integer
@@ -95,8 +95,7 @@ def set_pace(
     Raises:
         ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
     """
-    cores = len(os.sched_getaffinity(0))
-    num_threads = _positive("num_threads", num_threads, default=max(1, cores // local_processes()))
+    num_threads = _positive("num_threads", num_threads, default=max(1, usable_cores() // local_processes()))
     replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
     together = _positive("batches_per_run", batches_per_run, default=1)
     pace = Pace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dalirefurb.control_groups import Group, groups, text
 from dalirefurb.launcher import local_processes
 
 
@@ -22,51 +23,32 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 def _machine(root: Path) -> list[int]:
     """Return MemAvailable in bytes."""
-    amounts = _table(root / "proc/meminfo")
+    amounts = _table(text(root / "proc/meminfo"))
     return [amounts["MemAvailable:"] * 1024] if "MemAvailable:" in amounts else []
 
 
 def _groups(root: Path) -> list[int]:
     """Return what each control group above this process leaves, in bytes; unlimited ones are left out."""
     rooms = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            names = ("memory.max", "memory.current", "")
-            mount = root / "sys/fs/cgroup"
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-            mount = root / "sys/fs/cgroup/memory"
+    for group in groups("memory", root):
+        if group.version == 2:
+            rooms += _room(group, "memory.max", "memory.current", "")
         else:
-            continue
-        # A limit holds for all groups below it. In a container only the top of the path may exist.
-        group = mount / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if not folder.is_relative_to(mount):
-                break
-            rooms += _room(folder, *names)
+            rooms += _room(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
     return rooms
 
 
-def _room(folder: Path, limit_name: str, usage_name: str, prefix: str) -> list[int]:
+def _room(group: Group, limit_name: str, usage_name: str, prefix: str) -> list[int]:
     """Return one group's limit less what it uses beside page cache."""
-    limit, usage = _text(folder / limit_name).strip(), _text(folder / usage_name).strip()
+    limit, usage = group.read(limit_name).strip(), group.read(usage_name).strip()
     if not (limit.isdecimal() and usage.isdecimal()):
         return []
-    amounts = _table(folder / "memory.stat")
+    amounts = _table(group.read("memory.stat"))
     cached = sum(amounts.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
     return [int(limit) - max(0, int(usage) - cached)]
 
 
-def _table(path: Path) -> dict[str, int]:
+def _table(lines: str) -> dict[str, int]:
     """Read lines of a name and a number."""
-    rows = (line.split() for line in _text(path).splitlines())
+    rows = (line.split() for line in lines.splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
-
-
-def _text(path: Path) -> str:
-    """Read a file, or nothing where there is none."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

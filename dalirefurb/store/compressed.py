@@ -9,7 +9,6 @@ gray ones, say. Other codecs: lz4 alone shrinks such photographs 1.14 times, zst
 from __future__ import annotations
 
 import importlib.util
-import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.images import Image, Images
 from dalirefurb.store.arena import ALIGNMENT
@@ -48,7 +48,7 @@ class Compressed(Store):
         store: Where the compressed samples are; it is opened and closed with this one, and must take varying sizes.
         expected_ratio: Bytes of samples by bytes compressed, which decides how much room is set aside. Of samples that
             compress less some have no room, and are computed again.
-        num_threads: Of (de)compressing at the same time, at most; by default one per core.
+        num_threads: Of (de)compressing at the same time, at most; by default one per core that this process may use.
 
     Raises:
         ConfigurationError: If the package zstandard is missing, or an argument cannot work.
@@ -73,7 +73,7 @@ class Compressed(Store):
             raise ConfigurationError(f"num_threads must be at least 1, got {num_threads}: leave it out for all cores")
         self._store = store
         self._expected_ratio = expected_ratio
-        self._num_threads = num_threads or len(os.sched_getaffinity(0))
+        self._num_threads = num_threads or usable_cores()
         self._lock = Lock()
         self._opening: Opening | None = None
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 _END_S = 1.0
+
+_AT_WORK = "RD"
+"""How Linux calls threads that run or could run, and those that wait for a disk."""
 
 Result = TypeVar("Result")
 
@@ -58,8 +63,11 @@ class Background:
         self._cancel()
 
     def join(self) -> None:
-        """Wait until the threads have ended, see `join`."""
-        join(self._threads)
+        """Wait until the threads have ended, but not for long: a job that hangs is left alone with its thread."""
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _cancel(self) -> None:
         try:
@@ -72,12 +80,15 @@ class Background:
                 self._jobs.put(None)
 
 
-def join(threads: Sequence[threading.Thread]) -> None:
-    """Wait until threads have ended, but not for long: a job that hangs is left alone with its thread."""
-    deadline = time.monotonic() + _END_S
-    for thread in threads:
-        if thread.ident is not None and thread is not threading.current_thread():
-            thread.join(max(0.0, deadline - time.monotonic()))
+def others_at_work() -> bool:
+    """Tell whether a thread of this process, other than the calling one, works, or waits for a core or for a disk."""
+    caller = threading.get_native_id()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError, IndexError):  # It may have ended.
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state in _AT_WORK and int(task.name) != caller:
+                return True
+    return False
 
 
 def _work(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from dalirefurb.background import others_at_work
 from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
@@ -33,7 +34,12 @@ from dalirefurb.stats import Stats, Tally
 from dalirefurb.upstream import Upstream
 
 _END_S = 60.0
-"""How long a thread may take to end. It waits for nobody, but a store may hang."""
+"""How long a thread that should end is waited for while nobody in the process works: a store may hang."""
+
+_LOOK_S = 0.1
+
+_INTERRUPTED = 130
+"""What a process ends with that is interrupted while it waits for its threads."""
 
 _ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -94,7 +100,7 @@ class Engine:
         """Make `position` the next batch to be taken; free where it is already.
 
         Raises:
-            LoaderError: A thread that worked for another place does not end.
+            LoaderError: A thread that worked for another place hangs.
         """
         if self._expected != position:
             self._begin(position)
@@ -198,21 +204,16 @@ class Engine:
         self._batches.stop()
 
     def stop(self) -> None:
-        """End the threads.
+        """End the threads, however late they are where other processes have the cores.
 
         Raises:
-            LoaderError: One does not end.
+            LoaderError: One hangs.
         """
         with self._changing:
             self.halt()
             for thread in self._threads:
                 if thread.ident is not None and thread is not threading.current_thread():
-                    thread.join(_END_S)
-                    if thread.is_alive():
-                        raise LoaderError(
-                            f"each of the loader's threads must end within {_END_S:.0f} s of being told to, but "
-                            f"{thread.name} is still {_place(thread)}: see what hangs there, and make a new loader"
-                        )
+                    _wait_for(thread)
             self._threads = []
             if self._downstream is not None:
                 self._downstream.abandon(self._tickets)
@@ -229,7 +230,7 @@ class Engine:
         """End all threads, and let the graphs go.
 
         Raises:
-            LoaderError: One does not end; it is left alone.
+            LoaderError: One hangs; it is left alone.
         """
         if os.getpid() != self._owner_pid:
             return
@@ -255,6 +256,25 @@ def _nobody(run: Run) -> None:
     """Is told nothing."""
 
 
+def _wait_for(thread: threading.Thread) -> None:
+    """Wait until a thread has ended, as long as anybody in the process works, or waits for a core or a disk.
+
+    Raises:
+        LoaderError: Nobody does, and it does not end.
+    """
+    idle_s = 0.0
+    thread.join(_LOOK_S)
+    while thread.is_alive():
+        idle_s = 0.0 if others_at_work() else idle_s + _LOOK_S
+        if idle_s > _END_S:
+            raise LoaderError(
+                f"each of the loader's threads must end when it is told to, but {thread.name} is still "
+                f"{_place(thread)}, and for {_END_S:.0f} s nothing in this process has worked: see what hangs there, "
+                f"and make a new loader"
+            )
+        thread.join(_LOOK_S)
+
+
 def _place(thread: threading.Thread) -> str:
     """Say where a thread is."""
     frame = sys._current_frames().get(thread.ident or 0)
@@ -264,6 +284,13 @@ def _place(thread: threading.Thread) -> str:
 @atexit.register
 def _close_all() -> None:
     """Close what is still open when the interpreter ends; registered after DALI's own clean-up, so called before it."""
-    for engine in list(_ALIVE):
-        with suppress(LoaderError):
-            engine.close()
+    try:
+        for engine in list(_ALIVE):
+            with suppress(LoaderError):
+                engine.close()
+    except KeyboardInterrupt:
+        # Threads that the interpreter ends inside DALI's code would abort the process.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(_INTERRUPTED)

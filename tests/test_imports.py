@@ -122,7 +122,7 @@ MAY_IMPORT = {
     "kernels.levels": KERNEL,
     "kernels.operate": KERNEL,
     "kernels.output": KERNEL | {"numba", "llvmlite"},
-    "kernels.crew": {"background", "kernels", "numba", "numpy"},
+    "kernels.crew": {"kernels", "numba", "numpy"},
     "kernels.lanes": {"graph", "kernels", "numpy"},
     "kernels.operator": {"graph", "kernels", "numba", "numpy", "nvidia"},
     "kernels.program": {"errors", "graph", "images", "kernels", "recipe", "numpy"},
@@ -148,7 +148,7 @@ MAY_IMPORT = {
     "making": {"augment.stage", "errors", "exchange", "feeds", "graph", "images", "kernels", "reader", "numpy"},
     "upstream": RUNS | {"making", "reader"},
     "downstream": RUNS | {"making", "store", "upstream", "torch"},
-    "engine": RUNS | {"downstream", "pace", "reader", "runners", "upstream"},
+    "engine": RUNS | {"background", "downstream", "pace", "reader", "runners", "upstream"},
     "state": {"errors", "plan", "runs"},
     "assembly": RUNS
     | {*("assistant", "augment", "autoassist", "features", "on_demand", "pace", "partial_sizes", "reader", "source")}

@@ -20,7 +20,6 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from dalirefurb.background import join
 from dalirefurb.kernels.compiled import c_function, call, compiled, exchange, fetch_add, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import compile_run
@@ -92,8 +91,10 @@ class Crew:
         self._close()
 
     def join(self) -> None:
-        """Wait until they have ended, see `background.join`."""
-        join(self._threads)
+        """Wait until they have ended, however late: there is nothing that they wait for but a core."""
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join()
 
 
 @cache

@@ -98,6 +98,21 @@ def draw_ablations(run: Run, path: Path) -> None:
     save(figure, path)
 
 
+def draw_contention(run: Run, path: Path) -> None:
+    """Draw images/s, and the share of it that each loader keeps, over the number of busy processes beside it."""
+    rows = run["results"]["contention"]
+    figure, (speed, kept) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    _lines(speed, rows, "busy")
+    speed.set_ylabel("images/s")
+    _lines(kept, rows, "busy", "share")
+    kept.set_ylabel("share of its own speed beside none")
+    for axes in (speed, kept):
+        axes.set_xticks(run["config"]["busy"])
+        axes.set_xlabel("busy processes beside it")
+    figure.suptitle(caption(run), fontsize=9)
+    save(figure, path)
+
+
 def draw_growth(run: Run, path: Path) -> None:
     """Draw time and memory of planning, and time of drawing parameters, over the size of the data set."""
     rows = run["results"]["sizes"]
@@ -149,6 +164,7 @@ FIGURES: dict[str, Callable[[Run, Path], None]] = {
     "splits": draw_splits,
     "headspace": draw_headspace,
     "ablations": draw_ablations,
+    "contention": draw_contention,
     "sizes": draw_growth,
     "soaked": draw_soak,
 }
@@ -192,12 +208,12 @@ def _horizontal(
     _open(axes)
 
 
-def _lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str) -> None:
-    """Draw a line of images/s for each contender."""
+def _lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, y: str = "images_per_s") -> None:
+    """Draw a line of images/s, or of something else, for each contender."""
     names = list(dict.fromkeys(row["contender"] for row in rows))
     for name, colour in zip(names, _COLOURS, strict=False):
         own = sorted((row for row in rows if row["contender"] == name), key=lambda row: row[x])
-        spreads = [row["images_per_s"] for row in own]
+        spreads = [row[y] for row in own]
         medians = [each["median"] for each in spreads]
         axes.errorbar(
             [row[x] for row in own], medians, whiskers(spreads), fmt="o-", capsize=3, color=colour, label=name

@@ -220,7 +220,7 @@ def interleave(contenders: Sequence[Entrant], *, rounds: int, timed_batches: int
         turns = contenders if number % 2 == 0 else contenders[::-1]
         for entrant in turns:
             with entrant.turn() as contender:
-                slices.append(_time_slice(contender, number, timed_batches, timed_s))
+                slices.append(time_slice(contender, number, timed_batches, timed_s))
     return slices
 
 
@@ -280,7 +280,8 @@ class MadeAnew:
             contender.batches.close()
 
 
-def _time_slice(contender: Contender, number: int, timed_batches: int, timed_s: float) -> Slice:
+def time_slice(contender: Contender, number: int, timed_batches: int, timed_s: float) -> Slice:
+    """Let a contender come to rest, have what it made ahead, and time it; `number` is that of the round."""
     if not wait_until_idle(_IDLE_LIMIT_S):
         raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
     _serve(contender, contender.made_ahead + _RAMP_BATCHES, timed_s * _RAMP_SHARE)

@@ -4,10 +4,11 @@ against     images/s beside every other loader that runs here, reuse factors 1 t
 splits      every place to split a recipe at
 headspace   on fewer and more cores, and with training steps of every length
 ablations   without either shuffler: misses, and time per batch
+contention  beside busy processes: the share of its speed that each loader keeps
 growth      planning and drawing for up to 10 million samples
 
 python benchmarks/competitors/build.py                  once: the environment of the other loaders
-python benchmarks/suite.py                              about forty minutes on 2 quiet cores; into results/
+python benchmarks/suite.py                              about an hour on 2 quiet cores; into results/
 python benchmarks/suite.py --only ablations growth      some of it
 python benchmarks/suite.py --quick --out FOLDER         a minute; its figures mean nothing
 """
@@ -25,6 +26,7 @@ from pathlib import Path
 import ablations
 import against
 import command
+import contention
 import growth
 import harness
 import headspace
@@ -44,6 +46,7 @@ SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
     "splits": splits.main,
     "headspace": headspace.main,
     "ablations": ablations.main,
+    "contention": contention.main,
     "growth": _growth,
 }
 _WITHOUT_DATA = {"growth"}

@@ -6,11 +6,13 @@ an interrupted process from ending.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -21,6 +23,8 @@ _AT_WORK = "RD"
 """How Linux calls threads that run or could run, and those that wait for a disk."""
 
 Result = TypeVar("Result")
+
+_ALIVE: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
@@ -39,6 +43,11 @@ class Background:
         ]
         self._starting = threading.Lock()
         self._closed = False
+        # How many threads are at what `join` waits for.
+        self._unbroken = 0
+        self._changed = threading.Condition()
+        self._owner_pid = os.getpid()
+        _ALIVE.add(self)
 
     @property
     def closed(self) -> bool:
@@ -62,8 +71,30 @@ class Background:
         self._closed = True
         self._cancel()
 
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Have `join` wait for what a job does meanwhile, however late it is: it must not wait for anybody else.
+
+        The interpreter ends threads where they are; inside another language's code that would abort the process.
+
+        Raises:
+            CancelledError: It is closed already.
+        """
+        with self._changed:
+            self._unbroken += 1
+        try:
+            if self._closed:
+                raise CancelledError
+            yield
+        finally:
+            with self._changed:
+                self._unbroken -= 1
+                self._changed.notify_all()
+
     def join(self) -> None:
         """Wait until the threads have ended, but not for long: a job that hangs is left alone with its thread."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unbroken)
         deadline = time.monotonic() + _END_S
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
@@ -78,6 +109,14 @@ class Background:
         except Empty:
             for _ in self._threads:
                 self._jobs.put(None)
+
+
+def close_all() -> None:
+    """Close what is still there when the interpreter ends, and wait for what must not be broken off."""
+    for background in list(_ALIVE):
+        if background._owner_pid == os.getpid():  # A forked child has no threads.
+            background.close()
+            background.join()
 
 
 def others_at_work() -> bool:

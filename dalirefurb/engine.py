@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dalirefurb.background import others_at_work
+from dalirefurb.background import close_all, others_at_work
 from dalirefurb.downstream import Downstream, Served
 from dalirefurb.errors import LoaderError
 from dalirefurb.exchange import Ticket
@@ -288,6 +288,7 @@ def _close_all() -> None:
         for engine in list(_ALIVE):
             with suppress(LoaderError):
                 engine.close()
+        close_all()
     except KeyboardInterrupt:
         # Threads that the interpreter ends inside DALI's code would abort the process.
         for stream in (sys.stdout, sys.stderr):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -69,3 +71,67 @@ def test_closing_cancels_what_is_not_begun(background: Background, busy: threadi
     for job in (before, after):
         with pytest.raises(CancelledError):
             job.result(60)
+
+
+def test_what_must_not_be_broken_off_is_waited_for_however_late_it_is(background: Background) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        with background.unbroken():
+            begun.set()
+            assert go_on.wait(60)
+            done.append("the library's call")
+
+    background.submit(work)
+    assert begun.wait(60)
+    background.close()
+    joined = threading.Thread(target=background.join)
+    joined.start()
+    joined.join(1.5)  # Longer than a job is waited for that may be broken off.
+    assert joined.is_alive()
+    go_on.set()
+    joined.join(60)
+    assert done
+
+
+def test_after_closing_nothing_is_begun_that_must_not_be_broken_off(background: Background) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        with background.unbroken():
+            raise AssertionError
+
+    job = background.submit(work)
+    assert begun.wait(60)
+    background.close()
+    go_on.set()
+    with pytest.raises(CancelledError):
+        job.result(60)
+    background.join()
+
+
+LATE = """
+import os, threading, time
+import dalirefurb.engine
+from dalirefurb.background import Background
+
+begun = threading.Event()
+background = Background(1, name="late")
+
+def work():
+    with background.unbroken():
+        begun.set()
+        time.sleep(2)
+        os.write(1, b"done")
+
+background.submit(work)
+assert begun.wait(60)
+"""
+
+
+def test_the_interpreter_ends_after_what_must_not_be_broken_off() -> None:
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done", "")

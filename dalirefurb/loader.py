@@ -172,8 +172,7 @@ class Loader:
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
-        # Which pass is the present one, and whether it has served a batch.
-        self._pass = 0
+        # Whether the present pass has served a batch, and has more of them.
         self._begun = False
         self._present: weakref.ref[_Pass] | None = None
         # Batches that an Assistant has to know of; it is told of the last one when it is needed next.
@@ -215,28 +214,36 @@ class Loader:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
-        if self._present is not None and (left := self._present()) is not None:
-            left.cut_off = left.goes_on
-        self._go_to(Position(self._next.epoch + 1, 0) if self._begun else self._next)
-        begun = _Pass(self, self._next.epoch, self._pass)
+        if (left := self._present_pass()) is not None:
+            left.leave(
+                "a loader serves one pass at a time, but iterating it again has begun another one before this one "
+                "ended: finish one first, or make a second loader"
+            )
+        if self._begun:
+            self._next, self._begun = Position(self._next.epoch + 1, 0), False
+        begun = _Pass(self, self._next.epoch)
         self._present = weakref.ref(begun)
         return begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next pass serves; needed only to jump or to repeat.
+        """Choose the epoch that is served next; needed only to jump or to repeat.
+
+        It is that of the next pass, or of the present one if that has served nothing yet. A pass that has begun raises
+        a `LoaderError` at its next batch. The epoch that is next anyway changes nothing, also in the middle of it,
+        where `load_state_dict` has gone: so it can be called before each epoch, as for PyTorch's samplers.
 
         Raises:
             ConfigurationError: If `epoch` is no int from 0 on, or another one than the next where an Assistant plans.
         """
         epoch = integer("epoch", epoch, 0, None, "epochs are counted from 0")
         upcoming = self._next.epoch + self._begun
-        if isinstance(self._planner, AutoAssist):
-            if epoch != upcoming:
-                raise ConfigurationError(
-                    f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
-                    f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
-                )
+        if epoch == upcoming:
             return
+        if isinstance(self._planner, AutoAssist):
+            raise ConfigurationError(
+                f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
+                f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
+            )
         self._go_to(Position(epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
@@ -256,7 +263,10 @@ class Loader:
         return saved(self._next, self._own_fingerprint(), assistant)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where `state` was taken: the next pass serves the rest of that epoch.
+        """Go to where `state` was taken: the rest of that epoch is served next.
+
+        That is by the next pass, or by the present one if that has served nothing yet. A pass that has begun raises a
+        `LoaderError` at its next batch.
 
         Raises:
             StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
@@ -270,10 +280,21 @@ class Loader:
         self._go_to(position)
 
     def _go_to(self, position: Position) -> None:
-        """Make `position` the next to be served; a pass that goes on ends."""
-        self._next = position
-        self._pass += 1
-        self._begun = False
+        """Make `position` the next to be served: by the present pass if it has served nothing yet, else by another."""
+        if (present := self._present_pass()) is not None:
+            if present.goes_on and not self._begun:
+                present.epoch = position.epoch
+            else:
+                present.leave(
+                    f"a pass that has begun must end before the loader is moved, but set_epoch or load_state_dict has "
+                    f"moved it to batch {position.batch} of epoch {position.epoch}: iterate the loader again to go on "
+                    f"from there"
+                )
+        self._next, self._begun = position, False
+
+    def _present_pass(self) -> _Pass | None:
+        """Return the pass that was begun last, if somebody has it."""
+        return None if self._present is None else self._present()
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
         """Tell the Assistant how the model did on the batch that was served last: needed once after each batch.
@@ -402,26 +423,28 @@ class _Pass(Iterator[Batch]):
     """One epoch, or what is left of it.
 
     Attributes:
-        cut_off: Whether another pass was begun before this one ended.
+        epoch: Which one; None once it can serve nothing more.
     """
 
-    def __init__(self, loader: Loader, epoch: int, number: int) -> None:
+    def __init__(self, loader: Loader, epoch: int) -> None:
         self._loader = loader
-        self._epoch = epoch
-        self._number = number
-        self.cut_off = False
+        self.epoch: int | None = epoch
+        self._cut_off: str | None = None
 
     @property
     def goes_on(self) -> bool:
         """Whether there is a batch that it would serve."""
-        return self._loader._pass == self._number and self._loader._next.epoch == self._epoch
+        return self._loader._next.epoch == self.epoch
+
+    def leave(self, reason: str) -> None:
+        """Serve nothing more; if there is a batch that it would have served, raise this where it is asked for."""
+        if self.goes_on:
+            self._cut_off = reason
+        self.epoch = None
 
     def __next__(self) -> Batch:
-        if self.cut_off:
-            raise LoaderError(
-                "a loader serves one pass at a time, but iterating it again has begun another one before this one "
-                "ended: finish one first, or make a second loader"
-            )
+        if self._cut_off is not None:
+            raise LoaderError(self._cut_off)
         if not self.goes_on:
             raise StopIteration
         return self._loader._serve()

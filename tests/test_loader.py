@@ -103,7 +103,9 @@ def test_a_pass_that_ended_stays_ended_whatever_begins_later(folder: ImageFolder
         next(jumped)
         assert list(ended) == []
         loader.set_epoch(0)
-        assert list(jumped) == []
+        assert list(ended) == []
+        with pytest.raises(LoaderError, match=r"must end before .* batch 0 of epoch 0: iterate the loader again"):
+            list(jumped)
         assert len(list(loader)) == len(loader)
 
 

@@ -149,13 +149,14 @@ def test_an_epoch_that_is_left_early_is_resumed_where_it_was_left(
     assert_same(recorded("refurbished").batches[1:], rest)
 
 
-def test_a_loop_that_goes_on_while_a_state_is_loaded_ends(source: ImageFolder) -> None:
+def test_a_loop_that_goes_on_while_a_state_is_loaded_says_so(source: ImageFolder) -> None:
     with loader_of(source, "refurbished") as loader:
         start = loader.state_dict()
         batches = iter(loader)
         next(batches)
         loader.load_state_dict(start)
-        assert list(batches) == []
+        with pytest.raises(LoaderError, match=r"must end before .* load_state_dict has moved it to batch 0 of epoch 0"):
+            list(batches)
         assert loader.state_dict() == start
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from dalirefurb import Arrays, ImageFolder, MemoryStore, Refurbish, simple
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
+from dalirefurb.source.copies import MOST_BYTES
 from tests.pictures import jpeg, picture, write_folder
 from tests.test_bit_identity import assert_same, serve
 
@@ -53,10 +55,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=15))
 
 
-def assert_served_alike(expected: Source, actual: Source, *, raw: bool = False) -> None:
+def assert_served_alike(expected: Source, actual: Source, *, size: int = 32, raw: bool = False) -> None:
     planner = Refurbish(len(expected), batch_size=4, reuse_factor=2, seed=7)
-    batches, _ = serve(expected, simple(32, raw=raw), planner, epochs=2)
-    served, stats = serve(actual, simple(32, raw=raw), planner, MemoryStore(), epochs=2)
+    batches, _ = serve(expected, simple(size, raw=raw), planner, epochs=2)
+    served, stats = serve(actual, simple(size, raw=raw), planner, MemoryStore(), epochs=2)
     assert stats.hits > 0
     assert_same(batches, served)
 
@@ -126,16 +128,17 @@ def test_grey_images_are_read_as_three_equal_channels(grey: Any) -> None:
 @pytest.mark.parametrize("attribute", ["targets", "labels"])
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 def test_labels_come_from_the_dataset_without_reading_all_items(attribute: str, kind: Callable[[Any], Any]) -> None:
-    items = Items(pairs(IMAGES), **{attribute: kind([0, 10, 20, 30, 40])}, classes=["x", "y"])
-    source = TorchDataset(items)
-    assert source.labels.tolist() == [0, 10, 20, 30, 40]
+    labels = list(range(0, 1000, 10))
+    items = Items(pairs([IMAGES[0]] * 100), **{attribute: kind(labels)}, classes=["x", "y"])
+    source = TorchDataset(items, thread_safe=True)
+    assert source.labels.tolist() == labels
     assert source.classes == ["x", "y"]
-    assert items.reads <= 3
+    assert items.reads <= 20
 
 
 def test_labels_given_are_taken_and_those_of_items_ignored() -> None:
     items = Items([(image, "whatever") for image in IMAGES], targets=[9] * 5)
-    assert TorchDataset(items, labels=range(5)).labels.tolist() == [0, 1, 2, 3, 4]
+    assert TorchDataset(items, labels=range(5), thread_safe=True).labels.tolist() == [0, 1, 2, 3, 4]
     assert items.reads <= 3
 
 
@@ -220,30 +223,337 @@ def test_an_item_that_cannot_be_read_names_its_index() -> None:
         TorchDataset(items)
 
 
-class Meetings(Items):
-    """A dataset that knows how many threads were in it at once."""
+# ---- labels that a dataset lists
 
-    inside, most = 0, 0
-    counting = threading.Lock()
+
+class Forwarding:
+    """A part of a dataset, in another order, that has all attributes of the whole."""
+
+    def __init__(self, whole: Any, indices: Sequence[int]) -> None:
+        self.whole, self.indices = whole, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        with self.counting:
-            self.inside += 1
-            self.most = max(self.most, self.inside)
-        time.sleep(0.001)
-        with self.counting:
-            self.inside -= 1
-        return super().__getitem__(index)
+        return self.whole[self.indices[index]]
+
+    def __getattr__(self, name: str) -> Any:
+        return (
+            getattr(self.__dict__["whole"], name) if "whole" in self.__dict__ else object.__getattribute__(self, name)
+        )
 
 
-@pytest.mark.parametrize(("thread_safe", "most"), [(True, range(2, 5)), (False, range(1, 2))])
-def test_a_dataset_that_is_not_thread_safe_is_read_by_one_thread_at_a_time(thread_safe: bool, most: range) -> None:
-    dataset = Meetings(pairs(IMAGES), targets=[0, 10, 20, 30, 40])
-    source = TorchDataset(dataset, thread_safe=thread_safe)
+def listed(num_items: int = 30, **attributes: Any) -> Items:
+    items = Items([(IMAGES[0], index // 3) for index in range(num_items)], **attributes)
+    if not attributes:
+        items.targets = [index // 3 for index in range(num_items)]  # type: ignore[attr-defined]
+    return items
+
+
+@pytest.mark.parametrize("wrong", [range(10, 30), range(20), range(29, 30), range(1, 28, 2)], ids=str)
+def test_labels_that_are_not_those_of_the_items_are_refused_with_both(wrong: range) -> None:
+    dataset: Any = listed()
+    for index in wrong:
+        dataset.targets[index] += 1
+    with pytest.raises(
+        ConfigurationError, match=r"must hold the labels of the items, but Items\[\d+\] is .* and targets"
+    ):
+        TorchDataset(dataset)
+    assert TorchDataset(dataset, labels=dataset.targets).labels.tolist() == dataset.targets
+    of_items = [dataset[index][1] for index in range(30)]
+    assert TorchDataset(dataset, labels=of_items).labels.tolist() == [index // 3 for index in range(30)]
+
+
+def test_labels_that_are_those_of_another_dataset_are_refused_with_the_remedy() -> None:
+    whole: Any = listed()
+    with pytest.raises(ConfigurationError, match=r"\[1\] is labelled 9 and targets\[1\] is 0: pass labels=\[dataset"):
+        TorchDataset(Forwarding(whole, [0, *range(29, 0, -1)]))
+    with pytest.raises(
+        ConfigurationError, match=r"there are 30 for 12 items in dataset.targets: pass labels=.*in range\(12\)"
+    ):
+        TorchDataset(Forwarding(whole, range(12)))
+    kept = Forwarding(whole, range(30))
+    assert TorchDataset(kept).labels.tolist() == whole.targets
+
+
+def test_labels_are_compared_with_items_from_the_first_to_the_last_but_with_few_of_them() -> None:
+    read: list[int] = []
+
+    class Noting(Items):
+        def __getitem__(self, index: int) -> Any:
+            read.append(index)
+            return super().__getitem__(index)
+
+    TorchDataset(Noting([(IMAGES[0], index) for index in range(1000)], targets=range(1000)))
+    assert {0, 999} <= set(read)
+    assert np.diff(sorted(set(read))).max() < 70
+    assert len(read) < 20
+
+
+def test_labels_of_floats_are_compared_as_exactly_as_the_less_exact_ones_are_kept() -> None:
+    scores = [index / 7 for index in range(6)] + [float("nan")]
+    items = [(IMAGES[0], torch.tensor(score)) for score in scores]
+    np.testing.assert_array_equal(TorchDataset(Items(items, targets=scores)).labels, scores)
+    with pytest.raises(ConfigurationError, match=r"targets\[5\] is 0.71429"):
+        TorchDataset(Items(items, targets=[*scores[:5], 0.71429, float("nan")]))
+
+
+def test_an_item_that_cannot_be_read_is_not_compared() -> None:
+    items = Items([*pairs(IMAGES)[:2], lambda: {}["key"]], targets=[0, 10, 20])
+    assert TorchDataset(items).labels.tolist() == [0, 10, 20]
+
+
+def test_labels_stay_those_that_the_dataset_had() -> None:
+    targets = np.array([0, 10, 20, 30, 40])
+    source = TorchDataset(Items(pairs(IMAGES), targets=targets))
+    targets[:] = 7
+    assert source.labels.tolist() == [0, 10, 20, 30, 40]
+
+
+# ---- threads
+
+MANY = np.random.default_rng(1).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+NUMBERS = list(range(len(MANY)))
+inside: list[int] = []
+most_inside: list[int] = []
+
+
+class OfOneThread(Dataset[Any]):
+    """Images in one file. Two threads in one of these at a time disturb each other. `targets` spares reading all."""
+
+    def __init__(self, path: Path) -> None:
+        path.write_bytes(MANY.tobytes())
+        self.path, self.targets = path, NUMBERS
+
+    def __len__(self) -> int:
+        return len(MANY)
+
+    def __getitem__(self, index: int) -> Any:
+        inside.append(index)
+        most_inside.append(len(inside))
+        try:
+            return self.image(index), index
+        finally:
+            inside.remove(index)
+
+    def image(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def read_from(self, file: Any, index: int) -> Any:
+        file.seek(index * MANY[0].nbytes)
+        time.sleep(0.0005)
+        return np.frombuffer(file.read(MANY[0].nbytes), np.uint8).reshape(MANY[0].shape)
+
+
+class Closing(io.FileIO):
+    """A file that is closed with the last who has it."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OpenFile(OfOneThread):
+    """It is opened at once, so that it cannot be pickled."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.file = Closing(path)
+
+    def image(self, index: int) -> Any:
+        return self.read_from(self.file, index)
+
+
+class OpenedLater(OfOneThread):
+    """It is opened when it is first read, so that it can be pickled until then."""
+
+    file: Any = None
+
+    def image(self, index: int) -> Any:
+        if self.file is None:
+            self.file = Closing(self.path)
+        return self.read_from(self.file, index)
+
+
+class OfItsThread(OpenedLater):
+    """As a connection to SQLite, it serves the thread alone that has opened it."""
+
+    owner: int | None = None
+
+    def image(self, index: int) -> Any:
+        self.owner = self.owner or threading.get_ident()
+        assert self.owner == threading.get_ident()
+        return super().image(index)
+
+
+class Workspace(OfOneThread):
+    """Each image passes through the same memory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.workspace = np.empty(MANY.shape[1:], np.uint8)
+
+    def image(self, index: int) -> Any:
+        self.workspace[:] = MANY[index]
+        time.sleep(0.0005)
+        return self.workspace.copy()
+
+
+class Remembering(OfOneThread):
+    """It remembers which image it has at hand."""
+
+    at_hand = (0, MANY[0])
+
+    def image(self, index: int) -> Any:
+        if self.at_hand[0] != index:
+            self.at_hand = (index, self.at_hand[1])
+            time.sleep(0.0005)
+            self.at_hand = (index, MANY[index])
+        return self.at_hand[1]
+
+
+class PickledWithoutItsFile(OpenFile):
+    """Its copies fail at every item."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "file"}
+
+
+class PickledWithoutItsOrder(Remembering):
+    """Its copies give other images."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.order = list(NUMBERS)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "order": NUMBERS[::-1]}
+
+    def image(self, index: int) -> Any:
+        return super().image(self.order[index])
+
+
+class CopiedOnce(Remembering):
+    """Only its first copy can be made."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("too many open files")
+        vars(self).update(state)
+
+
+class Large(Remembering):
+    """It takes more memory than is copied."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.rest = np.zeros(MOST_BYTES + 1, np.uint8)
+
+
+class LargeTensor(Remembering):
+    """Of a large tensor it has a small part."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.part = torch.empty(MOST_BYTES + 1, dtype=torch.uint8)[:3]
+
+
+class LargeInAll(Remembering):
+    """No part of it is large."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.parts = [bytes([part]) * (MOST_BYTES // 5 * 2) for part in range(3)]
+
+
+COPIED = [OpenedLater, OfItsThread, Workspace, Remembering]
+IN_TURNS = [
+    *(OpenFile, PickledWithoutItsFile, PickledWithoutItsOrder, CopiedOnce),
+    *(Large, LargeTensor, LargeInAll),
+]
+
+
+def read_by_threads(source: Source) -> int:
+    """Read all images by four threads, which must be the right ones; return how many threads were inside at once."""
+    most_inside.clear()
+    together = threading.Barrier(4)
+
+    def read(number: int) -> None:
+        together.wait(60)
+        order = np.random.default_rng(number).permutation(len(MANY))
+        np.testing.assert_array_equal(source.read(order), MANY[order])
+
     with ThreadPoolExecutor(4) as pool:
-        for read in pool.map(source.read, [np.arange(5)] * 8):
-            np.testing.assert_array_equal(read, IMAGES)
-    assert dataset.most in most
+        list(pool.map(read, range(4)))
+    return max(most_inside)
+
+
+@pytest.mark.parametrize("kind", [*COPIED, *IN_TURNS])
+def test_a_dataset_made_for_one_thread_gives_several_threads_the_right_images(
+    kind: type[OfOneThread], tmp_path: Path
+) -> None:
+    source = TorchDataset(kind(tmp_path / "images"))
+    assert source.labels.tolist() == NUMBERS
+    most = read_by_threads(source)
+    assert kind in COPIED or most == 1
+
+
+class Meeting(OfOneThread):
+    """It gives nothing to any of four threads before all of them ask."""
+
+    arrived = threading.Barrier(4)
+
+    def image(self, index: int) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            self.arrived.wait(60)
+        return MANY[index]
+
+
+@pytest.mark.parametrize("thread_safe", [False, True])
+def test_copies_and_datasets_that_are_thread_safe_are_read_by_several_threads_at_once(
+    thread_safe: bool, tmp_path: Path
+) -> None:
+    assert read_by_threads(TorchDataset(Meeting(tmp_path / "images"), thread_safe=thread_safe)) == 4
+
+
+@pytest.mark.parametrize("kind", [OpenedLater, OpenFile])
+def test_a_loader_serves_a_dataset_made_for_one_thread_as_an_array_of_its_images(
+    kind: type[OfOneThread], tmp_path: Path
+) -> None:
+    assert_served_alike(Arrays(MANY, NUMBERS), TorchDataset(kind(tmp_path / "images")), size=8, raw=True)
+
+
+def test_what_is_changed_in_a_dataset_later_is_not_seen_where_it_is_copied(tmp_path: Path) -> None:
+    dataset = OpenedLater(tmp_path / "images")
+    source = TorchDataset(dataset)
+    before = source.fingerprint()
+    dataset.read_from = lambda file, index: MANY[0]  # type: ignore[method-assign]
+    read_by_threads(source)
+    assert source.fingerprint() == before
+
+
+def test_a_source_goes_to_another_process_though_its_dataset_has_opened_a_file(tmp_path: Path) -> None:
+    dataset = OpenedLater(tmp_path / "images")
+    source = TorchDataset(dataset)
+    assert dataset.file is not None
+    sent = pickle.loads(pickle.dumps(source))
+    assert sent.fingerprint() == source.fingerprint()
+    read_by_threads(sent)
+
+
+def test_items_drawn_from_a_seed_that_the_dataset_keeps_are_refused(tmp_path: Path) -> None:
+    class Drawn(OfOneThread):
+        def __init__(self, path: Path) -> None:
+            super().__init__(path)
+            self.rng = np.random.default_rng(0)
+
+        def image(self, index: int) -> Any:
+            return self.rng.integers(0, 256, MANY.shape[1:], np.uint8)
+
+    globals()["Drawn"] = Drawn  # As pickle looks for it.
+    Drawn.__qualname__ = "Drawn"
+    with pytest.raises(ConfigurationError, match="leave random transforms to the recipe"):
+        TorchDataset(Drawn(tmp_path / "images"))
 
 
 def test_an_item_that_cannot_be_read_has_a_place_in_the_fingerprint() -> None:
@@ -321,6 +631,24 @@ def test_hugging_face_images_are_served_as_a_folder_of_the_same_images(hugging_f
     columns = {"photo": images, "kind": folder.labels.tolist()}
     dataset = hugging_face.Dataset.from_dict(columns, features=hugging_face.Features(features))
     assert_served_alike(folder, HuggingFaceImages(dataset, image="photo", label="kind"))
+
+
+def test_hugging_face_images_are_read_by_several_threads_at_once(hugging_face: Any, tmp_path: Path) -> None:
+    contents = [bytes([number]) * (number + 1) for number in range(200)]
+    images = [{"bytes": content, "path": None} for content in contents]
+    features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
+    dataset = hugging_face.Dataset.from_dict({"image": images, "label": range(200)}, features=features)
+    dataset.save_to_disk(tmp_path, num_shards=3)
+    order = np.random.default_rng(0).permutation(200)
+    source = HuggingFaceImages(hugging_face.load_from_disk(tmp_path).select(order.tolist()))
+
+    def read(number: int) -> None:
+        for _ in range(20):
+            rows = np.random.default_rng(number).integers(0, 200, 16)
+            assert [each.tobytes() for each in source.read(rows)] == [contents[order[row]] for row in rows]
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
 
 
 def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_columns(pets: Any) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
+from dalirefurb.source.copies import Copies
+
+_COMPARED = 16
+"""Items whose labels are compared with those that the dataset lists."""
 
 
 class TorchDataset(Source):
@@ -22,11 +25,18 @@ class TorchDataset(Source):
     channels. All are encoded, or none is. Item i must be the same whenever it is read: leave augmentation to the
     recipe, and decoding too, where the dataset can give encoded images.
 
+    Several threads read a dataset, and as with PyTorch's worker processes each reads a copy of its own: made by pickle,
+    of the dataset as it is now, so that what is changed in it later is not seen. A dataset that cannot be pickled, as
+    one with an open file, or that takes more than 128 MB then, as one with its images in memory, is read by one thread
+    at a time. What even copies share, such as a global, or a file by its number, needs a lock of the dataset's own.
+
     Args:
         dataset: With `__len__` and `__getitem__`.
         labels: Shape (num_samples, *label_shape). Otherwise `dataset.targets` or `dataset.labels`, where there is no
-            `dataset.target_transform`; otherwise all items are read once for their labels.
-        thread_safe: Whether items can be read by several threads at once; otherwise one waits for another.
+            `dataset.target_transform`; 16 items are read to see that these are their labels. Otherwise all items are
+            read once for their labels.
+        thread_safe: Whether several threads can read the dataset itself at once, as they can where an item is no more
+            than a file of its own, opened and decoded. It is not copied then.
         progress: Show a bar while all items are read, on a terminal.
 
     Raises:
@@ -36,38 +46,50 @@ class TorchDataset(Source):
     """
 
     def __init__(
-        self, dataset: Any, *, labels: ArrayLike | None = None, thread_safe: bool = True, progress: bool = True
+        self, dataset: Any, *, labels: ArrayLike | None = None, thread_safe: bool = False, progress: bool = True
     ) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise ConfigurationError(
                 f"dataset must have __len__ and __getitem__, but {type(dataset).__name__} has not both: "
                 "list(dataset) has, where items fit into memory"
             )
-        self._dataset = dataset
-        self._turn: AbstractContextManager[Any] = nullcontext() if thread_safe else threading.Lock()
+        self._items = Copies(dataset, thread_safe=thread_safe)
         self._num_items = len(dataset)
         if self._num_items == 0:
             raise ConfigurationError(f"dataset must have at least one item, but {type(dataset).__name__} is empty")
         self.encoded = self._look_at_the_first()
-        self.labels = checked_labels(self._find_labels(labels, progress), self._num_items, "items")
+        # A copy, as a dataset's labels may be changed in place.
+        self.labels = checked_labels(self._find_labels(labels, progress), self._num_items, "items").copy()
         classes = getattr(dataset, "classes", None)
         if isinstance(classes, list) and all(isinstance(name, str) for name in classes):
             self.classes = list(classes)
 
+    @property
+    def _dataset(self) -> Any:
+        return self._items.dataset
+
     def _look_at_the_first(self) -> bool:
-        """Return whether images are encoded."""
-        try:
-            first, again = (_image(self._item(0)[0]) for _ in range(2))
-        except (SampleError, _ImageError) as error:
-            raise ConfigurationError(
-                f"items must be (image, label), but {self.name(0)} is not: {getattr(error, 'reason', error)}"
-            ) from error
-        if not np.array_equal(first, again):
+        """Return whether images are encoded. Do without copies that fail, or give something else."""
+        first = self._first_image(self._items.original)
+        if self._items.copied:
+            with suppress(ConfigurationError):
+                if all(np.array_equal(first, self._first_image(self._items.__getitem__)) for _ in range(2)):
+                    return first.ndim == 1
+            self._items.do_without()
+        if not np.array_equal(first, self._first_image(self._items.original)):
             raise ConfigurationError(
                 f"an item must be the same whenever it is read, but {self.name(0)} differs from one time to the next: "
                 "leave random transforms to the recipe"
             )
         return first.ndim == 1
+
+    def _first_image(self, read: Callable[[int], Any]) -> NDArray[np.uint8]:
+        try:
+            return _image(self._pair(0, read)[0])
+        except (SampleError, _ImageError) as error:
+            raise ConfigurationError(
+                f"items must be (image, label), but {self.name(0)} is not: {getattr(error, 'reason', error)}"
+            ) from error
 
     def _find_labels(self, labels: ArrayLike | None, progress: bool) -> Any:
         if labels is not None:
@@ -76,17 +98,30 @@ class TorchDataset(Source):
             for attribute in ("targets", "labels"):
                 found = getattr(self._dataset, attribute, None)
                 if found is not None:
-                    self._compare_first_label(found, attribute)
-                    return found
+                    return self._compared(as_array(found, f"dataset.{attribute}"), attribute)
         return list(self._read_labels(progress))
 
-    def _compare_first_label(self, labels: Any, attribute: str) -> None:
-        label, listed = as_array(self._item(0)[1], "a label"), as_array(labels[0], "a label")
-        if not np.array_equal(label, listed):
+    def _compared(self, labels: NDArray[Any], attribute: str) -> NDArray[Any]:
+        """Return the labels that the dataset lists, if some items spread over it have them, too."""
+        remedy = (
+            f"pass labels=[dataset[index][1] for index in range({self._num_items})] for those of the items, or "
+            f"labels=dataset.{attribute} if these are right"
+        )
+        if labels.ndim == 0 or len(labels) != self._num_items:
+            given = "a single one" if labels.ndim == 0 else len(labels)
             raise ConfigurationError(
-                f"dataset.{attribute} must hold the labels of the items, but {self.name(0)} is labelled {label} and "
-                f"{attribute}[0] is {listed}: pass labels="
+                f"there must be one label per sample, but there are {given} for {self._num_items} items in "
+                f"dataset.{attribute}: {remedy}"
             )
+        for index in np.unique(np.linspace(0, self._num_items - 1, _COMPARED).astype(np.int64)).tolist():
+            with suppress(SampleError):  # Whether it may be bad is for the loader to say.
+                label = as_array(self._item(index)[1], f"the label of {self.name(index)}")
+                if not _same_label(label, labels[index]):
+                    raise ConfigurationError(
+                        f"dataset.{attribute} must hold the labels of the items, but {self.name(index)} is labelled "
+                        f"{label} and {attribute}[{index}] is {labels[index]}: {remedy}"
+                    )
+        return labels
 
     def _read_labels(self, progress: bool) -> Iterator[NDArray[Any]]:
         from tqdm import tqdm
@@ -114,9 +149,12 @@ class TorchDataset(Source):
 
     def _item(self, index: int) -> tuple[Any, Any]:
         """Return image and label as the dataset gives them."""
+        return self._pair(index, self._items.__getitem__)
+
+    def _pair(self, index: int, read: Callable[[int], Any]) -> tuple[Any, Any]:
+        """Return image and label as the dataset, or a copy of it, gives them."""
         try:
-            with self._turn:
-                item = self._dataset[index]
+            item = read(index)
         except Exception as error:  # Whatever a user's dataset does.
             reason = f"cannot be read: {type(error).__name__}: {error}"
             raise SampleError(index, self.name(index), reason) from error
@@ -153,6 +191,15 @@ class TorchDataset(Source):
             return hash_array(self._read(index))
         except SampleError:
             return None
+
+
+def _same_label(label: NDArray[Any], listed: NDArray[Any]) -> bool:
+    """Compare two labels as exactly as the less exact one is kept."""
+    dtypes = [each.dtype for each in (label, listed) if each.dtype.kind == "f"]
+    if dtypes and {label.dtype.kind, listed.dtype.kind} <= set("biuf"):
+        dtype = min(dtypes, key=lambda each: each.itemsize)
+        return np.array_equal(label.astype(dtype), listed.astype(dtype), equal_nan=True)
+    return np.array_equal(label, listed)
 
 
 class _ImageError(Exception):

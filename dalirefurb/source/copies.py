@@ -1,0 +1,105 @@
+"""How do several threads read what was made for one? Each reads a copy of its own, or one waits for another."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+MOST_BYTES = 128 << 20
+"""Of a dataset that is copied, pickled: as much as the paths of some two million files."""
+
+
+class Copies:
+    """A dataset to be read from any thread.
+
+    Each thread reads a copy of its own, made when it first reads, of the dataset as it was when this was made: what
+    one thread opens, moves or remembers in it no other one sees. Where the dataset cannot be pickled, or takes more
+    than `MOST_BYTES`, threads read it one at a time.
+
+    Args:
+        dataset: With `__getitem__`.
+        thread_safe: Whether threads can read it side by side; then all do, and there are no copies.
+
+    Attributes:
+        dataset: The one that was given.
+    """
+
+    def __init__(self, dataset: Any, *, thread_safe: bool) -> None:
+        self.dataset = dataset
+        self._thread_safe = thread_safe
+        # Before the first read: a file that is opened then could not be pickled any more.
+        self._pickled = None if thread_safe else _pickled(dataset)
+        self._turn: AbstractContextManager[Any] = nullcontext() if thread_safe else threading.Lock()
+        self._own = threading.local()
+
+    @property
+    def copied(self) -> bool:
+        """Whether each thread has a copy."""
+        return self._pickled is not None
+
+    def do_without(self) -> None:
+        """Make no copies: threads read the dataset one at a time from now on."""
+        self._pickled = None
+
+    def original(self, index: int) -> Any:
+        """Read an item of the dataset that was given."""
+        with self._turn:
+            return self.dataset[index]
+
+    def __getitem__(self, index: int) -> Any:
+        if (pickled := self._pickled) is None:
+            return self.original(index)
+        if not hasattr(self._own, "dataset"):
+            try:
+                self._own.dataset = pickle.loads(pickled)
+            except Exception:  # As below.
+                self.do_without()
+                return self.original(index)
+        return self._own.dataset[index]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        dataset = self.dataset if self._pickled is None else pickle.loads(self._pickled)
+        return _made_again, (dataset, self._thread_safe)
+
+
+def _made_again(dataset: Any, thread_safe: bool) -> Copies:
+    return Copies(dataset, thread_safe=thread_safe)
+
+
+def _pickled(dataset: Any) -> bytes | None:
+    """Pickle a dataset; None if that cannot be done, or takes too many bytes."""
+    pickled = _Limited()
+    try:
+        _Pickler(pickled, protocol=pickle.HIGHEST_PROTOCOL).dump(dataset)
+    except Exception:  # Whatever a user's class does that was never meant to be pickled.
+        return None
+    return pickled.getvalue()
+
+
+class _Limited(io.BytesIO):
+    """Takes `MOST_BYTES` at most."""
+
+    def write(self, data: Any, /) -> int:
+        _refuse_above(self.tell() + memoryview(data).nbytes)
+        return super().write(data)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses large arrays and tensors before it copies them."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            _refuse_above(value.nbytes)
+        elif hasattr(type(value), "untyped_storage"):  # a tensor, which takes all its storage with it
+            _refuse_above(value.untyped_storage().nbytes())
+        return NotImplemented
+
+
+def _refuse_above(num_bytes: int) -> None:
+    if num_bytes > MOST_BYTES:
+        raise pickle.PicklingError(f"a dataset that is copied must take {MOST_BYTES:,} bytes at most, got more")

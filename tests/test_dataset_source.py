@@ -516,6 +516,20 @@ def test_copies_and_datasets_that_are_thread_safe_are_read_by_several_threads_at
     assert read_by_threads(TorchDataset(Meeting(tmp_path / "images"), thread_safe=thread_safe)) == 4
 
 
+def test_datasets_that_have_an_open_file_in_common_are_read_one_at_a_time(tmp_path: Path) -> None:
+    whole = OpenFile(tmp_path / "images")
+    parts = [range(0, 40, 2), range(1, 40, 2)]
+    sources = [TorchDataset(Subset(whole, part)) for part in parts]
+    most_inside.clear()
+
+    def read(number: int) -> None:
+        np.testing.assert_array_equal(sources[number % 2].read(np.arange(20)), MANY[parts[number % 2]])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
+    assert max(most_inside) == 1
+
+
 @pytest.mark.parametrize("kind", [OpenedLater, OpenFile])
 def test_a_loader_serves_a_dataset_made_for_one_thread_as_an_array_of_its_images(
     kind: type[OfOneThread], tmp_path: Path

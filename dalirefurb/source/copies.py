@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,16 @@ import numpy as np
 MOST_BYTES = 128 << 20
 """Of a dataset that is copied, pickled: as much as the paths of some two million files."""
 
+_TURN = threading.RLock()
+"""Who has it reads what is not copied. There is one, as datasets may have parts in common, such as an open file."""
+
 
 class Copies:
     """A dataset to be read from any thread.
 
     Each thread reads a copy of its own, made when it first reads, of the dataset as it was when this was made: what
     one thread opens, moves or remembers in it no other one sees. Where the dataset cannot be pickled, or takes more
-    than `MOST_BYTES`, threads read it one at a time.
+    than `MOST_BYTES`, threads read it one at a time, and no other such dataset meanwhile.
 
     Args:
         dataset: With `__getitem__`.
@@ -34,7 +36,6 @@ class Copies:
         self._thread_safe = thread_safe
         # Before the first read: a file that is opened then could not be pickled any more.
         self._pickled = None if thread_safe else _pickled(dataset)
-        self._turn: AbstractContextManager[Any] = nullcontext() if thread_safe else threading.Lock()
         self._own = threading.local()
 
     @property
@@ -48,7 +49,9 @@ class Copies:
 
     def original(self, index: int) -> Any:
         """Read an item of the dataset that was given."""
-        with self._turn:
+        if self._thread_safe:
+            return self.dataset[index]
+        with _TURN:
             return self.dataset[index]
 
     def __getitem__(self, index: int) -> Any:

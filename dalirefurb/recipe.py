@@ -8,6 +8,7 @@ encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ class Output:
             raise ConfigurationError(
                 f"output: dtype must be 'float32' or 'float16', got {self.dtype!r}; cast on the model's side for others"
             )
-        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
             raise ConfigurationError(
                 f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
             )
@@ -57,6 +58,14 @@ class Output:
             raise ConfigurationError(
                 f"output: mean must be of pixels in 0 .. 1, got {self.mean}: divide mean and std by 255 if they are of "
                 f"levels 0 .. 255"
+            )
+        largest = max(max(mean, 1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
+        most = float(np.finfo(self.dtype).max)
+        if largest > most:
+            raise ConfigurationError(
+                f"output: (pixel - mean) / std must be at most {most:,.6g}, the most that {self.dtype} holds, but is "
+                f"up to {largest:,.6g} for pixels in 0 .. 1 with mean {self.mean} and std {self.std}: pass a larger std"
+                f"{', or dtype=' + repr('float32') if self.dtype == 'float16' else ''}"
             )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import fields, replace
 
 import numpy as np
@@ -15,13 +16,14 @@ from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.graph import Graph
 from dalirefurb.loader import Loader
 from dalirefurb.recipe import Output, Recipe, draw
-from dalirefurb.refurbish import Refurbish
+from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
 from dalirefurb.store import MemoryStore
 from tests.one_batch import levels, serve
 from tests.pictures import picture
 
 STAGES = (Decode(), RandomResizedCrop(36), RandomCrop(32, margin=4), HorizontalFlip())
+SIDE = 8
 NAMES = ["decode", "random_resized_crop", "random_crop", "flip"]
 RAW = (RandomCrop(32, margin=8, padding=4), HorizontalFlip())
 
@@ -128,6 +130,21 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
         ({"mean": (0.5,)}, r"mean and std must be three numbers each, std positive, got \(0.5,\) and"),
         ({"std": (1, 1)}, r"got .* and \(1, 1\)"),
         ({"std": (1, 0, 1)}, r"got .* and \(1, 0, 1\)"),
+        ({"std": (1, math.nan, 1)}, r"std positive, got .* and \(1, nan, 1\)"),
+        ({"std": (1, 1, math.inf)}, r"std positive, got .* and \(1, 1, inf\)"),
+        (
+            {"dtype": "float16", "std": (1, 1e-6, 1)},
+            r"at most 65,504, the most that float16 holds, .* up to 544,000 for pixels .*1e-06.*: pass .*'float32'$",
+        ),
+        (
+            {"dtype": "float16", "mean": (0.5, 0, 0.5), "std": (1.52e-5,) * 3},
+            r"up to 65,789\.5 for .* with mean \(0\.5, 0, ",
+        ),
+        (
+            {"dtype": "float16", "mean": (0.5, 1, 0.5), "std": (1.52e-5,) * 3},
+            r"up to 65,789\.5 for .* with mean \(0\.5, 1, ",
+        ),
+        ({"std": (1, 1, 1e-39)}, r"at most 3\.40282e\+38, the most that float32 holds, .*: pass a larger std$"),
         ({"mean": (123.7, 116.3, 103.5)}, r"pixels in 0 \.\. 1, got \(123.7, .*divide mean and std by 255"),
         ({"mean": (0, -0.1, 0)}, r"pixels in 0 \.\. 1, got"),
         ({"size": 0}, "output: size must be a positive integer, got 0"),
@@ -138,6 +155,22 @@ def test_an_impossible_output_is_refused(changes, message):
         replace(Output(32), **changes)
     with pytest.raises(ConfigurationError, match=message):
         Recipe(STAGES, Output(32), 1).with_output(**changes)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+@pytest.mark.parametrize("mean", [0, 0.25, 1])
+def test_the_least_std_that_is_accepted_makes_finite_values_of_black_and_white(kernels, mean):
+    images = np.repeat(np.array([0, 255, 127, 1], np.uint8), SIDE * SIDE * 3).reshape(4, SIDE, SIDE, 3)
+    least = max(mean, 1 - mean) / 65504
+    output = Output(SIDE, dtype="float16", mean=(mean,) * 3, std=(least,) * 3)
+    with pytest.raises(ConfigurationError, match="the most that float16 holds"):
+        replace(output, std=(least, least, 0.999 * least))
+    with Loader(
+        Arrays(images, np.arange(4)), Recipe([], output, 0), Standard(4, batch_size=4), kernels=kernels
+    ) as loader:
+        ((served, _),) = loader
+    assert served.isfinite().all()
+    assert served.abs().max() == 65504
 
 
 def test_with_output_changes_the_output_and_nothing_else():

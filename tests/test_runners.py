@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -207,22 +206,6 @@ def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
     while running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running()
-
-
-def test_nothing_is_kept_on_disk_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dalirefurb.kernels import compiled
-
-    asked = []
-
-    def njit(signature: Any, *, cache: bool = False, **options: Any) -> Callable[..., Any]:
-        asked.append(cache)
-        if cache:
-            raise RuntimeError("cannot cache function 'run': no locator available for file 'rows.py'")
-        return lambda function: function
-
-    monkeypatch.setattr(compiled, "njit", njit)
-    assert compiled.kept(len, "void()") is len
-    assert asked == [True, False]
 
 
 def test_kernels_make_partial_images_where_a_memory_store_keeps_them(

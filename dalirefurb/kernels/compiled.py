@@ -35,7 +35,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
 def kept(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """Compile what is called from Python, or load what was compiled before.
 
-    Where no folder can be written, nothing is kept.
+    Where it cannot be kept on disk, or what was kept is damaged, it is compiled every time: that takes some seconds.
     """
     return cast(Callable[..., Any], _kept(njit, function, signature, nogil=True))
 
@@ -61,7 +61,7 @@ def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options
     """Compile a function with one of Numba's compilers."""
     try:
         return compiler(signature, cache=True, error_model="numpy", **options)(function)
-    except RuntimeError:  # Numba found no folder for its cache.
+    except Exception:  # Numba found no folder for its cache, a full disk, or half a file; any other error comes again.
         return compiler(signature, error_model="numpy", **options)(function)
 
 

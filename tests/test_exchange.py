@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from dalirefurb.images import Images
 from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
 from dalirefurb.refurbish import Refurbish, Standard
-from dalirefurb.runs import Position, Run, planned, runs
+from dalirefurb.runs import Position, Run, announced, planned, runs
 from dalirefurb.source import Arrays
 from dalirefurb.store import MemoryStore
 from tests.planners import batch_echoes, example_echoes, refurbishing, smartcaches
@@ -40,10 +42,10 @@ class Line:
         held: Versions in the store at the end.
     """
 
-    def __init__(self, planner: Planner, *, slots: int | None = None) -> None:
+    def __init__(self, planner: Planner, *, slots: int | None = None, store: MemoryStore | None = None) -> None:
         self.source = Arrays(np.zeros((planner.num_samples, *SHAPE), np.uint8), np.zeros(planner.num_samples))
         self.reader = Reader(self.source, max_batch_size=1, num_threads=1)
-        self.store = MemoryStore()
+        self.store = MemoryStore() if store is None else store
         self.store.open(SHAPE, slots=max(1, planner.peak_slots if slots is None else slots), fingerprint="tests")
         self.exchange = Exchange(self.reader, self.store)
         self.computed: list[tuple[int, int]] = []
@@ -131,6 +133,98 @@ def test_a_run_that_is_abandoned_leaves_nothing_to_borrow() -> None:
         line.exchange.abandon([line.admit(run)])
     assert len(line.admit(third).rows) == 3
     line.close()
+
+
+class Watched(MemoryStore):
+    """Calls somebody before and after each of its own steps, as another thread might come between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] | None = None
+
+    def get(self, *arguments: Any) -> Any:
+        return self._watched(super().get, *arguments)
+
+    def put(self, *arguments: Any) -> Any:
+        return self._watched(super().put, *arguments)
+
+    def evict(self, *arguments: Any) -> Any:
+        return self._watched(super().evict, *arguments)
+
+    def _watched(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        between, self.between = self.between, None  # What is called in between is not watched.
+        try:
+            if between is not None:
+                between()
+            result = step(*arguments)
+            if between is not None:
+                between()
+        finally:
+            self.between = between
+        return result
+
+
+def two_runs(store: MemoryStore) -> tuple[Line, Run, Run]:
+    """Of the second some rows hit what the first computes, which evicts something, too."""
+    planner = Refurbish(6, batch_size=6, reuse_factor=3)
+    line = Line(planner, store=store)
+    zeroth, first, second = islice(runs(planned(planner, Position(0, 0)), 1), 3)
+    line.finish(line.admit(zeroth))
+    assert set(first.plan.indices[first.plan.miss]) <= set(second.plan.indices[~second.plan.miss])
+    assert first.plan.miss.any()
+    assert len(first.plan.evict)
+    return line, first, second
+
+
+def test_at_no_moment_of_settling_a_run_are_its_images_computed_again() -> None:
+    """They are in the store before others stop waiting for them."""
+    store = Watched()
+    line, first, second = two_runs(store)
+    ticket = line.admit(first)
+    computed: list[list[int]] = []
+
+    def admit() -> None:
+        other = line.exchange.admit(second)
+        computed.append(other.rows.tolist())
+        line.exchange.abandon([other])
+
+    store.between = admit
+    line.finish(ticket)
+    store.between = None
+    admit()
+    assert len(computed) == 5  # around evicting, around putting, and once more
+    assert computed == [np.flatnonzero(second.plan.miss).tolist()] * len(computed)
+    line.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_run_that_settles_while_another_asks_the_store_is_not_computed_again(moment: str) -> None:
+    """The other one looks for what is on its way before it asks the store."""
+    store = Watched()
+    line, first, second = two_runs(store)
+    ticket, moments = line.admit(first), iter(["before", "after"])
+
+    def settle() -> None:
+        if next(moments) == moment:
+            line.finish(ticket)
+
+    store.between = settle
+    other = line.admit(second)
+    store.between = None
+    assert other.rows.tolist() == np.flatnonzero(second.plan.miss).tolist()
+    line.finish(other)
+    line.close()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4, 9])
+def test_the_store_is_told_of_runs_the_full_distance_before_they_begin(ahead: int) -> None:
+    planner = Refurbish(8, batch_size=2, reuse_factor=2)
+    coming = list(runs(islice(planned(planner, Position(0, 0)), 12), 1))
+    told: list[Run] = []
+    for number, run in enumerate(announced(iter(coming), told.append, ahead)):
+        assert run is coming[number]
+        assert told == coming[: number + 1 + ahead]
+    assert number == 11
 
 
 @pytest.mark.parametrize("batches_per_run", [1, 2, 3, 9])

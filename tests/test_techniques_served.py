@@ -122,17 +122,24 @@ def test_smartcache_reads_a_sample_when_it_enters_and_not_again(source: ImageFol
 
 
 class Told(MemoryStore):
-    """A store that remembers which versions it was told to prepare, and those it was asked for without."""
+    """A store that remembers which versions it was told to prepare, and those it was asked for without.
+
+    Of how many runs it was told before it was asked for each, it remembers, too.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.runs_told = 0
+        self.told_before: list[int] = []
         self.announced: set[tuple[int, int]] = set()
         self.surprises: list[tuple[int, int]] = []
 
     def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        self.runs_told += 1
         self.announced |= set(zip(indices.tolist(), versions.tolist(), strict=True))
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        self.told_before.append(self.runs_told)
         lease = super().get(indices, versions)
         asked = zip(indices[lease.found].tolist(), versions[lease.found].tolist(), strict=True)
         self.surprises += [pair for pair in asked if pair not in self.announced]
@@ -146,6 +153,16 @@ def test_a_store_is_told_of_every_hit_before_it_is_asked_for_it(planner: Planner
     assert stats.hits > 0
     assert store.announced
     assert not store.surprises
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 2])
+def test_a_store_is_told_of_each_run_four_runs_before_it_is_asked_for_it(
+    batches_per_run: int, source: ImageFolder
+) -> None:
+    store = Told()
+    serve(source, simple(SIZE), REFURBISH, store, look_ahead=1, batches_per_run=batches_per_run, epochs=EPOCHS)
+    assert len(store.told_before) > EPOCHS
+    assert store.told_before == [number + 1 + 4 for number in range(len(store.told_before))]
 
 
 ECHOES = [

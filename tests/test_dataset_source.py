@@ -412,6 +412,26 @@ class Remembering(OfOneThread):
         return self.at_hand[1]
 
 
+class Lazily(OpenFile):
+    """Its images are read when they are converted, as Pillow does."""
+
+    def image(self, index: int) -> Any:
+        return LazyImage(self, index)
+
+
+class LazyImage:
+    """What is asked of a PIL image."""
+
+    def __init__(self, dataset: OpenFile, index: int) -> None:
+        self.dataset, self.index = dataset, index
+
+    def getbands(self) -> tuple[str, ...]:
+        return ("R", "G", "B")
+
+    def convert(self, mode: str) -> Any:
+        return Image.fromarray(self.dataset.read_from(self.dataset.file, self.index))
+
+
 class PickledWithoutItsFile(OpenFile):
     """Its copies fail at every item."""
 
@@ -468,7 +488,7 @@ class LargeInAll(Remembering):
 
 COPIED = [OpenedLater, OfItsThread, Workspace, Remembering]
 IN_TURNS = [
-    *(OpenFile, PickledWithoutItsFile, PickledWithoutItsOrder, CopiedOnce),
+    *(OpenFile, Lazily, PickledWithoutItsFile, PickledWithoutItsOrder, CopiedOnce),
     *(Large, LargeTensor, LargeInAll),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -47,11 +48,16 @@ class Copies:
         """Make no copies: threads read the dataset one at a time from now on."""
         self._pickled = None
 
+    def turn(self) -> AbstractContextManager[Any]:
+        """Wait until nobody else reads, where only one may; whoever has the turn can take it again.
+
+        It is to be held until an item is taken apart: an image may be read from its file no sooner than that.
+        """
+        return nullcontext() if self._thread_safe or self.copied else _TURN
+
     def original(self, index: int) -> Any:
         """Read an item of the dataset that was given."""
-        if self._thread_safe:
-            return self.dataset[index]
-        with _TURN:
+        with nullcontext() if self._thread_safe else _TURN:
             return self.dataset[index]
 
     def __getitem__(self, index: int) -> Any:

@@ -132,11 +132,14 @@ class TorchDataset(Source):
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read items one by one."""
-        return [self._read(index) for index in self._checked(indices)]
+        rows = self._checked(indices)
+        with self._items.turn():
+            return [self._read(index) for index in rows]
 
     def _read(self, index: int) -> NDArray[np.uint8]:
         try:
-            image = _image(self._item(index)[0])
+            with self._items.turn():
+                image = _image(self._item(index)[0])
         except _ImageError as error:
             raise SampleError(index, self.name(index), str(error)) from error
         if (image.ndim == 1) != self.encoded:

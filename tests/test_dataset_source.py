@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -548,6 +550,44 @@ def test_datasets_that_have_an_open_file_in_common_are_read_one_at_a_time(tmp_pa
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read, range(4)))
     assert max(most_inside) == 1
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """Check something in a forked process, which is killed after a minute."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        os._exit(0 if check() else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_process_reads_though_a_thread_of_its_parent_has_its_turn(tmp_path: Path) -> None:
+    source = TorchDataset(OpenFile(tmp_path / "images"))
+    begun, ended = threading.Event(), threading.Event()
+
+    class Waiting(OfOneThread):
+        def image(self, index: int) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                begun.set()
+                ended.wait(60)
+            return MANY[index]
+
+    waiting = TorchDataset(Waiting(tmp_path / "others"))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(waiting.read, np.arange(1))
+        assert begun.wait(60)
+        try:
+            assert in_child(lambda: np.array_equal(source.read(np.arange(3)), MANY[:3]))
+        finally:
+            ended.set()
+
+
+def test_a_forked_process_reads_a_copy_of_its_own(tmp_path: Path) -> None:
+    source = TorchDataset(OpenedLater(tmp_path / "images"))
+    own = source._items._own.dataset.file
+    own.seek(7)
+    assert in_child(lambda: np.array_equal(source.read(np.arange(3)), MANY[:3]))
+    assert own.tell() == 7
 
 
 @pytest.mark.parametrize("kind", [OpenedLater, OpenFile])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -63,13 +64,14 @@ class Copies:
     def __getitem__(self, index: int) -> Any:
         if (pickled := self._pickled) is None:
             return self.original(index)
-        if not hasattr(self._own, "dataset"):
+        own = self._own
+        if getattr(own, "pid", None) != os.getpid():  # A file that was open at a fork has one place for both processes.
             try:
-                self._own.dataset = pickle.loads(pickled)
+                own.dataset, own.pid = pickle.loads(pickled), os.getpid()
             except Exception:  # As below.
                 self.do_without()
                 return self.original(index)
-        return self._own.dataset[index]
+        return own.dataset[index]
 
     def __reduce__(self) -> tuple[Any, ...]:
         dataset = self.dataset if self._pickled is None else pickle.loads(self._pickled)
@@ -88,6 +90,15 @@ def _pickled(dataset: Any) -> bytes | None:
     except Exception:  # Whatever a user's class does that was never meant to be pickled.
         return None
     return pickled.getvalue()
+
+
+def _begin_anew() -> None:
+    """Let a forked child have its turn, though a thread that exists in its parent only may have had it."""
+    global _TURN
+    _TURN = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 class _Limited(io.BytesIO):

@@ -248,9 +248,12 @@ def _open(
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
 
     Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
-    What is refused as too large decides, too: else a store would serve it.
+    What is refused as too large decides, too: else a store would serve it. And so does what is behind the source's
+    samples here and now, before any of it is read: what changes later, the next loader notices.
     """
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
+    if content := source.content():
+        partial["content"] = content
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     if source.encoded:

@@ -45,10 +45,35 @@ def test_a_folder_lists_images_in_torchvisions_order_with_its_labels(tmp_path: P
     assert [source.name(index) for index in range(6)] == [str(tmp_path / name.decode()) for name in expected]
 
 
-def test_a_folder_counts_the_files_it_skips(tmp_path: Path) -> None:
-    source = ImageFolder(fill(tmp_path, "a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/b/x.gif", "top.jpg"))
+def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Path) -> None:
+    names = ("a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/.2.JPG", "a/.DS_Store", "a/b/x.gif", "top.jpg", "c/3")
+    with pytest.warns(UserWarning, match="is left out") as caught:
+        source = ImageFolder(fill(tmp_path, *names))
     assert len(source) == 1
-    assert source.skipped == 5
+    assert source.skipped == 8
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    said = str(caught[0].message)
+    assert said.startswith(
+        f"of {tmp_path} is left out: 1 images directly in it, not in a class folder (the first: top.jpg); 4 files not "
+        "named as images, which end in .bmp, .jp2, "
+    )
+    assert said.endswith(
+        "while FileList takes any (the first: a/jpg); 1 hidden images (the first: a/.2.JPG); "
+        "1 class folders without an image (the first: c)"
+    )
+
+
+def test_hidden_files_that_are_no_images_are_counted_and_not_spoken_of(tmp_path: Path) -> None:
+    assert ImageFolder(fill(tmp_path, "a/1.jpg", "a/._1.jpg", "a/.DS_Store", ".directory")).skipped == 3
+
+
+def test_a_link_that_leads_nowhere_is_a_sample_that_names_itself(tmp_path: Path) -> None:
+    fill(tmp_path, "a/1.jpg")
+    (tmp_path / "a/2.jpg").symlink_to(tmp_path / "gone.jpg")
+    source = ImageFolder(tmp_path)
+    assert (len(source), source.skipped) == (2, 0)
+    with pytest.raises(SampleError, match=r"a/2.jpg\): cannot be read: No such file"):
+        source.read(np.array([1]))
 
 
 def test_a_hidden_folder_is_no_class(tmp_path: Path) -> None:
@@ -59,7 +84,8 @@ def test_a_hidden_folder_is_no_class(tmp_path: Path) -> None:
 
 def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    source = ImageFolder(fill(tmp_path, "b/1.jpg"))
+    with pytest.warns(UserWarning, match=r"1 class folders without an image \(the first: a\)"):
+        source = ImageFolder(fill(tmp_path, "b/1.jpg"))
     assert source.classes == ["a", "b"]
     assert source.labels.tolist() == [1]
 

@@ -171,40 +171,198 @@ def test_labels_are_numbers_or_names_in_texts_or_json_or_from_keys(
         assert source.classes == classes
 
 
-def test_samples_without_an_image_are_counted_and_other_members_ignored(tmp_path: Path) -> None:
-    others = [("README", b"text"), ("._a.jpg", b"resource"), ("a.mask.png", b"mask"), ("e.cls", b"1"), ("f.json", b"")]
-    shard = write_tar(tmp_path / "pets.tar", [*others, *PETS])
-    for _ in range(2):
-        source = TarShards(shard)
+def left_out(*args: Any, **options: Any) -> tuple[TarShards, str]:
+    """Return shards that leave something out, and what they say of it."""
+    with pytest.warns(UserWarning, match="is left out") as caught:
+        source = TarShards(*args, **options)
+    assert (len(caught), caught[0].filename) == (1, __file__)
+    return source, str(caught[0].message)
+
+
+def test_what_is_left_out_is_counted_and_said_with_the_first_of_each_kind(tmp_path: Path) -> None:
+    others = [("README", b"text"), (".a.jpg", b"hidden"), ("e.cls", b"1"), ("f.json", b"")]
+    silent = [("._a.jpg", b"macOS"), (".DS_Store", b"macOS"), ("a.mask.png", b"mask")]
+    shard = write_tar(tmp_path / "pets.tar", [*others, *silent, *PETS])
+    empty = write_tar(tmp_path / "empty.tar", [])
+    for _ in range(2):  # Read, and remembered.
+        source, said = left_out([shard, empty])
         assert contents(source) == [b"first", b"the second", b"third"]
-        assert source.skipped == 2
+        assert source.skipped == 3
+        assert said.startswith(
+            f"of the shards, the 2 from {shard} on, is left out: 2 samples without an image, which ends in .bmp, "
+        )
+        assert said.endswith(
+            f" (the first: {shard}:e.cls); 1 images that are hidden by a dot (the first: {shard}:.a.jpg); 1 members "
+            f"without an extension (the first: {shard}:README); 1 shards without members (the first: {empty})"
+        )
+
+
+def test_images_whose_names_have_dots_are_counted_each_and_said(tmp_path: Path) -> None:
+    dotted = [(f"img.v{number}.{ending}", b"x") for number in range(3) for ending in ("jpg", "cls")]
+    source, said = left_out(write_tar(tmp_path / "0.tar", [*PETS, *dotted, ("b.2.jpg", b"x")]))
+    assert contents(source) == [b"first", b"the second", b"third"]
+    assert source.skipped == 4
+    assert "0.tar on, is left out: 4 images with a dot before that of their extension" in said
+    assert f"(the first: {tmp_path}/0.tar:img.v0.jpg)" in said
+    with pytest.raises(ConfigurationError, match=r"on hold none, but 3 images with a dot .* name them a-1.jpg"):
+        TarShards(write_tar(tmp_path / "1.tar", dotted))
+
+
+def test_masks_beside_an_image_are_not_spoken_of_but_others_of_its_format_are_unless_it_is_chosen(
+    tmp_path: Path,
+) -> None:
+    shard = write_tar(tmp_path / "pets.tar", [*PETS, ("a.mask.png", b"mask"), ("b.left.jpg", b"left")])
+    assert left_out(shard)[0].skipped == 1
+    source, said = left_out(shard, image="jpg")
+    assert contents(source) == [b"first", b"the second"]
+    assert "is left out: 1 samples without an image, which ends in .jpg (the first: " in said
+    assert "pets.tar:c.png)" in said
 
 
 def test_an_extension_chooses_among_images(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "pets.tar", [*PETS, ("a.left.png", b"left"), ("b.left.png", b"also left")])
-    assert contents(TarShards(shard, image="left.png")) == [b"left", b"also left"]
-    assert contents(TarShards(shard, image="jpg")) == [b"first", b"the second"]
+    for ending, expected in (("left.png", [b"left", b"also left"]), ("jpg", [b"first", b"the second"])):
+        source, said = left_out(shard, image=ending)
+        assert contents(source) == expected
+        assert f"1 samples without an image, which ends in .{ending} (" in said
 
 
-def garble(path: Path, *, keep_time: bool) -> None:
-    """Make headers unreadable, not the data."""
-    status, content = path.stat(), bytearray(path.read_bytes())
-    for start in range(0, len(content), 1024):
-        content[start : start + 512] = bytes(range(256)) * 2
-    path.write_bytes(content)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + (0 if keep_time else 1)))
+def test_tar_files_one_after_another_in_one_are_all_served(tmp_path: Path, memory: MemoryFileSystem) -> None:
+    more = [[(f"{part}.jpg", part), (f"{part}.cls", b"9")] for part in (b"x", b"y", b"z")]
+    parts = [
+        PETS,
+        *[[(str(name, "ascii") if isinstance(name, bytes) else name, each) for name, each in part] for part in more],
+    ]
+    whole = b"".join(tar_bytes(part) for part in parts)
+    (tmp_path / "all.tar").write_bytes(whole)
+    memory.pipe("/all.tar", whole)
+    # Also without the zeros at an end that only fill a record, and with more of them than are read at once.
+    ends = [tar_bytes(part).rstrip(b"\0") for part in parts]
+    padded = [end + bytes(-len(end) % 512 + 512 * zeros) for end, zeros in zip(ends, (1, 2, 5000, 1), strict=True)]
+    (tmp_path / "tight.tar").write_bytes(b"".join(padded))
+    for url in (tmp_path / "all.tar", tmp_path / "tight.tar", "memory://all.tar"):
+        for _ in range(2):
+            source = TarShards(url)
+            assert contents(source) == [b"first", b"the second", b"third", b"x", b"y", b"z"]
+            assert source.labels.tolist() == [3, 1, 2, 9, 9, 9]
+
+
+def test_a_key_that_is_in_two_tar_files_of_one_shard_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.tar").write_bytes(tar_bytes(PETS[:2]) * 2)
+    with pytest.raises(ConfigurationError, match=r"one image, but in .*twice.tar both a.jpg and a.jpg are"):
+        TarShards(tmp_path / "twice.tar")
+
+
+@pytest.mark.parametrize("tail", [b"\n", b"x" * 512, b"text " * 999, tar_bytes(PETS)[100:]])
+def test_what_follows_a_tar_file_and_is_none_is_refused(tmp_path: Path, tail: bytes) -> None:
+    shard = tmp_path / "0.tar"
+    shard.write_bytes(tar_bytes(PETS) + tail)
+    size = 10240 + len(tail)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"0.tar from byte 10240 of {size} on, after the end behind c.cls, is no .*cut that off",
+    ):
+        TarShards(shard)
+
+
+def test_a_second_tar_file_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
+    shard = tmp_path / "0.tar"
+    second = bytearray(tar_bytes([(f"second/{name}", content) for name, content in PETS]))
+    shard.write_bytes(tar_bytes(PETS) + second[:600])
+    with pytest.raises(
+        ConfigurationError, match=r"0.tar is cut off: second/a.jpg ends at byte 11264, but it has 10840"
+    ):
+        TarShards(shard)
+    second[4 * 512 + 150] ^= 1
+    shard.write_bytes(tar_bytes(PETS) + second)
+    with pytest.raises(ConfigurationError, match=r"damaged header after second/a.cls, at byte 12288 of 20480"):
+        TarShards(shard)
+
+
+def remembered(shard: Path, **changes: Any) -> Path:
+    """Change what the index beside a shard says."""
+    index = Path(f"{shard}.index.json")
+    index.write_text(json.dumps({**json.loads(index.read_text()), **changes}))
+    return index
 
 
 def test_headers_are_read_once(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "pets.tar", PETS)
     before = TarShards(shard)
-    garble(shard, keep_time=True)
+    remembered(shard, labels=["7", "8", "9"])
     again = TarShards(shard)
     assert contents(again) == contents(before) == [b"first", b"the second", b"third"]
-    assert again.fingerprint() == before.fingerprint()
-    garble(shard, keep_time=False)
-    with pytest.raises(ConfigurationError, match="must be a whole tar file"):
-        TarShards(shard)
+    assert again.labels.tolist() == [7, 8, 9]
+    os.utime(shard)
+    assert TarShards(shard).labels.tolist() == [3, 1, 2]
+
+
+OTHER = [("b.JPG", b"other"), ("b.cls", b"8"), ("a.jpg", b"for oldest"), ("a.cls", b"7\n"), *PETS[4:]]
+
+
+@pytest.mark.parametrize("how", ["in place", "replaced"])
+def test_a_shard_written_again_with_equal_size_and_a_pinned_time_is_indexed_anew(tmp_path: Path, how: str) -> None:
+    shard = write_tar(tmp_path / "pets.tar", PETS)
+    for turn in range(3):
+        members = (PETS, OTHER)[turn % 2]
+        status = shard.stat()
+        written = write_tar(shard if how == "in place" else tmp_path / "new", members)
+        os.utime(written, ns=(status.st_atime_ns, status.st_mtime_ns))
+        written.replace(shard)
+        assert (shard.stat().st_size, shard.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+        source = TarShards(shard)
+        assert contents(source) == [content for name, content in members if not name.endswith("cls")]
+        assert source.labels.tolist() == [int(content) for name, content in members if name.endswith("cls")]
+
+
+def test_a_shard_written_again_at_once_is_indexed_anew_however_coarse_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = write_tar(tmp_path / "pets.tar", PETS)
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    monkeypatch.setattr("time.time_ns", lambda: shard.stat().st_ctime_ns + 5_000_000)
+    TarShards(shard)
+    TarShards(shard)  # Remembered: nothing is read, nothing is waited for.
+    assert waits == [0.015]
+    os.utime(shard)
+    monkeypatch.setattr("time.time_ns", lambda: shard.stat().st_ctime_ns + 20_000_000)
+    TarShards(shard)
+    assert waits == [0.015]
+
+
+@pytest.mark.parametrize("tar_format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("folder", ["", "folder/" * 40])
+def test_an_index_that_is_stale_whatever_the_times_say_serves_no_other_members_bytes(
+    tmp_path: Path, tar_format: int, folder: str
+) -> None:
+    shard = tmp_path / "pets.tar"
+    shard.write_bytes(tar_bytes([(folder + name, content) for name, content in PETS], tar_format))
+    TarShards(shard)
+    index = json.loads(Path(f"{shard}.index.json").read_text())
+    swapped = [PETS[4], PETS[1], PETS[2], PETS[3], PETS[0], PETS[5]]  # First and third, of equal sizes.
+    shard.write_bytes(tar_bytes([(folder + name, content) for name, content in swapped], tar_format))
+    status = shard.stat()
+    index["key"]["shard"] |= {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns, "inode": status.st_ino}
+    remembered(shard, **index)
+    source = TarShards(shard)
+    assert source.name(0).endswith("a.jpg")
+    reason = r"a.jpg\): is not where it was indexed: its shard has been written again; start again"
+    with pytest.raises(SampleError, match=reason):
+        source.read(np.array([0]))
+    assert source.read(np.array([1]))[0].tobytes() == b"the second"
+    assert sorted(contents(TarShards(shard))) == [b"first", b"the second", b"third"]
+
+
+def test_a_shard_that_is_written_in_place_during_a_run_names_the_samples_that_are_gone(tmp_path: Path) -> None:
+    shard = write_tar(tmp_path / "pets.tar", PETS)
+    source = TarShards(shard)
+    with shard.open("r+b") as file:
+        file.write(tar_bytes([("n.jpg", b"newer"), ("n.cls", b"3"), *PETS[2:]]))
+    with pytest.raises(SampleError, match=r"a.jpg.*is not where it was indexed"):
+        source.read(np.array([0]))
+    assert source.read(np.array([2]))[0].tobytes() == b"third"
+    assert TarShards(shard).name(0).endswith("n.jpg")
 
 
 def test_a_shard_that_is_replaced_is_indexed_anew_and_keeps_its_bytes_while_mapped(tmp_path: Path) -> None:
@@ -243,7 +401,7 @@ def test_an_index_is_believed_for_one_question_only(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "pets.tar", [*PETS, *((f"{key}.txt", b"9") for key in "abc")])
     assert TarShards(shard).labels.tolist() == [3, 1, 2]
     assert TarShards(shard, label="txt").labels.tolist() == [9, 9, 9]
-    assert len(TarShards(shard, image="png")) == 1
+    assert len(left_out(shard, image="png")[0]) == 1
     assert TarShards(shard).labels.tolist() == [3, 1, 2]
 
 
@@ -258,9 +416,10 @@ def test_an_index_is_beside_its_shard_or_in_a_given_folder_or_in_the_cache(tmp_p
     TarShards(shard)
     assert [path.parent for path in cache.rglob("*.json")] == [cache / "dalirefurb/shards"]
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["pets.tar", "pets.tar.index.json"]
-    for options in ({}, {"index": tmp_path / "given"}):
-        garble(shard, keep_time=True)
-        assert len(TarShards(shard, **options)) == 3
+    for options, folder in (({}, cache), ({"index": tmp_path / "given"}, tmp_path / "given")):
+        (index,) = folder.rglob("*.json")
+        index.write_text(json.dumps({**json.loads(index.read_text()), "labels": ["7", "8", "9"]}))
+        assert TarShards(shard, **options).labels.tolist() == [7, 8, 9]
 
 
 def test_indexes_of_shards_of_one_name_do_not_meet(tmp_path: Path) -> None:
@@ -315,8 +474,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "bzip2": (bz2.compress(tar_bytes(PETS)), {}, "compressed by bzip2"),
     "empty": (b"", {}, "0.tar is empty: write or copy it again"),
     "text": (b"text " * 999, {}, r"is none after its beginning, byte 0 of 4995 \(.*\): write or copy"),
-    "no image": ([("a.gif", b""), ("b.cls", b"1")], {}, "the 1 from .*0.tar on hold none among 2 samples.*end in .bmp"),
-    "no such image": (PETS, {"image": "webp"}, "images end in .webp"),
+    "no image": ([("a.gif", b""), ("b.cls", b"1")], {}, "the 1 from .*0.tar on hold none, but 2 samples.*ends in .bmp"),
+    "no such image": (PETS, {"image": "webp"}, "3 samples without an image, which ends in .webp .*: check"),
     "no label": (PETS[:3], {}, "0.tar 1 of 2 have none, the first is b.JPG, which needs a .cls of its key: name ano"),
     "no field": ([("a.jpg", b""), ("a.json", b'{"x": 1, "y": 2}')], {"label": "json.z"}, "at 'z' .*a.json has x, y"),
     "deep field": ([("a.jpg", b""), ("a.json", b'{"x": 1}')], {"label": "json.x.y"}, "field x.y, but at 'y' .* is 1"),
@@ -409,8 +568,43 @@ def test_remote_shards_are_indexed_once_and_read_by_ranges(memory: MemoryFileSys
     assert source.name(3) == "memory://bucket/pets-1.tar:d.jpg"
     assert [each.tobytes() for each in source.read(np.array([3, 0, 1]))] == [b"fourth", b"first", b"the second"]
     assert len(list(cache.rglob("*.json"))) == 2
-    memory.store["/bucket/pets-0.tar"].getbuffer()[:512] = b"x" * 512
-    assert contents(TarShards("memory://bucket/pets-{0..1}.tar")) == contents(source)
+    memory.store["/bucket/pets-0.tar"].getbuffer()[512 + 512 + 512] ^= 1  # In a label.
+    assert TarShards("memory://bucket/pets-{0..1}.tar").labels.tolist() == source.labels.tolist()
+
+
+def test_a_remote_shard_is_indexed_anew_when_its_filesystem_tells_of_another_or_of_its_size_only(
+    memory: MemoryFileSystem, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, str] = {}
+
+    def info(self: MemoryFileSystem, path: str, **options: Any) -> dict[str, Any]:
+        return {"name": path, "size": len(self.store[path].getbuffer()), "type": "file", **told}
+
+    monkeypatch.setattr(MemoryFileSystem, "info", info)
+    other = [PETS[0], ("a.cls", b"4"), *PETS[2:]]
+    for told in ({"ETag": "1"}, {"Last-Modified": "then"}, {"etag": "1", "Content-MD5": "2"}, {"md5Hash": "3"}):
+        memory.pipe("/pets.tar", tar_bytes(PETS))
+        assert TarShards("memory://pets.tar").labels.tolist() == [3, 1, 2]
+        memory.pipe("/pets.tar", tar_bytes(other))
+        before = TarShards("memory://pets.tar")
+        assert before.labels.tolist() == [3, 1, 2]  # Remembered.
+        told |= {list(told)[-1]: "new"}
+        after = TarShards("memory://pets.tar")
+        assert after.labels.tolist() == [4, 1, 2]
+        assert after.content() != before.content()
+    told = {}
+    for members, label in ((PETS, 3), (other, 4)):
+        memory.pipe("/pets.tar", tar_bytes(members))
+        assert TarShards("memory://pets.tar").labels.tolist() == [label, 1, 2]
+
+
+def test_a_remote_shard_that_is_written_again_names_the_samples_that_are_gone(memory: MemoryFileSystem) -> None:
+    memory.pipe("/pets.tar", tar_bytes(PETS))
+    source = TarShards("memory://pets.tar")
+    memory.pipe("/pets.tar", tar_bytes([("n.jpg", b"newer"), *PETS[1:]]))
+    with pytest.raises(SampleError, match=r"memory://pets.tar:a.jpg.*is not where it was indexed"):
+        source.read(np.array([0]))
+    assert source.read(np.array([1]))[0].tobytes() == b"the second"
 
 
 def test_a_batch_of_remote_samples_is_asked_for_at_once(

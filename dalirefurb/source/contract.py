@@ -54,7 +54,19 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples and their order, as JSON values. Pixels are not read, or only a few."""
+        """Identify the samples and their order, as JSON values, the same wherever they lie.
+
+        A training goes on, on any machine, where this is the same. Pixels are not read, or only a few.
+        """
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the samples now, as JSON values: by bytes, or by stamps of files on this machine.
+
+        A store serves what it holds only where this is the same. Asked for whenever a loader with a store begins.
+        What is not told here is not noticed: where images change under equal names and labels, a source that tells
+        nothing, as by default, needs another store, or an emptied one.
+        """
+        return {}
 
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, hash_array
 from dalirefurb.source.csv_table import read_columns
 from dalirefurb.source.labels import number_labels
+from dalirefurb.source.stamps import stamp_files
 
 EXTENSIONS = (
     ".jpg",
@@ -97,18 +99,24 @@ class FileList(Source):
         start = prefix.rfind(os.sep) + 1
         return _file_fingerprint("FileList", (path[start:] for path in self._paths), self.labels)
 
+    def content(self) -> dict[str, Any]:
+        """Stamp all files: size, times of change and inode."""
+        return stamp_files(self._paths)
+
 
 class ImageFolder(Source):
     """Image files in one folder per class, in torchvision's layout, order and numbering.
 
     A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
-    depth. Names that begin with a dot are ignored. Symbolic links are followed.
+    depth. Names that begin with a dot are ignored. Symbolic links are followed. A warning tells of files that are left
+    out, but for hidden ones that are not named as images, and of classes without an image.
 
     Args:
         root: The folder that holds the class folders.
 
     Attributes:
-        skipped: How many files were ignored: those that are not named as an image, or lie in no class folder.
+        skipped: How many files are left out: hidden ones in class folders that are not hidden, those that are not
+            named as an image, and those that lie in no class folder.
 
     Raises:
         ConfigurationError: `root` is no folder, or holds no class folder or no image.
@@ -119,34 +127,48 @@ class ImageFolder(Source):
     def __init__(self, root: PathLike) -> None:
         self._root = str(Path(root))
         try:
-            self._scan()
+            left_out = self._scan()
         except OSError as error:
             raise ConfigurationError(
                 f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}"
             ) from error
+        if left_out:
+            warnings.warn(f"of {self._root} is left out: {left_out}", stacklevel=2)
 
-    def _scan(self) -> None:
-        """List the classes and the paths of their images relative to the root."""
-        self.classes, images, self.skipped = _list_folder(self._root)
+    def _scan(self) -> str:
+        """List the classes and the paths of their images relative to the root, and say what is left out."""
+        self.classes, direct, others = _list_folder(self._root)
         layout = f"{self._root} must hold one folder per class, images in them (root/class/image.jpg)"
         if not self.classes:
-            found = f"{len(images)} images directly in it" if images else "none"
+            found = f"{len(direct)} images directly in it" if direct else "none"
             raise ConfigurationError(f"{layout}, but holds {found}: move them into class folders, or use FileList")
-        self.skipped += len(images)
         self._paths: list[str] = []
         counts = []
         for name in self.classes:
             before = len(self._paths)
             for folder, images, skipped in sorted(_walk(self._root, name)):
                 self._paths += [f"{folder}{os.sep}{image}" for image in images]
-                self.skipped += skipped
+                others += [f"{folder}{os.sep}{other}" for other in skipped]
             counts.append(len(self._paths) - before)
+        self.skipped = len(others) + len(direct)
         if not self._paths:
             raise ConfigurationError(
                 f"{layout}, but its {len(self.classes)} folders hold no image among {self.skipped} files: "
                 f"check the path; images end in {', '.join(sorted(EXTENSIONS))}"
             )
         self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        return _left_out(
+            {
+                "images directly in it, not in a class folder": direct,
+                f"files not named as images, which end in {', '.join(sorted(EXTENSIONS))}, while FileList takes any": [
+                    other for other in others if not is_hidden(other)
+                ],
+                "hidden images": [other for other in others if is_hidden_image(other, EXTENSIONS)],
+                "class folders without an image": [
+                    name for name, count in zip(self.classes, counts, strict=True) if not count
+                ],
+            }
+        )
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read whole files."""
@@ -159,6 +181,10 @@ class ImageFolder(Source):
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths relative to the root, and the labels. Contents are not read."""
         return _file_fingerprint("ImageFolder", self._paths, self.labels)
+
+    def content(self) -> dict[str, Any]:
+        """Stamp all files: size, times of change and inode."""
+        return stamp_files(self.name(index) for index in range(len(self)))
 
 
 def read_file(path: str, index: int) -> NDArray[np.uint8]:
@@ -180,13 +206,9 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8)
 
 
-def _list_folder(path: str) -> tuple[list[str], list[str], int]:
-    """List a folder.
-
-    Returns:
-        Names of its folders and of its images, each sorted, and how many other files there are.
-    """
-    folders, images, skipped = [], [], 0
+def _list_folder(path: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of a folder's folders, of its images, and of its other files, each sorted."""
+    folders, images, others = [], [], []
     with os.scandir(path) as entries:
         for entry in entries:
             name = entry.name
@@ -196,16 +218,32 @@ def _list_folder(path: str) -> tuple[list[str], list[str], int]:
             elif name.lower().endswith(EXTENSIONS) and not name.startswith("."):
                 images.append(name)
             else:
-                skipped += 1
-    return sorted(folders), sorted(images), skipped
+                others.append(name)
+    return sorted(folders), sorted(images), sorted(others)
 
 
-def _walk(root: str, folder: str) -> Iterator[tuple[str, list[str], int]]:
-    """Yield each folder at or below `root/folder` with its images, and how many other files it holds."""
-    folders, images, skipped = _list_folder(f"{root}{os.sep}{folder}")
-    yield folder, images, skipped
+def _walk(root: str, folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder at or below `root/folder` with its images and its other files."""
+    folders, images, others = _list_folder(f"{root}{os.sep}{folder}")
+    yield folder, images, others
     for name in folders:
         yield from _walk(root, f"{folder}{os.sep}{name}")
+
+
+def is_hidden(path: str) -> bool:
+    """Tell whether a file's name begins with a dot."""
+    return path.rpartition("/")[2].startswith(".")
+
+
+def is_hidden_image(path: str, endings: tuple[str, ...]) -> bool:
+    """Tell whether a hidden file is named as an image; macOS names `._a.jpg` what is none."""
+    name = path.rpartition("/")[2]
+    return name.startswith(".") and not name.startswith("._") and name.lower().endswith(endings)
+
+
+def _left_out(found: Mapping[str, list[str]]) -> str:
+    """Say how many of what are left out, and which is the first."""
+    return "; ".join(f"{len(names)} {what} (the first: {names[0]})" for what, names in found.items() if names)
 
 
 def _file_fingerprint(source: str, paths: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:

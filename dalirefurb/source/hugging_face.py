@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_128
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, hash_array
 from dalirefurb.source.files import read_file
 from dalirefurb.source.labels import number_labels
+from dalirefurb.source.stamps import stamp_files
 
 
 class HuggingFaceImages(Source):
@@ -67,6 +70,41 @@ class HuggingFaceImages(Source):
             "column": self._column,
             "labels": hash_array(self.labels),
         }
+
+    def content(self) -> dict[str, Any]:
+        """Stamp the files of its tables and those that rows name, and hash what of the tables is in memory."""
+        tables = [self._images.data] + [table for table in (self._images._indices,) if table is not None]
+        digest = xxh3_128()
+        for array in (array for table in tables for array in _in_memory(table)):
+            digest.update(f"{array.offset} {len(array)}".encode())
+            for buffer in array.buffers():
+                digest.update(b"" if buffer is None else memoryview(buffer))
+        files = [file["filename"] for file in self._images.cache_files]
+        return {"in_memory": digest.hexdigest(), **stamp_files([*files, *self._named_files()])}
+
+    def _named_files(self) -> list[str]:
+        """Return the paths of rows that hold no bytes, in their order. The bytes of others are not looked at."""
+        from pyarrow import compute
+
+        images = self._images.data.column(self._column)
+        if self._images._indices is not None:
+            rows = self._images._indices.column(0).to_numpy()
+            paths = compute.struct_field(images, "path").take(rows)
+            lengths = compute.binary_length(compute.struct_field(images, "bytes")).take(rows)
+        else:
+            paths = compute.struct_field(images, "path")
+            lengths = compute.binary_length(compute.struct_field(images, "bytes"))
+        named: list[str | None] = paths.filter(compute.equal(compute.fill_null(lengths, 0), 0)).to_pylist()
+        return [path for path in named if path]
+
+
+def _in_memory(table: Any) -> Iterator[Any]:
+    """Yield the arrays of a table that are in no file."""
+    for block in (block for row in getattr(table, "blocks", ()) for block in row):
+        yield from _in_memory(block)
+    if not hasattr(table, "blocks") and not hasattr(table, "path"):
+        for column in table.columns:
+            yield from column.chunks
 
 
 def _check(dataset: Any, image: str, label: str) -> None:

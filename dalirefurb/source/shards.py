@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,14 @@ Identity = dict[str, int | str]
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 _REQUESTS = 16
 # What filesystems tell of a file that changes with its contents.
-_CHANGING = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")
+_CHANGING = (
+    *("ETag", "etag", "VersionId", "version_id", "generation", "blob_id", "sha"),
+    *("Content-MD5", "content_md5", "md5Hash", "crc32c", "Digest", "content_hash", "checksum"),
+    *("mtime", "modified", "modify", "LastModified", "last_modified", "Last-Modified", "modificationTime", "updated"),
+    *("created", "ino"),
+)
+# A file that is written twice within a tick of the kernel's clock has the same times.
+_TICK_NS = 20_000_000
 
 
 class Shards(ABC):
@@ -32,7 +40,8 @@ class Shards(ABC):
 
     Attributes:
         urls: Their names.
-        identities: What tells each from another file of its name, as JSON values; "size" is in bytes.
+        identities: What tells each from another file of its name, as JSON values; "size" is in bytes. Where a
+            filesystem tells nothing else of one, it may have changed unnoticed.
     """
 
     urls: list[str]
@@ -74,10 +83,20 @@ class MappedShards(Shards):
                     "allow as many as there are shards and 1024 more by `ulimit -n` in the shell before"
                 ) from error
             raise unreadable(path, error.strerror or str(error)) from error
-        self.identities.append({"size": status.st_size, "mtime_ns": status.st_mtime_ns})
+        self.identities.append(
+            {
+                "size": status.st_size,
+                "mtime_ns": status.st_mtime_ns,
+                "ctime_ns": status.st_ctime_ns,
+                "inode": status.st_ino,
+            }
+        )
 
     def open(self, shard: int) -> AbstractContextManager[IO[bytes]]:
-        """Return the map itself, which is read like a file."""
+        """Return the map itself, which is read like a file, once whoever writes it again would change its times."""
+        age_ns = time.time_ns() - int(self.identities[shard]["ctime_ns"])
+        if 0 <= age_ns < _TICK_NS:
+            time.sleep((_TICK_NS - age_ns) / 1e9)
         self._maps[shard].seek(0)
         return nullcontext(cast(IO[bytes], self._maps[shard]))
 
@@ -86,7 +105,7 @@ class MappedShards(Shards):
     ) -> list[NDArray[np.uint8] | Exception]:
         """Return views. Pages beyond the end of a file that has shrunk must not be touched."""
         return [
-            self._views[shard][start : min(end, self._maps[shard].size())]
+            self._views[shard][start : max(start, min(end, self._maps[shard].size()))]
             for shard, start, end in zip(shards, starts, ends, strict=True)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +20,7 @@ from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.shards import Shards, open_shards, unreadable
 from dalirefurb.source.tar_index import IndexFiles
-from dalirefurb.source.tar_scan import Scan, scan, split_name
+from dalirefurb.source.tar_scan import Scan, header_hash, scan, split_name
 
 PathLike = str | os.PathLike[str]
 
@@ -29,9 +30,14 @@ _SCANS = 8
 class TarShards(Source):
     """Images in uncompressed tar files in WebDataset's layout: members of one key are a sample.
 
-    Shards are indexed once: their headers and labels are read, and remembered until size or time of a shard change.
-    Local shards are mapped into memory and served without a copy; they keep their bytes while another file takes
-    their name, but must not be written into. Remote ones are read range by range, and must stay as they are.
+    Shards are indexed once: their headers and labels are read, and remembered until size, times or inode of a shard
+    change, or what its filesystem tells of a remote one, such as an ETag; where that is the size alone, nothing is
+    remembered. Local shards are mapped into memory and served without a copy; they keep their bytes while another file
+    takes their name, but must not be written into. Remote ones are read range by range, and must stay as they are.
+    Whenever an image is read, the header before it must be the one that was indexed, name, size and time; otherwise it
+    is a bad sample, and its shard is indexed anew by the next source.
+
+    A warning tells what is left out, if anything is.
 
     Args:
         urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred.
@@ -44,7 +50,8 @@ class TarShards(Source):
         storage_options: For the fsspec filesystem.
 
     Attributes:
-        skipped: How many samples were ignored because they have no image.
+        skipped: How many samples are left out: those without an image, images that have a dot before that of their
+            extension, and hidden images.
 
     Raises:
         ConfigurationError: A shard is no whole uncompressed tar file, holds a key twice or an image without a label,
@@ -65,19 +72,23 @@ class TarShards(Source):
     ) -> None:
         self._shards = open_shards(urls, storage_options or {})
         written = label if isinstance(label, str) else None
-        files = IndexFiles(None if index is None else Path(index))
-        scans = _scans(self._shards, files, image=image, label=written, progress=progress)
-        self.skipped = sum(each.skipped for each in scans)
+        self._index = IndexFiles(None if index is None else Path(index))
+        scans = _scans(self._shards, self._index, image=image, label=written, progress=progress)
         self._members = [member for each in scans for member in each.members]
         self._offsets = np.array([offset for each in scans for offset in each.offsets], np.int64)
         self._sizes = np.array([size for each in scans for size in each.sizes], np.int64)
+        self._header_bytes = np.array([nbytes for each in scans for nbytes in each.header_bytes], np.int64)
+        self._headers = np.array([header for each in scans for header in each.headers], np.uint32)
         self._shard_of = np.repeat(np.arange(len(scans)), [len(each.members) for each in scans])
+        endings = ", ".join(sorted(EXTENSIONS)) if image is None else f".{image}"
+        self.skipped, reasons = _left_out(self._shards.urls, scans, endings)
+        shards = f"the {len(scans)} from {self._shards.urls[0]} on"
         if not self._members:
-            endings = ", ".join(sorted(EXTENSIONS)) if image is None else f".{image}"
             raise ConfigurationError(
-                f"shards must hold at least one image, but the {len(scans)} from {self._shards.urls[0]} on hold none "
-                f"among {self.skipped} samples: check urls; images end in {endings}"
+                f"shards must hold at least one image, but {shards} hold none, but {reasons}: check urls"
             )
+        if reasons:
+            warnings.warn(f"of the shards, {shards}, is left out: {reasons}", stacklevel=2)
         values = [value for each in scans for value in each.labels]
         if not isinstance(label, str):
             values = [label(split_name(member)[0]) for member in self._members]
@@ -87,21 +98,30 @@ class TarShards(Source):
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return read-only views of local shards, or fetch."""
         rows = self._checked(indices)
-        starts, sizes = self._offsets[rows].tolist(), self._sizes[rows].tolist()
-        ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-        ranges = self._shards.read(self._shard_of[rows].tolist(), starts, ends)
-        return [self._whole(*row) for row in zip(rows, sizes, ranges, strict=True)]
+        starts, sizes, headers = (each[rows] for each in (self._offsets, self._sizes, self._header_bytes))
+        ranges = self._shards.read(
+            self._shard_of[rows].tolist(), (starts - headers).tolist(), (starts + sizes).tolist()
+        )
+        return [self._whole(*row) for row in zip(rows, sizes.tolist(), headers.tolist(), ranges, strict=True)]
 
-    def _whole(self, index: int, size: int, content: NDArray[np.uint8] | Exception) -> NDArray[np.uint8]:
+    def _whole(
+        self, index: int, size: int, header_bytes: int, content: NDArray[np.uint8] | Exception
+    ) -> NDArray[np.uint8]:
+        """Return an image, of what was read from where its header begins."""
         if isinstance(content, Exception):
             reason = f"cannot be read: {type(content).__name__}: {content}"
             raise SampleError(index, self.name(index), reason) from content
+        image = content[header_bytes:]
+        if len(image) != size:
+            reason = f"must have {size} bytes, but {len(image)} are there: its shard has been cut; start again"
+            raise SampleError(index, self.name(index), reason)
+        if header_hash(content[:header_bytes].data) != self._headers[index]:
+            self._index.forget(self._shards.urls[self._shard_of[index]])
+            reason = "is not where it was indexed: its shard has been written again; start again"
+            raise SampleError(index, self.name(index), reason)
         if size == 0:
             raise SampleError(index, self.name(index), "is empty")
-        if len(content) != size:
-            reason = f"must have {size} bytes, but {len(content)} are there: its shard has been cut; start again"
-            raise SampleError(index, self.name(index), reason)
-        return content
+        return image
 
     def name(self, index: int) -> str:
         """Return the shard and its member."""
@@ -118,13 +138,47 @@ class TarShards(Source):
             "labels": hash_array(self.labels),
         }
 
+    def content(self) -> dict[str, Any]:
+        """Hash what tells each shard from another of its name: sizes, times and inodes, or what a filesystem tells."""
+        identities = json.dumps(self._shards.identities, sort_keys=True)
+        return {
+            "shards": hashlib.blake2b(identities.encode(), digest_size=16).hexdigest(),
+            "bytes": sum(int(identity["size"]) for identity in self._shards.identities),
+        }
+
+
+def _left_out(urls: list[str], scans: list[Scan], endings: str) -> tuple[int, str]:
+    """Count what is in shards and not served, and say what it is and why."""
+    whats = {
+        "no image": f"samples without an image, which ends in {endings}",
+        "dots": "images with a dot before that of their extension, where a sample's key ends: name them a-1.jpg, not "
+        "a.1.jpg, or choose by image='1.jpg', or by image='jpg' where a.jpg is the image",
+        "hidden": "images that are hidden by a dot",
+        "no extension": "members without an extension",
+        "empty": "shards without members",
+    }
+    total = 0
+    said = []
+    for reason, what in whats.items():
+        found = [
+            (url, *scan.left_out[reason]) for url, scan in zip(urls, scans, strict=True) if reason in scan.left_out
+        ]
+        if found:
+            count = sum(each for _, each, _ in found)
+            total += count * (reason in ("no image", "dots", "hidden"))
+            url, _, name = found[0]
+            said.append(f"{count} {what} (the first: {url}{name and ':'}{name})")
+    return total, "; ".join(said)
+
 
 def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str | None, progress: bool) -> list[Scan]:
     """Return what each shard holds, as remembered or as its headers tell."""
     from tqdm import tqdm
 
     keys = [{"shard": identity, "image": image, "label": label} for identity in shards.identities]
-    scans = [files.load(url, key) for url, key in zip(shards.urls, keys, strict=True)]
+    # Only a size would not tell a shard from what it was.
+    known = [len(identity) > 1 for identity in shards.identities]
+    scans = [files.load(url, key) if told else None for url, key, told in zip(shards.urls, keys, known, strict=True)]
     new = [shard for shard, known in enumerate(scans) if known is None]
     sizes = [int(identity["size"]) for identity in shards.identities]
     failures = []
@@ -149,7 +203,7 @@ def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str |
             raise
         except Exception as error:  # Every filesystem has its own.
             raise unreadable(url, f"{type(error).__name__}: {error}") from error
-        failure = files.save(url, keys[shard], found)
+        failure = files.save(url, keys[shard], found) if known[shard] else None
         if failure is not None:
             failures.append(failure)
         return found

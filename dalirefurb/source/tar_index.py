@@ -12,7 +12,7 @@ from typing import Any
 
 from dalirefurb.source.tar_scan import Scan
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class IndexFiles:
@@ -39,6 +39,12 @@ class IndexFiles:
             if failure is None:
                 break
         return failure
+
+    def forget(self, url: str) -> None:
+        """Remove what was saved for a shard, where that is possible."""
+        for path in self._paths(url):
+            with suppress(OSError):
+                path.unlink()
 
     def _paths(self, url: str) -> list[Path]:
         """Return where a shard's index may be, best first."""

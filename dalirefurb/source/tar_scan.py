@@ -1,7 +1,8 @@
 """Which samples does a tar file hold, and where? Its headers tell; of its data only labels are read.
 
 WebDataset's layout: members named `folder/key.extension` with equal `folder/key` are one sample. The key ends at the
-first dot of the file's name. Extensions are read in lower case.
+first dot of the file's name. Extensions are read in lower case. Tar files one after another in one file, as `cat` makes
+them, are read as one, as `tar --ignore-zeros` does.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
+from xxhash import xxh32_intdigest
+
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source.files import EXTENSIONS
+from dalirefurb.source.files import EXTENSIONS, is_hidden, is_hidden_image
 
 _KEY = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
 _BLOCK = 512
+_READ_BYTES = 1 << 20
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -29,15 +33,32 @@ class Scan:
         members: Names of the images.
         offsets: Where their contents begin, in bytes.
         sizes: Of their contents, in bytes.
+        header_bytes: Of the headers that end where the contents begin.
+        headers: Their hashes, as `header_hash` makes them.
         labels: As written: texts, or JSON values; empty if labels come from elsewhere.
-        skipped: How many samples have no image.
+        left_out: How many samples or members there are that are not served, and the first one's name, by the reason:
+            "no image" (samples), "dots" (images whose extension has dots), "hidden" (images), "no extension" (members),
+            "empty" (shards).
     """
 
     members: list[str]
     offsets: list[int]
     sizes: list[int]
+    header_bytes: list[int]
+    headers: list[int]
     labels: list[Any]
-    skipped: int
+    left_out: dict[str, tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image's place; see `Scan`."""
+
+    name: str
+    offset: int
+    size: int
+    header_bytes: int
+    header: int
 
 
 def scan(
@@ -56,25 +77,37 @@ def scan(
     Raises:
         ConfigurationError: This is no whole uncompressed tar file, or a sample has two images, or no label.
     """
-    endings = [ending[1:] for ending in EXTENSIONS] if image is None else [image.lower()]
+    dotted_endings = EXTENSIONS if image is None else (f".{image.lower()}",)
+    endings = [ending[1:] for ending in dotted_endings]
     in_json = label is not None and label.startswith("json.")
     label_ending, fields = ("json", label.split(".")[1:]) if label and in_json else (label, [])
-    images: dict[str, tuple[str, int, int]] = {}
+    images: dict[str, _Image] = {}
     labels: dict[str, Any] = {}
-    keys = set()
+    # The first member of each key, and names of images that are not served.
+    keys: dict[str, str] = {}
+    dotted: dict[str, list[str]] = {}
+    no_extension, hidden = [], []
     for member in _members(file, url, size, advance):
-        key, ending = split_name(member.name)
-        if not key or member.isdir():
+        if member.isdir():
             continue
-        keys.add(key)
+        key, ending = split_name(member.name)
+        if not key:
+            if not is_hidden(member.name):
+                no_extension.append(member.name)
+            elif is_hidden_image(member.name, dotted_endings):
+                hidden.append(member.name)
+            continue
+        keys.setdefault(key, member.name)
         if ending in endings:
             _check_plain(member, url)
             if key in images:
                 raise ConfigurationError(
-                    f"a sample must have one image, but in {url} both {images[key][0]} and {member.name} are: "
+                    f"a sample must have one image, but in {url} both {images[key].name} and {member.name} are: "
                     "choose by image='jpg', say, or give each image a key of its own"
                 )
-            images[key] = member.name, member.offset_data, member.size
+            file.seek(member.offset)
+            header = file.read(member.offset_data - member.offset)
+            images[key] = _Image(member.name, member.offset_data, member.size, len(header), header_hash(header))
         elif ending == label_ending:
             _check_plain(member, url)
             if key in labels:
@@ -83,15 +116,47 @@ def scan(
                 )
             file.seek(member.offset_data)
             labels[key] = _label(file.read(member.size), fields, f"{url}:{member.name}")
+        elif ending.endswith(dotted_endings):
+            dotted.setdefault(key, []).append(member.name)
     if label is not None:
         _check_labelled(images, labels, f"{label_ending}", url)
+    left_out = {
+        "no image": [name for key, name in keys.items() if key not in images and key not in dotted],
+        "dots": [
+            name for key, names in dotted.items() for name in _lost(names, images.get(key), chosen=image is not None)
+        ],
+        "no extension": no_extension,
+        "hidden": hidden,
+        "empty": [] if keys or no_extension or hidden else [""],
+    }
     return Scan(
-        members=[name for name, _, _ in images.values()],
-        offsets=[offset for _, offset, _ in images.values()],
-        sizes=[size for _, _, size in images.values()],
+        members=[each.name for each in images.values()],
+        offsets=[each.offset for each in images.values()],
+        sizes=[each.size for each in images.values()],
+        header_bytes=[each.header_bytes for each in images.values()],
+        headers=[each.header for each in images.values()],
         labels=[] if label is None else [labels[key] for key in images],
-        skipped=len(keys) - len(images),
+        left_out={reason: (len(names), names[0]) for reason, names in left_out.items() if names},
     )
+
+
+def _lost(names: list[str], image: _Image | None, *, chosen: bool) -> list[str]:
+    """Return which images with dotted extensions are left out, and not masks and the like of a sample's own image.
+
+    Those are of another format than it is, or the extension of images is chosen.
+    """
+    if image is None:
+        return names
+    return [] if chosen else [name for name in names if _format(name) == _format(image.name)]
+
+
+def _format(name: str) -> str:
+    return name.rpartition(".")[2].lower()
+
+
+def header_hash(header: bytes | memoryview) -> int:
+    """Hash a member's header, with the extended ones before it: they tell its name, size and time."""
+    return xxh32_intdigest(header)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -113,31 +178,51 @@ def _members(file: IO[bytes], url: str, size: int, advance: Callable[[int], obje
                 f"shards must be uncompressed, so that samples can be read at random, but {url} is compressed by "
                 f"{name}: decompress it (images hardly shrink)"
             )
-    file.seek(0)
     last, end = "its beginning", 0
-    try:
-        tar = tarfile.TarFile(fileobj=file)
-        while (member := tar.next()) is not None:
-            if tar.offset > size:
-                raise _truncated(url, f"{member.name} ends at byte {tar.offset}", size)
-            advance(tar.offset - end)
-            last, end = member.name, tar.offset
-            tar.members.clear()  # type: ignore[attr-defined]  # It would remember them all.
-            yield member
-    except tarfile.TarError as error:
-        raise ConfigurationError(
-            f"a shard must be a whole tar file, but {url} is none after {last}, byte {end} of {size} ({error}): "
-            "write or copy it again"
-        ) from error
-    file.seek(end)
-    block = file.read(_BLOCK)
-    if len(block) < _BLOCK:
-        raise _truncated(url, f"a block of zeros ends it at byte {end + _BLOCK}", size)
-    if any(block):
-        raise ConfigurationError(
-            f"a shard must be a whole tar file, but {url} has a damaged header after {last}, at byte {end} of {size}: "
-            "write or copy it again"
-        )
+    archive: int | None = 0
+    while archive is not None:
+        # Where one tar file after another begins.
+        file.seek(archive)
+        try:
+            tar = tarfile.TarFile(fileobj=file)
+            while (member := tar.next()) is not None:
+                if tar.offset > size:
+                    raise _truncated(url, f"{member.name} ends at byte {tar.offset}", size)
+                advance(tar.offset - end)
+                last, end = member.name, tar.offset
+                tar.members.clear()  # type: ignore[attr-defined]  # It would remember them all.
+                yield member
+        except tarfile.TarError as error:
+            raise ConfigurationError(
+                f"a shard must be a whole tar file, but {url} is none after {last}, byte {end} of {size} ({error}): "
+                "write or copy it again"
+            ) from error
+        if archive > end:
+            raise ConfigurationError(
+                f"a shard must end with its tar file, but what is in {url} from byte {archive} of {size} on, after the "
+                f"end behind {last}, is no tar file: write or copy it again, or cut that off"
+            )
+        file.seek(end)
+        block = file.read(_BLOCK)
+        if len(block) < _BLOCK:
+            raise _truncated(url, f"a block of zeros ends it at byte {end + _BLOCK}", size)
+        if any(block):
+            raise ConfigurationError(
+                f"a shard must be a whole tar file, but {url} has a damaged header after {last}, at byte {end} of "
+                f"{size}: write or copy it again"
+            )
+        archive = _block_after_zeros(file, end)
+
+
+def _block_after_zeros(file: IO[bytes], start: int) -> int | None:
+    """Return where the first block that is not all zeros begins, from the block at `start` on; None if all are."""
+    file.seek(start)
+    while chunk := file.read(_READ_BYTES):
+        zeros = len(chunk) - len(chunk.lstrip(b"\0"))
+        if zeros < len(chunk):
+            return (start + zeros) // _BLOCK * _BLOCK
+        start += len(chunk)
+    return None
 
 
 def _truncated(url: str, needed: str, size: int) -> ConfigurationError:
@@ -177,8 +262,8 @@ def _label(content: bytes, fields: list[str], where: str) -> Any:
     return value
 
 
-def _check_labelled(images: dict[str, tuple[str, int, int]], labels: dict[str, Any], ending: str, url: str) -> None:
-    missing = [name for key, (name, _, _) in images.items() if key not in labels]
+def _check_labelled(images: dict[str, _Image], labels: dict[str, Any], ending: str, url: str) -> None:
+    missing = [each.name for key, each in images.items() if key not in labels]
     if missing:
         raise ConfigurationError(
             f"every image must have a label, but in {url} {len(missing)} of {len(images)} have none, the first is "

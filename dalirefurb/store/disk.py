@@ -3,7 +3,8 @@
 How it is intended to behave (if the code differs, that is a bug):
 
 * A sample is lent only if every byte of it is as it was put; anything else is "not found", and counted.
-* Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
+* Opened again for the same fingerprint, the store holds what it held, however the process before it ended. Opened for
+  another one it raises and is left as it was: no image is served that was made of files that have changed.
 * Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
   lending, one that cannot read holds nothing.
 * What others do to the file costs no more than that either, but for one case: whoever cuts it short while samples are
@@ -37,6 +38,10 @@ class DiskStore(Store):
     Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
     has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. A forked
     child must not use the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
+
+    A loader opens it for what its source's files, or array, are then, see `Source.content`: sizes, times of change and
+    inodes of all files. Where one was written, replaced, copied (`cp -a` too) or just touched, opening raises: `purge`
+    the store or take another path.
 
     Args:
         path: The file. It is made if there is none; its folder must exist.

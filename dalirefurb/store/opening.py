@@ -95,7 +95,7 @@ class Opening:
 
 
 def differences(present: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Name the leaves at which two trees of JSON values differ, with both values.
+    """Name the leaves at which two trees of JSON values differ, with both values; say what it means if a content does.
 
     Example:
         >>> differences({"seed": 1, "stages": [{"layers": 2}]}, {"seed": 1, "stages": [{"layers": 3}]})
@@ -103,7 +103,12 @@ def differences(present: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """
     leaves = list(_differing(present, asked, ""))
     more = len(leaves) - _SHOWN_DIFFERENCES
-    return "; ".join(leaves[:_SHOWN_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+    of_content = any("content" in leaf.partition(" ")[0].split(".") for leaf in leaves)
+    return (
+        "; ".join(leaves[:_SHOWN_DIFFERENCES])
+        + (f"; and {more} more" if more > 0 else "")
+        + (" (content: files of the source were changed, replaced or copied since then, or its array)" * of_content)
+    )
 
 
 def _differing(present: Any, asked: Any, path: str) -> Iterator[str]:

@@ -63,8 +63,9 @@ def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Pat
     )
 
 
-def test_hidden_files_that_are_no_images_are_counted_and_not_spoken_of(tmp_path: Path) -> None:
-    assert ImageFolder(fill(tmp_path, "a/1.jpg", "a/._1.jpg", "a/.DS_Store", ".directory")).skipped == 3
+def test_files_that_nobody_takes_for_images_are_counted_and_not_spoken_of(tmp_path: Path) -> None:
+    names = ("a/1.jpg", "a/._1.jpg", "a/.DS_Store", ".directory", "README.md", "labels.csv")
+    assert ImageFolder(fill(tmp_path, *names)).skipped == 5
 
 
 def test_a_link_that_leads_nowhere_is_a_sample_that_names_itself(tmp_path: Path) -> None:

@@ -47,11 +47,6 @@ def write(root: Path, numbers: list[int]) -> None:
     )
 
 
-def folder(root: Path) -> Source:
-    with pytest.warns(UserWarning, match="2 files not named as images"):
-        return ImageFolder(root)
-
-
 def paths(root: Path) -> list[Path]:
     return sorted(root.rglob("*.jpg"), key=lambda path: path.name)
 
@@ -65,7 +60,7 @@ def hugging_face(root: Path) -> Source:
 
 
 SOURCES: dict[str, Make] = {
-    "folder": folder,
+    "folder": ImageFolder,
     "list": lambda root: FileList(paths(root), np.arange(NUM_SAMPLES) % 2),
     "csv": lambda root: FileList.from_csv(root / "list.csv"),
     "shards": lambda root: TarShards(root / "shard.tar"),

@@ -108,8 +108,9 @@ class ImageFolder(Source):
     """Image files in one folder per class, in torchvision's layout, order and numbering.
 
     A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
-    depth. Names that begin with a dot are ignored. Symbolic links are followed. A warning tells of files that are left
-    out, but for hidden ones that are not named as images, and of classes without an image.
+    depth. Names that begin with a dot are ignored. Symbolic links are followed. A warning tells of classes without an
+    image, and of files that are left out, but for those that nobody would take for images: hidden ones and those
+    directly in the root, where they are not named as one.
 
     Args:
         root: The folder that holds the class folders.
@@ -161,7 +162,7 @@ class ImageFolder(Source):
             {
                 "images directly in it, not in a class folder": direct,
                 f"files not named as images, which end in {', '.join(sorted(EXTENSIONS))}, while FileList takes any": [
-                    other for other in others if not is_hidden(other)
+                    other for other in others if os.sep in other and not is_hidden(other)
                 ],
                 "hidden images": [other for other in others if is_hidden_image(other, EXTENSIONS)],
                 "class folders without an image": [

@@ -214,14 +214,14 @@ def test_every_byte_of_an_array_counts_and_where_it_lies_does_not(
     ],
 )
 def test_a_stamp_changes_with_what_is_done_to_any_file(tmp_path: Path, change: Callable[[Path], Any]) -> None:
-    files = [tmp_path / f"{number}.jpg" for number in range(3)]
+    files = [tmp_path / f"{number}.jpg" for number in range(35)]
     for file in files:
         file.write_bytes(b"image")
     before = stamp_files(map(str, files))
     assert stamp_files(map(str, files)) == before == json.loads(json.dumps(before))
-    assert before["bytes"] == 15
+    assert before["bytes"] == 35 * 5
     assert stamp_files(map(str, files[::-1])) != before
-    change(files[1])
+    change(files[-2])
     assert stamp_files(map(str, files)) != before
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_128
+from xxhash import xxh3_128, xxh3_128_hexdigest
 
 _STAMP = struct.Struct("<qqqQ")
+_STAMPS = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), ("inode", "<u8")])
 _ABSENT = bytes(_STAMP.size)
+_THREADS = 16
+"""That ask for stamps: as fast as one where the disk is near, and hardly ever waiting where it is far."""
 _HASHED_BYTES = 1 << 24
 """Of an array at a time, which is what a copy of rows that do not lie in order takes."""
 
@@ -25,20 +29,30 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
         As JSON values: a hash of each file's size, times of change (of its contents, of anything) and inode, in order;
         their bytes together; when the last of them changed. What cannot be looked at counts as absent.
     """
-    digest = xxh3_128()
-    nbytes = newest_ns = 0
-    for path in paths:
-        try:
-            status = os.stat(path)  # noqa: PTH116
-        except (OSError, ValueError):
-            digest.update(_ABSENT)
-            continue
-        changed_ns = status.st_ctime_ns
-        digest.update(_STAMP.pack(status.st_size, status.st_mtime_ns, changed_ns, status.st_ino))
-        nbytes += status.st_size
-        newest_ns = max(newest_ns, changed_ns)
-    last_change = datetime.fromtimestamp(newest_ns / 1e9, timezone.utc).isoformat(timespec="milliseconds")
-    return {"stamps": digest.hexdigest(), "bytes": nbytes, "last_change": last_change}
+    names = list(paths)
+    step = max(1, -(-len(names) // _THREADS))
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="dalirefurb-stamps") as pool:
+        parts = pool.map(_stamps, (names[start : start + step] for start in range(0, len(names), step)))
+        stamps = np.frombuffer(b"".join(parts), _STAMPS)  # Shape (number of files,).
+    last_change = datetime.fromtimestamp(stamps["ctime_ns"].max(initial=0) / 1e9, timezone.utc)
+    return {
+        "stamps": xxh3_128_hexdigest(stamps.tobytes()),
+        "bytes": int(stamps["size"].sum()),
+        "last_change": last_change.isoformat(timespec="milliseconds"),
+    }
+
+
+def _stamps(paths: list[str]) -> bytes:
+    return b"".join(map(_stamp, paths))
+
+
+def _stamp(path: str) -> bytes:
+    """Return what tells a file from others of its name, as the bytes of one of `_STAMPS`."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except (OSError, ValueError):
+        return _ABSENT
+    return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def hash_pixels(images: NDArray[np.uint8]) -> str:

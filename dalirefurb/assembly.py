@@ -248,12 +248,9 @@ def _open(
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
 
     Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
-    What is refused as too large decides, too: else a store would serve it. And so does what is behind the source's
-    samples here and now, before any of it is read: what changes later, the next loader notices.
+    What is refused as too large decides, too: else a store would serve it.
     """
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
-    if content := source.content():
-        partial["content"] = content
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     if source.encoded:
@@ -262,6 +259,9 @@ def _open(
     if sizes.slot_shape is None and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
         partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
     slots = planner.peak_slots
+    # So does what is behind the samples here and now. What changes from now on, the next loader notices.
+    if content := source.content():
+        partial["content"] = content
     store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
 
 

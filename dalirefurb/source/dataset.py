@@ -30,9 +30,6 @@ class TorchDataset(Source):
     one with an open file, or that takes more than 128 MB then, as one with its images in memory, is read by one thread
     at a time. What even copies share, such as a global, or a file by its number, needs a lock of the dataset's own.
 
-    What is behind a dataset is not known: a store notices other images under equal labels only among the 16 that
-    `fingerprint` reads. Where others have changed, `purge` it or take another one; or override `content`.
-
     Args:
         dataset: With `__len__` and `__getitem__`.
         labels: Shape (num_samples, *label_shape). Otherwise `dataset.targets` or `dataset.labels`, where there is no
@@ -46,6 +43,10 @@ class TorchDataset(Source):
         ConfigurationError: The dataset is not map-style or empty, or its first item is no such pair or differs when
             it is read again, or labels do not fit.
         SampleError: An item cannot be read while all are read for their labels.
+
+    Note:
+        What is behind a dataset is not known: a store notices other images under equal labels only among the 16 that
+        `fingerprint` reads. Where others have changed, `purge` it or take another one; or override `content`.
     """
 
     def __init__(

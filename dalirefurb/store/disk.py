@@ -3,8 +3,7 @@
 How it is intended to behave (if the code differs, that is a bug):
 
 * A sample is lent only if every byte of it is as it was put; anything else is "not found", and counted.
-* Opened again for the same fingerprint, the store holds what it held, however the process before it ended. Opened for
-  another one it raises and is left as it was: no image is served that was made of files that have changed.
+* Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
 * Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
   lending, one that cannot read holds nothing.
 * What others do to the file costs no more than that either, but for one case: whoever cuts it short while samples are

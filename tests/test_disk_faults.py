@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,92 @@ def test_processes_killed_while_they_write_leave_stores_that_open_and_serve_noth
 def test_a_pixel_that_turned_is_caught_counted_and_computed_again(path: Path, place: int) -> None:
     with opened(path) as store:
         fill(store)
-        (first,) = np.flatnonzero([image(2, 2).tobytes() == block for block in _blocks(path)])
-        flip(path, SAMPLES_START + int(first) * BLOCK + place)
+        flip(path, _start(path, 2) + place)
         assert held(store) == [0, 1, 3]
         assert (store.corrupt, len(store)) == (1, SLOTS - 1)
         assert store.put(np.array([2]), np.array([2]), [image(2, 2)])[0]
         assert held(store) == [0, 1, 2, 3]
+
+
+def begin(*_: Any) -> None:
+    """Do nothing: the sample was put just now."""
+
+
+def lend(path: Path, store: DiskStore) -> None:
+    assert held(store) == [0, 1, 2, 3]
+
+
+def keep_lent(path: Path, store: DiskStore) -> None:
+    store.get(np.arange(SLOTS), np.arange(SLOTS))
+
+
+def announce(path: Path, store: DiskStore) -> None:
+    store.prefetch(np.arange(SLOTS), np.arange(SLOTS))
+
+
+def reopen(path: Path, store: DiskStore) -> None:
+    store.close()
+    store.open(SHAPE, slots=SLOTS, fingerprint={"name": "first"})
+
+
+STAGES = pytest.mark.parametrize("stage", [begin, lend, keep_lent, announce, reopen])
+
+
+def assert_flipped_is_a_miss(path: Path, stage: Callable[[Path, DiskStore], None]) -> None:
+    with opened(path) as store:
+        fill(store)
+        place = _start(path, 2) + 3000
+        stage(path, store)
+        flip(path, place)
+        assert held(store) == [0, 1, 3]
+        assert store.corrupt == 1
+
+
+@STAGES
+def test_a_byte_that_is_flipped_before_a_sample_is_lent_where_it_lies_is_a_miss(
+    path: Path, page_cache: None, stage: Callable[[Path, DiskStore], None]
+) -> None:
+    assert_flipped_is_a_miss(path, stage)
+
+
+@STAGES
+def test_a_byte_that_is_flipped_before_a_sample_is_lent_as_a_copy_is_a_miss(
+    path: Path, copying: None, stage: Callable[[Path, DiskStore], None]
+) -> None:
+    assert_flipped_is_a_miss(path, stage)
+
+
+def test_a_byte_that_is_flipped_while_the_store_is_closed_is_a_miss(path: Path) -> None:
+    with opened(path) as store:
+        fill(store)
+    flip(path, _start(path, 2))
+    with opened(path) as store:
+        assert held(store) == [0, 1, 3]
+
+
+def test_a_byte_that_is_flipped_while_a_copy_is_lent_does_not_show(path: Path, copying: None) -> None:
+    with opened(path) as store:
+        fill(store)
+        lease = store.get(np.array([2]), np.array([2]))
+        flip(path, _start(path, 2))
+        np.testing.assert_array_equal(lease.samples[0], image(2, 2))
+
+
+def test_a_byte_that_is_flipped_while_a_sample_is_lent_where_it_lies_shows_until_it_is_released(
+    path: Path, page_cache: None
+) -> None:
+    with opened(path) as store:
+        fill(store)
+        with store.get(np.array([2]), np.array([2])) as lease:
+            flip(path, _start(path, 2))
+            assert (lease.samples[0] != image(2, 2)).sum() == 1
+        assert held(store) == [0, 1, 3]
+
+
+def _start(path: Path, index: int) -> int:
+    """Return where a sample of `fill` begins in the file."""
+    (slot,) = np.flatnonzero([image(index, index).tobytes() == block for block in _blocks(path)])
+    return SAMPLES_START + int(slot) * BLOCK
 
 
 def _blocks(path: Path) -> list[bytes]:

@@ -2,12 +2,15 @@
 
 How it is intended to behave (if the code differs, that is a bug):
 
-* A sample is lent only if every byte of it is as it was put; anything else is "not found", and counted.
+* A sample is lent only if every byte of it is as it was put, which is looked at each time; anything else is "not
+  found", and counted.
 * Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
 * Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
   lending, one that cannot read holds nothing.
-* What others do to the file costs no more than that either, but for one case: whoever cuts it short while samples are
-  lent where they lie, in the page cache, ends the process or, at best, has `Lease.release` raise an error.
+* What others do to the file costs no more than that either, but for two cases, both of samples that are lent where
+  they lie, in the page cache. A byte that somebody changes after a sample was looked at, and before its lease is
+  released, is served as it is then; the next time the sample is not found. And whoever cuts the file short meanwhile
+  ends the process or, at best, has `Lease.release` raise an error.
 """
 
 from __future__ import annotations
@@ -35,8 +38,11 @@ class DiskStore(Store):
     """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
 
     Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
-    has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. A forked
-    child must not use the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
+    has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. The file
+    is locked, but a lock keeps out only those who ask: nobody else may write to it. What was changed before a sample is
+    lent makes it a miss, what is changed while it is lent where it lies is served; a copy does not change any more. To
+    compare checksums again after each use would take an eighth of what serving a hit takes. A forked child must not use
+    the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
 
     A loader opens it for what its source's files, or array, are then, see `Source.content`: sizes, times of change and
     inodes of all files. Where one was written, replaced, copied (`cp -a` too) or just touched, opening raises: `purge`

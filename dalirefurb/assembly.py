@@ -94,7 +94,12 @@ def configuration(
         ConfigurationError: If the parts do not fit together.
     """
     _check_fit(source, recipe, planner)
-    if Graph(recipe, "final", partial_device, final_device).needs_gpu:
+    if recipe.caches_encoded and partial_device != final_device:
+        raise ConfigurationError(
+            f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
+            f"{partial_device!r} and final_device={final_device!r}: pass {final_device!r} for both, or split later"
+        )
+    if Graph(_traced(recipe), "final", partial_device, final_device).needs_gpu:
         _check_gpu()
     return {
         "source": source.fingerprint(),
@@ -131,9 +136,10 @@ def assemble(
     if planner.peak_slots == 0:
         store = None
     # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
-    # user's stage makes.
+    # user's stage makes. Where nothing but reading is partial there are none.
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
-    apart = store is not None or custom or isinstance(planner, AutoAssist)
+    encoded = recipe.caches_encoded
+    apart = not encoded and (store is not None or custom or isinstance(planner, AutoAssist))
     max_rows = pace.hits_per_run * planner.batch_size
     reader = Reader(
         source,
@@ -150,7 +156,7 @@ def assemble(
         _check_device(device_store)
     if store is not None:
         _open(store, source, recipe, planner, reader, fingerprint)
-    exchange = Exchange(reader, store)
+    exchange = Exchange(reader, store, encoded=encoded)
     tally = Tally()
     buffer: BatchBuffer | None = None
     view: View = views
@@ -161,7 +167,7 @@ def assemble(
         if partial_device == "gpu" and not isinstance(planner, AutoAssist):
             view, leaving_device = buffer.images, "gpu"
     runners = Runners(
-        recipe,
+        _traced(recipe),
         kernels,
         partial_device=partial_device,
         final_device=final_device,
@@ -234,6 +240,10 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
             f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
         )
+    if recipe.caches_encoded and isinstance(planner, AutoAssist):
+        raise ConfigurationError(
+            "AutoAssist looks at partial images, but split 0 caches encoded ones: use recipe.at(1), or split later"
+        )
     if source.encoded != recipe.encoded:
         needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
         raise ConfigurationError(
@@ -248,21 +258,45 @@ def _open(
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
 
     Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
-    What is refused as too large decides, too: else a store would serve it.
+    What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone decides:
+    whether one is refused is found out again.
     """
-    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
-    partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
-    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
-    if source.encoded:
-        partial["max_pixels"] = reader.max_pixels
+    if recipe.caches_encoded and isinstance(store, DeviceStore):
+        raise ConfigurationError(
+            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or split later"
+        )
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
-    if sizes.slot_shape is None and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
-        partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
-    slots = planner.peak_slots
+    partial = {"source": fingerprint["source"], "encoded": True}
+    if not recipe.caches_encoded:
+        partial = _made_by(recipe, planner, reader, fingerprint, varying=sizes.slot_shape is None)
     # So does what is behind the samples here and now. What changes from now on, the next loader notices.
     if content := source.content():
         partial["content"] = content
+    slots = planner.peak_slots
     store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
+
+
+def _made_by(
+    recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any], *, varying: bool
+) -> dict[str, Any]:
+    """Return what decides partial images, as JSON values."""
+    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
+    partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
+    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
+    if recipe.encoded:
+        partial["max_pixels"] = reader.max_pixels
+    if varying and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
+        partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
+    return partial
+
+
+def _traced(recipe: Recipe) -> Recipe:
+    """Return the recipe by which graphs and kernels are made.
+
+    Where what is cached is encoded, they do both parts together, which make the same at every split. One behind a
+    window lets this be decoded alone.
+    """
+    return recipe.at(min(2, len(recipe.stages))) if recipe.caches_encoded else recipe
 
 
 def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:

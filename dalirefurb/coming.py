@@ -16,12 +16,12 @@ from dalirefurb.store.names import Names, Numbers, distinct
 
 @dataclass(eq=False)
 class Computed:
-    """Partial images of one run, once they are there.
+    """Partial images of one run, once they are there; or its samples, where nothing but reading is partial.
 
     Attributes:
         indices: The samples that they show: those of the plan, or what replaces them, shape (n,).
         sizes: Heights and widths, shape (n, 2), where they vary and somebody needs to know before the images are there.
-        images: HWC uint8.
+        images: HWC uint8, or encoded bytes.
     """
 
     indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))

@@ -209,16 +209,16 @@ class Downstream:
     def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""
         epoch, first = ticket.position
-        plans, served, start = ticket.run.plans, [], 0
+        plans, missed, served, start = ticket.run.plans, ticket.missed, [], 0
         for batch, plan in enumerate(plans, first):
             stop = start + len(plan.indices)
             shown = ticket.shown[start:stop]
             replaced = shown != plan.indices
             misses = recomputed = 0
-            if len(ticket.rows):
-                first_row, end = np.searchsorted(ticket.rows, (start, stop)).tolist()
+            if len(missed):
+                first_row, end = np.searchsorted(missed, (start, stop)).tolist()
                 misses = end - first_row
-                computed = ticket.rows[first_row:end] - start
+                computed = missed[first_row:end] - start
                 recomputed = int(np.count_nonzero(~(plan.miss | replaced)[computed]))
             served.append(
                 Served(

@@ -10,11 +10,14 @@ How it is intended to behave (if the code differs, that is a bug):
 * What replaces a bad sample is never stored, and a sample known to be bad is not asked for.
 * In between, a store that takes advice has learned when each version that the run served is served next, if the plan
   is known beforehand.
+
+Where nothing but reading is partial the same holds of encoded samples: what is computed is what is read. The store's
+are copied when a run is admitted, and looked at as what is read is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,12 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.coming import Borrowed, Coming, Computed, part_repeats
-from dalirefurb.images import Images, Rows
+from dalirefurb.images import Image, Images, Rows
 from dalirefurb.next_uses import next_uses, turns
 from dalirefurb.plan import BatchPlan, Indices, Planner
 from dalirefurb.reader import Reader, Samples
 from dalirefurb.runs import Position, Run
 from dalirefurb.store import Lease, Store
+
+_LARGEST = (1 << 31) - 1
+"""Bytes of an encoded sample that a store can keep: it counts the sides of what it holds in 32 bits."""
 
 
 @dataclass
@@ -49,6 +55,7 @@ class Ticket:
         borrowed: Rows whose images are computed for other rows.
         shown: The sample that each row shows: the plan's, or what replaces it.
         images: What a graph of both parts made of it, a DALI tensor list.
+        samples: What the images are computed from, once that has begun.
     """
 
     run: Run
@@ -63,11 +70,28 @@ class Ticket:
     borrowed: list[Borrowed] = field(default_factory=list)
     shown: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Any = None
+    samples: Samples | None = None
 
     @property
     def position(self) -> Position:
         """Which batch is the first."""
         return self.run.position
+
+    @property
+    def missed(self) -> NDArray[np.int64]:
+        """Rows that are made for this run, ascending: neither lent nor borrowed."""
+        return self.rows
+
+    def begin(self, samples: Samples) -> Samples:
+        """Be given what was read; return what is to be computed from. The runs before it have begun."""
+        self.computed.indices = samples.indices
+        self.shown = self.samples_shown()
+        self.samples = samples
+        return samples
+
+    def made(self, places: NDArray[np.int64]) -> Sequence[Image]:
+        """Return what the store is to keep of some of `rows`, given their places among these, shape (n,)."""
+        return self.computed.images.chosen(places)
 
     def samples_shown(self) -> Indices:
         """Find out which sample each row shows, shape (B,); asked before the images."""
@@ -121,15 +145,54 @@ class Ticket:
             self.lease.release()
 
 
+@dataclass
+class EncodedTicket(Ticket):
+    """One run on its way, whose samples wait encoded: `rows` are all that are not borrowed.
+
+    Attributes:
+        held: Which of `rows` the store had.
+    """
+
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    @property
+    def missed(self) -> NDArray[np.int64]:
+        """Rows that are read for this run, ascending."""
+        return self.rows[~self.held]
+
+    def begin(self, samples: Samples) -> Samples:
+        """Be given what was read, or the store had; return the samples of all rows, shape (B,)."""
+        super().begin(samples)
+        self.stored &= np.array([len(sample) <= _LARGEST for sample in samples.as_read], np.bool_)
+        self.computed.images = Images(samples.data)
+        self.computed.sizes = np.stack((samples.heights, samples.widths), axis=1)
+        if self.borrowed:
+            sizes = self.partial_sizes()
+            samples = Samples([*self.partial_images()], sizes[:, 0], sizes[:, 1], self.shown)
+        self.samples = samples
+        return samples
+
+    def made(self, places: NDArray[np.int64]) -> Sequence[Image]:
+        """Return the files of some rows as they were read, as `Ticket.made` says, each of shape (length, 1, 1)."""
+        samples = self.reading.result().as_read
+        return [samples[place].reshape(-1, 1, 1) for place in places.tolist()]
+
+
 class Exchange:
     """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
     One thread admits, another settles.
+
+    Args:
+        reader: Reads samples.
+        store: Where partial images are, or samples as they were read.
+        encoded: Whether it is these.
     """
 
-    def __init__(self, reader: Reader, store: Store | None) -> None:
+    def __init__(self, reader: Reader, store: Store | None, *, encoded: bool = False) -> None:
         self._reader = reader
         self._store = store
+        self._encoded = encoded
         self._coming = Coming()
         self._planner: Planner | None = None
         # The epoch that is being settled, and when the rows of its batches are served next.
@@ -169,6 +232,8 @@ class Exchange:
         missing = np.ones(len(plan.indices), np.bool_)
         for rows, _, _ in borrowed:
             missing[rows] = False
+        if self._encoded:
+            return self._admit_encoded(run, np.flatnonzero(missing), borrowed, self._store)
         leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[leased], plan.version[leased])
         missing[leased[lease.found]] = False
@@ -196,6 +261,34 @@ class Exchange:
             borrowed,
         )
 
+    def _admit_encoded(
+        self, run: Run, missing: NDArray[np.int64], borrowed: list[Borrowed], store: Store
+    ) -> EncodedTicket:
+        """Start to read what the store does not have of rows, shape (n,), and to look at what it has."""
+        plan, computed = run.plan, Computed()
+        first, repeats, places = part_repeats(plan.indices[missing], plan.version[missing])
+        rows = missing[first]
+        if len(repeats):
+            borrowed.append(Borrowed(missing[repeats], computed, places))
+        indices, versions = plan.indices[rows], plan.version[rows]
+        asked = np.flatnonzero(~self._reader.bad(indices))
+        samples: list[Image | None] = [None] * len(rows)
+        with store.get(indices[asked], versions[asked]) as lease:
+            for row, sample in zip(asked.tolist(), lease.samples, strict=True):
+                samples[row] = None if sample is None else sample.reshape(-1).copy()
+        held = np.array([sample is not None for sample in samples], np.bool_)
+        return EncodedTicket(
+            run,
+            plan,
+            rows,
+            self._reader.read(indices, versions, samples),
+            computed,
+            _stored(run, plan, rows) & ~held,
+            coming=self._coming.add(indices, versions, computed),
+            borrowed=borrowed,
+            held=held,
+        )
+
     def settle(self, ticket: Ticket) -> NDArray[np.bool_]:
         """Bring the store to where the plan wants it after a run.
 
@@ -212,10 +305,10 @@ class Exchange:
         if not len(ticket.rows):
             return np.empty(0, np.bool_)
         places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
-        rows, images = ticket.rows[places], ticket.computed.images.chosen(places)
+        rows = ticket.rows[places]
         stored = np.empty(0, np.bool_)
         if len(rows):
-            stored = self._store.put(plan.indices[rows], plan.version[rows], images)
+            stored = self._store.put(plan.indices[rows], plan.version[rows], ticket.made(places))
         ticket.forget(self._coming)
         return stored
 

@@ -53,7 +53,8 @@ class Loader:
         source: Where samples and labels come from.
         recipe: What is done to them, and how much of it is partial.
         planner: Which sample is served when, and whether its partial part is reused.
-        store: Where partial images wait for reuse; None: nothing is cached, every batch is computed whole.
+        store: Where partial images wait for reuse, or encoded ones with `recipe.at(0)`; None: nothing is cached, every
+            batch is computed whole.
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
         kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
@@ -133,7 +134,7 @@ class Loader:
             look_ahead=look_ahead,
             batches_per_run=batches_per_run,
             pixels=_pixels(source, recipe),
-            hits_together=store is not None and kernels == "numba",
+            hits_together=store is not None and kernels == "numba" and not recipe.caches_encoded,
         )
         pace(planner)  # Refuses what no rank could work with.
         self._planner = planner

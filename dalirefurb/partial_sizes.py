@@ -1,9 +1,12 @@
-"""How many bytes do partial images take? Exactly, where recipe or source fix their size; else headers tell about."""
+"""How many bytes does what is cached take? Exactly, where recipe or source fix its size; else samples tell about."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dalirefurb import rng
 from dalirefurb.recipe import Recipe
@@ -18,7 +21,7 @@ _CHANNELS = 3
 
 @dataclass(frozen=True)
 class PartialSizes:
-    """Bytes of partial images.
+    """Bytes of what is cached: partial images, or encoded ones.
 
     Attributes:
         slot_shape: (H, W, C) of each, None where they vary.
@@ -47,16 +50,16 @@ class PartialSizes:
 
 
 def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) -> PartialSizes:
-    """Find out how large the partial images of a source are; where they vary, some headers are read.
+    """Find out how large the partial images of a source are; where they vary, some samples are read.
 
     Args:
         source: Where the images come from.
         recipe: What is done to them.
-        reader: Reads the headers of `source`.
-        seed: Chooses the samples whose headers are read.
+        reader: Reads samples of `source`.
+        seed: Chooses those that are read.
 
     Raises:
-        SampleError: A header cannot be read, and the reader does not replace bad samples.
+        SampleError: A sample cannot be used, and the reader does not replace bad ones.
     """
     entering = source.image_shape
     size = recipe.partial_size(None if entering is None else entering[:2])
@@ -64,10 +67,15 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
         shape = (*size, _CHANNELS)
         return PartialSizes(shape, float(size[0] * size[1] * _CHANNELS))
     probes = rng.permutation(len(source), seed, "size probes")[:_PROBES]
-    heights, widths = reader.sizes(probes)
-    for stage in recipe.partial:
-        heights, widths = stage.output_sizes(heights, widths)
-    nbytes = float(_CHANNELS) * heights * widths
+    nbytes = reader.lengths(probes) if recipe.caches_encoded else _image_bytes(recipe, *reader.sizes(probes))
     std, largest = float(nbytes.std()), float(nbytes.max())
     error = std / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0.0
     return PartialSizes(None, float(nbytes.mean()), std, largest, error)
+
+
+def _image_bytes(recipe: Recipe, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes of partial images, shape (n,), made of images of these heights and widths."""
+    for stage in recipe.partial:
+        heights, widths = stage.output_sizes(heights, widths)
+    nbytes: NDArray[np.int64] = _CHANNELS * heights * widths
+    return nbytes

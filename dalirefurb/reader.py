@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,6 +26,9 @@ _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """What TIFF files begin with."""
 
 
+Held = Sequence["NDArray[np.uint8] | None"]
+"""What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
+
 Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""
 
@@ -39,12 +42,14 @@ class Samples:
         heights: Of the images in pixels, EXIF orientation applied, shape (n,).
         widths: Likewise.
         indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
+        as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
     """
 
     data: Sequence[NDArray[np.uint8]]
     heights: NDArray[np.int64]
     widths: NDArray[np.int64]
     indices: NDArray[np.int64]
+    as_read: Sequence[NDArray[np.uint8]] = ()
 
 
 class Reader:
@@ -88,16 +93,16 @@ class Reader:
         self._max_batch_size = max_batch_size
         self._pool = Background(num_threads, name="dalirefurb-read")
         self._nothing: Future[Samples] = Future()
-        self._nothing.set_result(Samples([], *(np.empty(0, np.int64) for _ in range(3))))
+        self._nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)))
 
-    def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Future[Samples]:
-        """Start to read what these versions, shape (n,), are made of.
+    def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Future[Samples]:
+        """Start to read what these versions, shape (n,), are made of; what is held of it is not read, but looked at.
 
         The future raises `SampleError` if one of the samples cannot be used and is not replaced, `LoaderError` if
         nothing good is found to replace it.
         """
         if len(indices):
-            return self._pool.submit(partial(self._read, indices, versions))
+            return self._pool.submit(partial(self._read, indices, versions, held))
         return self._nothing
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -110,6 +115,12 @@ class Reader:
         """Read samples, but keep their heights and widths alone, shape (2, n)."""
         samples = self._read(indices, np.zeros_like(indices))
         return np.stack((samples.heights, samples.widths))
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Read some encoded samples now, or what replaces their version 0; return the bytes of each, shape (n,)."""
+        chunks = (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
+        read = (self._read(chunk, np.zeros_like(chunk)).as_read for chunk in chunks)
+        return np.array([len(sample) for samples in read for sample in samples], np.int64)
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""
@@ -165,49 +176,50 @@ class Reader:
         """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
         self._pool.join()
 
-    def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+    def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Samples:
         if self.replacements is None:
-            return self._together(indices)
+            return self._together(indices, held)
         try:
-            return self._together(self.replacements.of(indices, versions))
+            return self._instead(indices, versions, held)
         except SampleError:
             # One of them is bad, or several: one by one they tell.
-            rows = range(len(indices))
-            return _joined([self._good(indices[row : row + 1], versions[row : row + 1]) for row in rows])
+            rows = (slice(row, row + 1) for row in range(len(indices)))
+            return _joined([self._good(indices[row], versions[row], held[row]) for row in rows])
 
-    def _good(self, index: NDArray[np.int64], version: NDArray[np.int64]) -> Samples:
+    def _instead(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held) -> Samples:
+        """Read samples, or what replaces those that are known to be bad; of these what is held is of no use."""
+        assert self.replacements is not None
+        read = self.replacements.of(indices, versions)
+        if held and read is not indices:
+            held = [sample if same else None for sample, same in zip(held, read == indices, strict=True)]
+        return self._together(read, held)
+
+    def _good(self, index: NDArray[np.int64], version: NDArray[np.int64], held: Held) -> Samples:
         """Read one sample, shape (1,), or the first one to replace it that is good."""
         assert self.replacements is not None
         while True:
             read = self.replacements.of(index, version)
             try:
-                return self._together(read)
+                return self._together(read, held if read[0] == index[0] else ())
             except SampleError as error:
                 self.replacements.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
 
-    def _together(self, indices: NDArray[np.int64]) -> Samples:
+    def _together(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples, all of which have to be good."""
-        samples = self._measured(indices)
+        samples = self._measured(indices, held)
         refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
         if refusal is not None:
             row, reason = refusal
             raise SampleError(int(indices[row]), self._source.name(int(indices[row])), reason)
         return samples
 
-    def _measured(self, indices: NDArray[np.int64]) -> Samples:
+    def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples and find out their sizes."""
-        data = self._from_source(indices)
-        if not isinstance(data, (np.ndarray, Images)):
-            data = list(data)
-        if len(data) != len(indices):
-            raise LoaderError(
-                f"a source must return as many samples as it is asked for, but {type(self._source).__name__} returned "
-                f"{len(data)} for {len(indices)} indices: see its read"
-            )
+        data = self._data(indices) if not held else self._rest(indices, held)
         if self._source.encoded:
             samples = list(data)
             self._check(indices, samples)
-            return self._looked_at(indices, samples)
+            return replace(self._looked_at(indices, list(samples)), as_read=samples)
         images = Images.of(data)
         if images.whole is None:
             self._check(indices, images)
@@ -217,6 +229,24 @@ class Reader:
             self._check(indices[:1], array[:1])
             sizes = np.full((len(indices), 2), array.shape[1:3], np.int64)
         return Samples(images, sizes[:, 0], sizes[:, 1], indices)
+
+    def _rest(self, indices: NDArray[np.int64], held: Held) -> list[NDArray[np.uint8]]:
+        """Read the samples of which nothing is held; return these and the others, in order."""
+        missing = indices[[sample is None for sample in held]]
+        read = iter(self._data(missing) if len(missing) else ())
+        return [next(read) if sample is None else sample for sample in held]
+
+    def _data(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples; refuse what are not as many as they should be."""
+        data = self._from_source(indices)
+        if not isinstance(data, (np.ndarray, Images)):
+            data = list(data)
+        if len(data) != len(indices):
+            raise LoaderError(
+                f"a source must return as many samples as it is asked for, but {type(self._source).__name__} returned "
+                f"{len(data)} for {len(indices)} indices: see its read"
+            )
+        return data
 
     def _check(self, indices: NDArray[np.int64], samples: Iterable[NDArray[np.uint8]]) -> None:
         """Refuse what is no sample, or none of the shape that the source declares."""
@@ -314,6 +344,7 @@ def _joined(parts: list[Samples]) -> Samples:
         np.concatenate([part.heights for part in parts]),
         np.concatenate([part.widths for part in parts]),
         np.concatenate([part.indices for part in parts]),
+        [sample for part in parts for sample in part.as_read],
     )
 
 

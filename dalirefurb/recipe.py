@@ -3,6 +3,8 @@
 encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
            └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘
                                                                  split
+
+Split before all stages, a recipe for encoded images caches these as they were read: decoding is final, too.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Recipe:
     Attributes:
         stages: With unique names. A recipe for encoded images begins with `Decode`, one for arrays does not.
         output: What the model receives.
-        split: How many stages are partial. On construction also a stage's name: the final part begins there.
+        split: How many stages are partial. On construction also a stage's name: the final part begins there. With 0
+            and encoded images nothing but reading is: what is cached is encoded.
     """
 
     stages: tuple[Stage, ...]
@@ -129,11 +132,9 @@ class Recipe:
         if isinstance(split, str) and split not in names:
             raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
         count = names.index(split) if isinstance(split, str) else split
-        least = 1 if self.encoded else 0
-        if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= len(names):
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(names):
             raise ConfigurationError(
-                f"split must be a stage's name or a count of partial stages in {least}..{len(names)}"
-                f"{' (decoding is always partial)' if least else ''}, got {split!r}; "
+                f"split must be a stage's name or a count of partial stages in 0..{len(names)}, got {split!r}; "
                 f"the stages are {', '.join(names)}"
             )
         return count
@@ -142,6 +143,11 @@ class Recipe:
     def encoded(self) -> bool:
         """Whether the recipe starts from encoded bytes, not from arrays."""
         return bool(self.stages) and isinstance(self.stages[0], Decode)
+
+    @property
+    def caches_encoded(self) -> bool:
+        """Whether what is cached is encoded images, as they were read."""
+        return self.encoded and self.split == 0
 
     @property
     def partial(self) -> tuple[Stage, ...]:
@@ -162,7 +168,8 @@ class Recipe:
         """Return the same stages, split elsewhere.
 
         Args:
-            split: A stage's name ("the final part begins here") or a count of partial stages.
+            split: A stage's name ("the final part begins here") or a count of partial stages. With 0 encoded images
+                are cached as they were read, for sources that are slow to read.
         """
         return Recipe(self.stages, self.output, split)
 
@@ -238,8 +245,6 @@ class Recipe:
         )
 
     def _kept(self, split: int, reuse_factor: int) -> str:
-        if self.encoded and split == 0:
-            return "-"  # Decoding is always partial.
         return f"{diversity(self.stages, split, reuse_factor):.2f}"
 
     def fingerprint(self) -> dict[str, Any]:

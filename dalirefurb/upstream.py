@@ -154,9 +154,7 @@ class Upstream:
         """Have a run computed."""
         samples = self._samples(ticket, tickets)
         began = time.perf_counter()
-        ticket.computed.indices = samples.indices
-        ticket.shown = ticket.samples_shown()
-        self._making.submit(ticket, samples)
+        self._making.submit(ticket, ticket.begin(samples))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _samples(self, ticket: Ticket, tickets: Handover[Ticket]) -> Samples:
@@ -182,7 +180,8 @@ class Upstream:
         try:
             self._making.collect(ticket)
         except GraphError as error:
-            if self._reader.reconsider(ticket.reading.result(), error):
+            assert ticket.samples is not None
+            if self._reader.reconsider(ticket.samples, error):
                 raise _ReadAgain from error
             raise failed_in_graph(ticket, error.reason) from error
         self._tally.add(graph_wait_s=time.perf_counter() - began)

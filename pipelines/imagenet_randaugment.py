@@ -247,6 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     val_recipe, count = evaluate(options.size, channels_last=True), len(own_val_data)
     val_planner = Refurbish(count, batch_size=min(size, count), reuse_factor=count, coverage=share)
     cached, fresh = (" > ".join(stage.name for stage in part) for part in (recipe.partial, recipe.final))
+    cached = cached or "files, as they were read"
     if RANK == 0:
         print(f"{len(data):,} images to train on, {len(val_data):,} to evaluate on; cached: {cached}; fresh: {fresh}")
     if WORLD_SIZE > 1:

@@ -124,5 +124,5 @@ def _headers() -> HeaderReader:
 
 @lru_cache(maxsize=16)
 def _replica(recipe: Recipe) -> Replica:
-    graph = Graph(recipe, "whole")
+    graph = Graph(recipe.at(1) if recipe.caches_encoded else recipe, "whole")
     return Replica.of(graph, graph.serialize(max_batch_size=64, num_threads=1), num_threads=1, device_id=None)

@@ -67,6 +67,8 @@ ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
 
 TECHNIQUES = [
     pytest.param(RECIPE, REFURBISH, id="refurbishing"),
+    pytest.param(RECIPE.at(0), REFURBISH, id="refurbishing of files"),
+    pytest.param(RECIPE.at(0), ECHO, id="echoing before decoding"),
     pytest.param(BEFORE, ECHO, id="echoing before augmentation"),
     pytest.param(AFTER, ECHO, id="echoing after augmentation"),
     pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
@@ -154,13 +156,14 @@ def test_a_bad_sample_is_replaced_by_what_its_key_says(
         assert stats.recomputed == stats.declined == 0
 
 
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.at(0)], ids=["images", "files"])
 @pytest.mark.parametrize(("kind", "meddle"), STORES[1:])
 def test_tensors_are_the_same_whatever_the_store_does(
-    kind: type[MemoryStore], meddle: Meddle, source: ImageFolder
+    kind: type[MemoryStore], meddle: Meddle, recipe: Recipe, source: ImageFolder
 ) -> None:
     store = kind()
-    wanted = expected(source, RECIPE, REFURBISH, epochs=EPOCHS, bad=set(BAD))
-    with replacing(source, RECIPE, REFURBISH, store) as loader:
+    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, store) as loader:
         assert_same(wanted, served(loader, len(wanted), meddle, store))
 
 
@@ -174,12 +177,14 @@ def test_tensors_are_the_same_whatever_the_store_does(
     ],
     ids=str,
 )
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "cached"), [(RECIPE, False), (RECIPE, True), (RECIPE.at(0), True)], ids=["no store", "images", "files"]
+)
 def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_run(
-    cached: bool, options: dict[str, int], source: ImageFolder
+    recipe: Recipe, cached: bool, options: dict[str, int], source: ImageFolder
 ) -> None:
-    wanted = expected(source, RECIPE, REFURBISH, epochs=EPOCHS, bad=set(BAD))
-    with replacing(source, RECIPE, REFURBISH, MemoryStore() if cached else None, **options) as loader:
+    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, MemoryStore() if cached else None, **options) as loader:
         assert_same(wanted, served(loader, len(wanted)))
 
 
@@ -193,14 +198,15 @@ def test_tensors_are_the_same_after_resuming_at_any_batch(source: ImageFolder) -
             assert_same(wanted[batch:], served(loader, len(wanted) - batch))
 
 
-def test_what_replaces_a_sample_is_not_stored_for_a_later_run(source: ImageFolder) -> None:
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.at(0)], ids=["images", "files"])
+def test_what_replaces_a_sample_is_not_stored_for_a_later_run(recipe: Recipe, source: ImageFolder) -> None:
     """The later run does not know yet which samples are bad."""
     store = MemoryStore()
-    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
-    with replacing(source, RECIPE, REFURBISH, store, look_ahead=1) as loader:
+    wanted = expected(source, recipe, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, store, look_ahead=1) as loader:
         served(loader, len(loader))
         state = loader.state_dict()
-    with replacing(source, RECIPE, REFURBISH, store) as loader:
+    with replacing(source, recipe, REFURBISH, store) as loader:
         loader.load_state_dict(state)
         assert_same(wanted[len(REFURBISH) :], served(loader, len(REFURBISH)))
         assert loader.stats().hits > 0
@@ -208,7 +214,7 @@ def test_what_replaces_a_sample_is_not_stored_for_a_later_run(source: ImageFolde
 
 def test_at_reuse_factor_1_every_split_serves_the_same(source: ImageFolder) -> None:
     wanted = expected(source, RECIPE, STANDARD, epochs=2, bad=set(BAD))
-    for split in (1, 2, 3):
+    for split in (0, 1, 2, 3):
         with replacing(source, RECIPE.at(split), STANDARD) as loader:
             assert_same(wanted, served(loader, len(wanted)))
 

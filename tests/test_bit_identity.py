@@ -118,6 +118,7 @@ RECIPES = {
 }
 
 SPLITS = [
+    pytest.param("paper", 0, id="paper, split before decoding"),
     pytest.param("paper", "random_resized_crop", id="paper, split after decoding"),
     pytest.param("paper", "rand_augment_1", id="paper, split before the first layer"),
     pytest.param("paper", "rand_augment_2", id="paper, split in the middle"),
@@ -195,7 +196,9 @@ def test_what_a_store_loses_is_computed_again(kind: type[MemoryStore], meddle: M
     ("num_threads", "replicas", "look_ahead", "batches_per_run"),
     [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)],
 )
-@pytest.mark.parametrize(("name", "split"), [("auto_augment", "auto_augment_2"), ("crop_last", "random_resized_crop")])
+@pytest.mark.parametrize(
+    ("name", "split"), [("paper", 0), ("auto_augment", "auto_augment_2"), ("crop_last", "random_resized_crop")]
+)
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     name: str,
     split: int | str,
@@ -222,7 +225,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_at_reuse_factor_1_every_split_serves_the_same_tensors(name: str, folder: ImageFolder) -> None:
-    splits = range(1, len(RECIPES[name].stages) + 1)
+    splits = range(len(RECIPES[name].stages) + 1)
     served = [serve(folder, RECIPES[name].at(split), refurbish(1), MemoryStore(), epochs=2)[0] for split in splits]
     for others in served[1:]:
         assert_same(served[0], others)

@@ -280,7 +280,7 @@ def test_help_explains_every_option(command, capsys):
     [
         (["--preset", "sharpen"], "argument --preset: invalid choice: 'sharpen'"),
         (["--split", "sharpen"], "there is no stage 'sharpen' to split at; the stages are decode, random_resized_crop"),
-        (["--split", "0"], "count of partial stages in 1..5 (decoding is always partial), got 0"),
+        (["--split", "-1"], "count of partial stages in 0..5, got -1"),
         (["--order", "random"], "argument --order: invalid choice: 'random'"),
         (["--preset", "simple", "--order", "crop_last"], "--order is for presets with operations, but simple has none"),
         (["--reuse-factor", "0"], "reuse_factor must be an int in 1..12, got 0: 2 or 3 is usual"),

@@ -20,7 +20,11 @@ SIZE = 32
 NUM_SAMPLES = 23
 EPOCHS = 4
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
-RECIPES = {"images of one size": simple(SIZE), "images of varying size": simple(SIZE, split=1)}
+RECIPES = {
+    "images of one size": simple(SIZE),
+    "images of varying size": simple(SIZE, split=1),
+    "encoded images": simple(SIZE, split=0),
+}
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +60,13 @@ def test_tensors_are_the_same_from_disk(
         assert len(store) > 0
 
 
+@pytest.mark.parametrize("name", RECIPES)
 def test_tensors_are_the_same_from_compressed_files(
-    source: ImageFolder, plain: dict[str, Batches], tmp_path: Path
+    name: str, source: ImageFolder, plain: dict[str, Batches], tmp_path: Path
 ) -> None:
     pytest.importorskip("zstandard")
     with Compressed(DiskStore(tmp_path / "cache")) as store:
-        assert_same(plain["images of one size"], serve(source, simple(SIZE), store, EPOCHS))
+        assert_same(plain[name], serve(source, RECIPES[name], store, EPOCHS))
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -124,7 +124,7 @@ def test_without_reuse_all_diversity_is_kept(name: str) -> None:
 def test_a_recipe_prints_what_each_split_keeps() -> None:
     assert str(auto_augment()).splitlines() == [
         "stage                      part     random  outcomes  kept at 2  kept at 3",
-        "decode                     partial  no             1          -          -",
+        "decode                     partial  no             1       1.00       1.00",
         "random_resized_crop        partial  yes         many       1.00       1.00",
         "flip                       partial  yes            2       0.99       0.97",
         "auto_augment_1             partial  yes           24       0.97       0.95",

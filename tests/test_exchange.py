@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from itertools import islice, pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ from dalirefurb.plan import Planner
 from dalirefurb.reader import Reader
 from dalirefurb.refurbish import Refurbish, Standard
 from dalirefurb.runs import Position, Run, announced, planned, runs
-from dalirefurb.source import Arrays
+from dalirefurb.source import Arrays, Source
 from dalirefurb.store import MemoryStore
 from tests.planners import batch_echoes, example_echoes, refurbishing, smartcaches
 
@@ -74,8 +75,71 @@ class Line:
         self.store.close()
 
 
-def carry_out(planner: Planner, *, ahead: int, batches_per_run: int, epochs: int, slots: int | None = None) -> Line:
-    line = Line(planner, slots=slots)
+class Files(Source):
+    """Tiny images, encoded, no two alike."""
+
+    encoded = True
+    image_shape = None
+
+    def __init__(self, count: int) -> None:
+        self.labels = np.zeros(count, np.int64)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [file_of(index) for index in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"source": "Files"}
+
+
+@cache
+def file_of(index: int) -> NDArray[np.uint8]:
+    """Encode an image of one pixel as PPM, with a comment that makes its length vary."""
+    return np.frombuffer(b"P6 # %s\n1 1 255 \0\0%c" % (b"x" * (index % 7), index % 256), np.uint8)
+
+
+class LineOfFiles(Line):
+    """Runs on their way through an exchange whose store holds encoded samples.
+
+    Attributes:
+        computed: Each version as often as it was read.
+    """
+
+    def __init__(self, planner: Planner, *, slots: int | None = None) -> None:
+        self.source = Files(planner.num_samples)
+        self.reader = Reader(self.source, max_batch_size=64, num_threads=1)
+        self.store = MemoryStore()
+        slots = max(1, planner.peak_slots if slots is None else slots)
+        self.store.open(None, slots=slots, fingerprint="tests", arena_bytes=64 * slots)
+        self.exchange = Exchange(self.reader, self.store, encoded=True)
+        self.computed = []
+        self.declined = 0
+        self.held = 0
+
+    def admit(self, run: Run) -> Ticket:
+        ticket = self.exchange.admit(run)
+        plan = ticket.plan
+        missed = plan.indices[ticket.missed].tolist(), plan.version[ticket.missed].tolist()
+        self.computed += zip(*missed, strict=True)
+        samples = ticket.begin(ticket.reading.result())
+        assert np.array_equal(samples.indices, plan.indices)
+        assert [sample.tobytes() for sample in samples.data] == [file_of(i).tobytes() for i in plan.indices.tolist()]
+        return ticket
+
+    def finish(self, ticket: Ticket) -> None:
+        stored = self.exchange.settle(ticket)
+        self.declined += int((~stored).sum())
+
+
+LINES = pytest.mark.parametrize("kind", [Line, LineOfFiles])
+
+
+def carry_out(
+    kind: type[Line], planner: Planner, *, ahead: int, batches_per_run: int, epochs: int, slots: int | None = None
+) -> Line:
+    line = kind(planner, slots=slots)
     batches = islice(planned(planner, Position(0, 0)), epochs * len(planner))
     on_the_way: deque[Ticket] = deque()
     for run in runs(batches, batches_per_run):
@@ -88,13 +152,14 @@ def carry_out(planner: Planner, *, ahead: int, batches_per_run: int, epochs: int
     return line
 
 
+@LINES
 @given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4))
 @example(planner=Echo(Standard(9, batch_size=3), echoing_factor=3, buffer_size=0), ahead=3, batches_per_run=2)
 @example(planner=BatchEcho(Standard(9, batch_size=3), echoing_factor=2.5), ahead=2, batches_per_run=2)
 def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
-    planner: Planner, ahead: int, batches_per_run: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
 ) -> None:
-    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
     misses = [
         (int(index), int(version))
         for epoch in range(4)
@@ -105,29 +170,32 @@ def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
     assert line.declined == 0
 
 
+@LINES
 @given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4), slots=st.integers(1, 5))
 def test_a_store_too_small_costs_computing_and_nothing_else(
-    planner: Planner, ahead: int, batches_per_run: int, slots: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int, slots: int
 ) -> None:
-    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3, slots=slots)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3, slots=slots)
     misses = sum(int(plan.miss.sum()) for epoch in range(3) for plan in planner.epoch(epoch))
     assert len(line.computed) >= misses
 
 
+@LINES
 @given(planner=PLANNERS, ahead=st.integers(0, 3), batches_per_run=st.integers(1, 4))
 def test_after_an_epoch_the_store_holds_what_later_ones_ask_for(
-    planner: Planner, ahead: int, batches_per_run: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
 ) -> None:
-    line = carry_out(planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3)
     known = set(line.computed)
     later = [plan for epoch in range(3, 9) for plan in planner.epoch(epoch)]
     wanted = {pair for plan in later for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)} & known
     assert line.held == len(wanted)
 
 
-def test_a_run_that_is_abandoned_leaves_nothing_to_borrow() -> None:
+@LINES
+def test_a_run_that_is_abandoned_leaves_nothing_to_borrow(kind: type[Line]) -> None:
     planner = Refurbish(6, batch_size=3, reuse_factor=2)
-    line = Line(planner)
+    line = kind(planner)
     (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
     for run in (first, second):
         line.exchange.abandon([line.admit(run)])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from dalirefurb import FileList, Loader, MemoryStore, Refurbish, Standard, simple
+from dalirefurb import FileList, Loader, MemoryStore, Recipe, Refurbish, Standard, simple
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from tests.bad_files import encoded
@@ -98,9 +98,11 @@ def test_windows_are_those_of_the_same_image_in_a_format_of_dalis(tmp_path: Path
 
 
 @pytest.mark.parametrize("batches_per_run", [1, 4])
-@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(
+    ("recipe", "cached"), [(WINDOW, False), (WINDOW, True), (WINDOW.at(0), True)], ids=["no store", "images", "files"]
+)
 def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
-    cached: bool, batches_per_run: int, shared_data: Path, tmp_path: Path
+    recipe: Recipe, cached: bool, batches_per_run: int, shared_data: Path, tmp_path: Path
 ) -> None:
     """DALI reads the header of this BMP, and refuses its pixels."""
     content = (shared_data / "odd" / "corrupt" / "badrle.bmp").read_bytes()
@@ -110,7 +112,7 @@ def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
     def stream(source: FileList, **options: Any) -> Any:
         planner = Refurbish(3, batch_size=1, reuse_factor=2)
         store = MemoryStore() if cached else None
-        with Loader(source, WINDOW, planner, store, batches_per_run=batches_per_run, **options) as loader:
+        with Loader(source, recipe, planner, store, batches_per_run=batches_per_run, **options) as loader:
             return np.stack([images.numpy() for _ in range(3) for images, _ in loader])
 
     wanted = stream(reference)

@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "assistant": PLANNER | {"autoassist", "features"},
     # where samples come from and where partial images wait
     "coverage": {"errors", "partial_sizes", "reader", "recipe", "refurbish", "source", "store"},
-    "partial_sizes": {"reader", "recipe", "rng", "source"},
+    "partial_sizes": {"reader", "recipe", "rng", "source", "numpy"},
     "quarantine": {"errors"},
     "replacements": {"errors", "plan", "quarantine", "rng", "numpy"},
     "screening": {"errors", "pillow_decoder", "plan", "quarantine", "replacements"},

@@ -76,9 +76,19 @@ def test_arrays_can_have_nothing_partial_and_everything_final():
     assert recipe.final == RAW
 
 
-@pytest.mark.parametrize("split", [0, -1, 5, 2.0, True, None], ids=repr)
+def test_encoded_images_can_be_cached_as_they_were_read():
+    recipe = Recipe(STAGES, Output(32), 0)
+    assert recipe.encoded
+    assert recipe.caches_encoded
+    assert (recipe.partial, recipe.final) == ((), STAGES)
+    assert Recipe(STAGES, Output(32), "decode") == recipe
+    assert not recipe.at(1).caches_encoded
+    assert not Recipe(RAW, Output(32), 0).caches_encoded
+
+
+@pytest.mark.parametrize("split", [-1, 5, 2.0, True, None], ids=repr)
 def test_a_split_outside_the_stages_is_refused(split):
-    message = rf"in 1..4 \(decoding is always partial\), got {split!r}; the stages are {', '.join(NAMES)}"
+    message = rf"in 0..4, got {split!r}; the stages are {', '.join(NAMES)}"
     with pytest.raises(ConfigurationError, match=message):
         Recipe(STAGES, Output(32), split)
 
@@ -92,8 +102,6 @@ def test_a_split_outside_the_stages_for_arrays_is_refused(split):
 def test_a_split_at_an_unknown_stage_is_refused():
     with pytest.raises(ConfigurationError, match=f"no stage 'flop' to split at; the stages are {', '.join(NAMES)}"):
         Recipe(STAGES, Output(32), "flop")
-    with pytest.raises(ConfigurationError, match=r"decoding is always partial\), got 'decode'"):
-        Recipe(STAGES, Output(32), "decode")
 
 
 def test_stages_of_one_name_are_refused():

@@ -51,6 +51,8 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
     "standard": (simple(SIZE), STANDARD),
     "refurbished": (rand_augment(SIZE), REFURBISH),
     "refurbished in part": (simple(SIZE), Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=3, coverage=0.6, seed=7)),
+    "files refurbished": (rand_augment(SIZE, split=0), REFURBISH),
+    "echoed before decoding": (simple(SIZE, split=0), ECHO),
     "echoed before augmentation": (simple(SIZE, split=1), ECHO),
     "echoed after augmentation": (simple(SIZE, split=3), ECHO),
     "batches echoed": (simple(SIZE, split=1), BatchEcho(STANDARD, echoing_factor=1.5)),

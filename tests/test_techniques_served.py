@@ -37,11 +37,14 @@ ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
 SMART_CACHE = SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=20, replace_percent=0.25, seed=7)  # wraps around
 
 TECHNIQUES = [
+    pytest.param(BEFORE.at(0), ECHO, id="echoing before decoding"),
     pytest.param(BEFORE, ECHO, id="echoing before augmentation"),
     pytest.param(AFTER, ECHO, id="echoing after augmentation"),
     pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
+    pytest.param(BEFORE.at(0), BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing before decoding"),
     pytest.param(simple(SIZE), Echo(REFURBISH, echoing_factor=2, buffer_size=12), id="echoing of refurbished samples"),
     pytest.param(BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE, id="SmartCache of decoded images"),
+    pytest.param(BEFORE.at(0), SMART_CACHE, id="SmartCache of files"),
     pytest.param(evaluate(SIZE), SMART_CACHE, id="SmartCache of whole images"),
     pytest.param(BEFORE.at(2), SMART_CACHE, id="SmartCache of random crops"),
 ]
@@ -176,11 +179,18 @@ ECHOES = [
 
 @pytest.mark.parametrize(("look_ahead", "batches_per_run"), [(1, 1), (6, 1), (3, 4)])
 @pytest.mark.parametrize("planner", ECHOES)
+@pytest.mark.parametrize("split", [0, 1])
 def test_a_sample_that_is_repeated_is_computed_once(
-    planner: Echo | BatchEcho, look_ahead: int, batches_per_run: int, source: ImageFolder
+    split: int, planner: Echo | BatchEcho, look_ahead: int, batches_per_run: int, source: ImageFolder
 ) -> None:
     _, stats = serve(
-        source, BEFORE, planner, MemoryStore(), look_ahead=look_ahead, batches_per_run=batches_per_run, epochs=2
+        source,
+        BEFORE.at(split),
+        planner,
+        MemoryStore(),
+        look_ahead=look_ahead,
+        batches_per_run=batches_per_run,
+        epochs=2,
     )
     assert stats.recomputed == 0
     plans = [plan for epoch in range(9) for plan in planner.epoch(epoch)][: stats.batches]

@@ -151,7 +151,8 @@ def _stages(recipe: Recipe, trainer: Trainer) -> str:
     partial, final = (" > ".join(stage.name for stage in stages) for stages in (recipe.partial, recipe.final))
     if trainer.cache_bytes == 0:
         return f"nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
-    return f"cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); fresh: {final or 'nothing'}"
+    partial, final = partial or "files, as they were read", final or "nothing"
+    return f"cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); fresh: {final}"
 
 
 def _replaced(samples: Sequence[BadSample]) -> str:

@@ -24,7 +24,7 @@ class Version:
     """One draw of the partial augmentation, and what became of it.
 
     Attributes:
-        cached: The partial image, as the store held it.
+        cached: The partial image, as the store held it; where it held the encoded one, what that shows.
         served: The final images made from it, one for each use.
     """
 
@@ -126,7 +126,10 @@ def take_pictures(
         Pictures(
             original,
             [
-                Version(cached[index, birth], [images[row] for images in served[birth : birth + reuse_factor]])
+                Version(
+                    original if recipe.caches_encoded else cached[index, birth],
+                    [images[row] for images in served[birth : birth + reuse_factor]],
+                )
                 for birth in births
             ],
         )

@@ -174,7 +174,7 @@ def _columns(recipe: Recipe, reuse_factor: int) -> tuple[_Column, _Column, _Colu
         original.end + _ARROW + _FRAME,
         1,
         "cached:" if cached else "not cached:",
-        _names(recipe.partial),
+        _names(recipe.partial) if not recipe.caches_encoded else "the file, as it was read",
         CACHED if cached else FRESH,
     )
     final = _Column(

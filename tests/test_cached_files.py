@@ -29,6 +29,7 @@ from dalirefurb import (
     TieredStore,
     evaluate,
     exchange,
+    partial_sizes,
     rand_augment,
     simple,
 )
@@ -37,9 +38,10 @@ from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, Stor
 from dalirefurb.graph import Graph
 from dalirefurb.reader import Reader
 from dalirefurb.runners import Kernels
+from dalirefurb.runs import Position, Run
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
-from dalirefurb.store import Store
+from dalirefurb.store import Lease, Store
 from tests.bad_files import Batches, encoded
 from tests.pictures import jpeg, picture, write_folder
 from tests.test_bad_samples import Counting
@@ -115,6 +117,7 @@ def test_a_hit_reads_nothing_and_serves_the_same(
     assert_same(wanted, served)
     assert stats.hits > 0
     assert stats.recomputed == stats.declined == 0
+    assert stats.stored <= stats.misses
     plans = [plan for epoch in range(2 * EPOCHS) for plan in planned.epoch(epoch)]
     # What is ahead when the loader is closed was read, too.
     least, most = (sum(int(plan.miss.sum()) for plan in some) for some in (plans[: stats.batches], plans))
@@ -177,6 +180,24 @@ def test_files_of_another_source_and_images_are_refused(source: ImageFolder, tmp
             Loader(source, RECIPE.at(1), FROZEN, store)
 
 
+def test_what_a_run_was_given_stays_as_it_is_when_the_store_uses_its_room_for_others(source: ImageFolder) -> None:
+    files = [np.frombuffer(file, np.uint8).reshape(-1, 1, 1) for file in contents(source)]
+    indices, versions = np.arange(NUM_SAMPLES), np.zeros(NUM_SAMPLES, np.int64)
+    reader = Reader(source, max_batch_size=NUM_SAMPLES, num_threads=1)
+    (plan,) = Frozen(NUM_SAMPLES, batch_size=NUM_SAMPLES).epoch(1)
+    with MemoryStore() as store:
+        store.open(None, slots=NUM_SAMPLES, fingerprint={}, arena_bytes=NUM_SAMPLES * 4096)
+        assert store.put(indices, versions, files).all()
+        ticket = exchange.Exchange(reader, store, encoded=True).admit(Run(Position(1, 0), [plan]))
+        store.clear()
+        assert store.put(indices, versions + 1, [np.zeros_like(file) for file in files]).all()
+        assert not len(ticket.missed)
+        samples = ticket.begin(ticket.reading.result())
+    reader.close()
+    for index, sample in zip(plan.indices.tolist(), samples.data, strict=True):
+        np.testing.assert_array_equal(sample, files[index].reshape(-1))
+
+
 def test_a_byte_that_was_flipped_is_read_again(source: ImageFolder, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with DiskStore(path) as store:
@@ -222,22 +243,30 @@ def assert_alike(wanted: Batches, served: Batches) -> None:
     ],
     ids=["text", "BMP cut short", "too large"],
 )
-def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced(
-    content: bytes, reason: str, kernels: Kernels, tmp_path: Path
+def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_asked_for_again(
+    content: bytes, reason: str, kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if another run, which could, had stored it."""
     source = spoilt(tmp_path / "pictures", content)
     wanted = run(source, None, kernels=kernels, max_pixels=60_000, on_bad_sample="replace")
+    monkeypatch.setattr(partial_sizes, "_PROBES", 4)  # None of them is that file.
+    asked: list[int] = []
 
     class Full(MemoryStore):
+        def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+            asked.extend(indices.tolist())
+            return super().get(indices, versions)
+
         def open(self, *arguments: Any, **named: Any) -> None:
             super().open(*arguments, **{**named, "arena_bytes": 10 * named["arena_bytes"]})
             files = [np.frombuffer(file, np.uint8).reshape(-1, 1, 1) for file in contents(source)]
             assert self.put(np.arange(NUM_SAMPLES), np.zeros(NUM_SAMPLES, np.int64), files).all()
 
-    assert_alike(wanted, run(source, Full(), kernels=kernels, max_pixels=60_000, on_bad_sample="replace"))
+    options: dict[str, Any] = {"kernels": kernels, "max_pixels": 60_000, "look_ahead": 1, "batches_per_run": 1}
+    assert_alike(wanted, run(source, Full(), on_bad_sample="replace", **options))
+    assert asked.count(3) == 1 < asked.count(4)
     with pytest.raises(SampleError, match=reason) as caught:
-        run(source, Full(), kernels=kernels, max_pixels=60_000)
+        run(source, Full(), **options)
     assert caught.value.index == 3
 
 

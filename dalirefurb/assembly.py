@@ -97,7 +97,8 @@ def configuration(
     if recipe.caches_encoded and partial_device != final_device:
         raise ConfigurationError(
             f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
-            f"{partial_device!r} and final_device={final_device!r}: pass {final_device!r} for both, or split later"
+            f"{partial_device!r} and final_device={final_device!r}: pass {final_device!r} for both, or a split of 1 or "
+            f"more"
         )
     if Graph(_traced(recipe), "final", partial_device, final_device).needs_gpu:
         _check_gpu()
@@ -242,7 +243,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         )
     if recipe.caches_encoded and isinstance(planner, AutoAssist):
         raise ConfigurationError(
-            "AutoAssist looks at partial images, but split 0 caches encoded ones: use recipe.at(1), or split later"
+            "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
         )
     if source.encoded != recipe.encoded:
         needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
@@ -263,7 +264,8 @@ def _open(
     """
     if recipe.caches_encoded and isinstance(store, DeviceStore):
         raise ConfigurationError(
-            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or split later"
+            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
+            "or more"
         )
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
     partial = {"source": fingerprint["source"], "encoded": True}

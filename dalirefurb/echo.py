@@ -119,6 +119,7 @@ class Echo(_Echoing):
 
     With `recipe.at(1)` only decoding is partial, and this is *echoing before augmentation*. With
     `recipe.at(len(recipe.stages))` everything is partial, and it is *echoing after augmentation*: repeats are alike.
+    With `recipe.at(0)` nothing but reading is, so that repeats are decoded each time: for sources slower than that.
 
     An epoch has the rows of the inner planner's times the echoing factor, rounded down; with its `drop_last`, or with
     several shards, down to whole batches, by repeating fewer rows: none is dropped. So every epoch has the same length,

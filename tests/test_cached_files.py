@@ -37,6 +37,7 @@ from dalirefurb.coverage import propose_coverage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
 from dalirefurb.graph import Graph
 from dalirefurb.reader import Reader
+from dalirefurb.replacements import Replacements
 from dalirefurb.runners import Kernels
 from dalirefurb.runs import Position, Run
 from dalirefurb.show.pictures import take_pictures
@@ -270,6 +271,19 @@ def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_ask
     assert caught.value.index == 3
 
 
+@KERNELS
+@pytest.mark.parametrize("index", [0, 3, 11, 19])
+def test_among_repeats_the_file_that_cannot_be_decoded_is_blamed_and_no_other(
+    index: int, kernels: Kernels, tmp_path: Path
+) -> None:
+    """What fails is told by its row in the batch, which is not its place among what was read."""
+    source = spoilt(tmp_path, encoded("BMP")[:-3000], index=index)
+    planner = Echo(Standard(NUM_SAMPLES, batch_size=10, seed=7), echoing_factor=2.5, buffer_size=1)
+    with Loader(source, FILES, planner, MemoryStore(), kernels=kernels, on_bad_sample="replace") as loader:
+        list(loader)
+        assert [sample.index for sample in loader.bad_samples()] == [index]
+
+
 def test_a_bad_file_is_not_stored(tmp_path: Path) -> None:
     source = spoilt(tmp_path, encoded("BMP")[:-3000])
     with MemoryStore() as store:
@@ -335,13 +349,13 @@ def test_a_file_larger_than_a_store_can_tell_is_read_each_time(
 
 
 def test_what_needs_partial_images_is_refused(source: ImageFolder) -> None:
-    with pytest.raises(ConfigurationError, match=r"AutoAssist looks at partial images.*split 0.*recipe\.at\(1\)"):
+    with pytest.raises(ConfigurationError, match=r"AutoAssist looks at partial images.*split 0.*: use a split of 1"):
         Loader(source, FILES, AutoAssist(STANDARD, lag=60), MemoryStore())
     with pytest.raises(ConfigurationError, match=r"a DeviceStore is for decoded images, but split 0.*MemoryStore"):
         Loader(source, FILES, FROZEN, DeviceStore(device="cpu"))
     with pytest.raises(ConfigurationError, match=r"on one device, got partial_device='cpu' and final_device='gpu'"):
         Loader(source, FILES, FROZEN, MemoryStore(), final_device="gpu")
-    with pytest.raises(ConfigurationError, match=r"got split 0: use recipe\.at\(1\)"):
+    with pytest.raises(ConfigurationError, match="got split 0: use a split of 1 or more"):
         Graph(FILES, "whole")
 
 
@@ -371,6 +385,19 @@ def test_a_reader_reads_what_is_not_held_and_no_more(source: ImageFolder) -> Non
     with pytest.raises(LoaderError, match="Short returned 1 for 2 indices"):
         losing.read(indices, versions, [None, files[2], None]).result()
     losing.close()
+
+
+def test_a_reader_does_not_take_what_is_held_of_a_bad_sample_for_what_replaces_it(source: ImageFolder) -> None:
+    """It was found to be bad after the store was asked for it."""
+    replacements = Replacements(STANDARD)
+    replacements.add(SampleError(2, source.name(2), "bad"))
+    reader = Reader(source, max_batch_size=4, num_threads=1, replacements=replacements)
+    files = [np.frombuffer(file, np.uint8) for file in contents(source)]
+    samples = reader.read(np.array([4, 2]), np.zeros(2, np.int64), [files[4], files[2]]).result()
+    reader.close()
+    assert samples.indices[0] == 4
+    assert samples.indices[1] != 2
+    assert [sample.tobytes() for sample in samples.data] == [files[index].tobytes() for index in samples.indices]
 
 
 def test_pictures_of_cached_files_show_what_is_in_them(source: ImageFolder) -> None:

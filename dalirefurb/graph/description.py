@@ -103,7 +103,9 @@ class Graph:
                 f"got ({self.partial_device!r}, {self.final_device!r})"
             )
         if self.recipe.caches_encoded:
-            raise ConfigurationError("a graph decodes before it does anything else, got split 0: use recipe.at(1)")
+            raise ConfigurationError(
+                "a graph decodes before it does anything else, got split 0: use a split of 1 or more"
+            )
         if self.part == "decoded" and not (self.recipe.encoded and self.final_device == "cpu"):
             raise ConfigurationError(
                 f"part='decoded' is for encoded images on the CPU, got a recipe for "

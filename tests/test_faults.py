@@ -14,17 +14,29 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Recipe, Refurbish, Standard, TorchDataset
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    Standard,
+    TorchDataset,
+    simple,
+)
 from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.features import FeatureTable
 from dalirefurb.graph import Replicas
 from dalirefurb.plan import BatchPlan, Planner
+from dalirefurb.source import Source
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
 from tests.faults import Fault, limited
-from tests.pictures import picture
+from tests.pictures import jpeg, picture
 from tests.resuming import losses_of
 from tests.test_bit_identity import Batches, assert_same
 
@@ -68,12 +80,14 @@ class Case:
         stored: Whether there is a store.
         batches_per_run: Of the loader.
         kernels: Of the loader.
+        encoded: Whether files are stored, as they were read.
     """
 
     planner: Planner
     stored: bool = True
     batches_per_run: int = 1
     kernels: Literal["dali", "numba"] = "dali"
+    encoded: bool = False
 
     def train(self, store: AdvisedStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
         """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
@@ -100,9 +114,28 @@ class Case:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
         recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
         pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
+        if self.encoded:
+            return Loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **pace)
         return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
 
 
+class Files(Source):
+    """Encoded pictures."""
+
+    encoded = True
+    labels = np.arange(12)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [FILES[index] for index in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"source": "Files"}
+
+
+FILES = [np.frombuffer(jpeg(picture(i, height=SIZE, width=SIZE + i)), np.uint8) for i in range(12)]
 SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
 CASES = {
     "refurbished": Case(REFURBISH),
@@ -122,6 +155,13 @@ CALLS: list[tuple[str, type, str]] = [
     ("refurbished", UsersFlip, "draw"),
     ("refurbished", Refurbish, "epoch"),
     ("refurbished, runs of two", Refurbish, "epoch"),
+]
+CASES["files"] = Case(REFURBISH, encoded=True)
+CALLS += [
+    ("files", Files, "read"),
+    ("files", Replicas, "collect"),
+    *(("files", AdvisedStore, method) for method in ("get", "put", "evict", "retain")),
+    ("files", Lease, "release"),
 ]
 if find_spec("numba"):
     from dalirefurb.kernels.both_parts import BothParts

@@ -95,6 +95,7 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
             "echo, echoing factor 1.5, buffer size 64: cached: decode (",
         ),
         (["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n"),
+        (["echo", "--split", "0"], [["48", "48"], ["48", "48"]], "cached: files, as they were read ("),
         (["batch_echo"], [["48", "48"], ["48", "48"]], "batch_echo, echoing factor 2.0: cached: decode ("),
         (
             ["smartcache", "--num-cache-objects", "32", "--replace-percent", "0.25"],

@@ -101,6 +101,9 @@ class Counting(Source):
     def fingerprint(self) -> dict[str, Any]:
         return self._source.fingerprint()
 
+    def content(self) -> dict[str, Any]:
+        return self._source.content()
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:

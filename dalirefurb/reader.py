@@ -12,19 +12,14 @@ from numpy.typing import NDArray
 
 from dalirefurb.background import Background
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
-from dalirefurb.graph import GraphError, HeaderReader, undecodable
+from dalirefurb.graph import GraphError, undecodable
 from dalirefurb.images import Images
-from dalirefurb.pillow_decoder import PillowDecoder, PillowError
+from dalirefurb.inspector import Inspector, Refused
+from dalirefurb.pillow_decoder import PillowDecoder
 from dalirefurb.replacements import Replacements
 from dalirefurb.source import Source
 
 _POLL_S = 0.1
-_END = 1024
-"""Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
-
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""What TIFF files begin with."""
-
 
 Held = Sequence["NDArray[np.uint8] | None"]
 """What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
@@ -55,9 +50,7 @@ class Samples:
 class Reader:
     """Reads samples and their headers in the background, one job per batch.
 
-    A header is looked at when its sample is first read. An image larger than `max_pixels` is refused before it is
-    decoded. So is one that cannot be decoded whole, where DALI decodes windows of its format alone, since otherwise it
-    would be served at one split and refused at another: a JPEG that ends early, and a TIFF.
+    An encoded image is looked at when its bytes are first seen, see `Inspector`.
 
     Args:
         source: Where samples come from.
@@ -83,13 +76,12 @@ class Reader:
         self._source = source
         self.max_pixels = max_pixels
         self._refuses = refusal
-        self._fallback = fallback
         self.replacements = replacements
-        self._headers = HeaderReader(max_batch_size)
-        # Heights and widths that headers told, 8 bytes a sample; 0 before the first read.
-        self._known = np.zeros((len(source) if source.encoded else 0, 2), dtype=np.int32)
-        # Which samples the fallback decodes.
-        self._falls_back = np.zeros(len(self._known), np.bool_)
+        self._inspector = (
+            Inspector(len(source), max_batch_size=max_batch_size, max_pixels=max_pixels, fallback=fallback)
+            if source.encoded
+            else None
+        )
         self._max_batch_size = max_batch_size
         self._pool = Background(num_threads, name="dalirefurb-read")
         self._nothing: Future[Samples] = Future()
@@ -139,7 +131,7 @@ class Reader:
         Raises:
             SampleError: If one cannot be decoded, and bad samples are not replaced.
         """
-        if not self._source.encoded:
+        if self._inspector is None:
             return False
         failures = dict(undecodable(samples.data))
         if error.row is not None:  # A GPU's decoder may refuse what a CPU's takes.
@@ -147,13 +139,12 @@ class Reader:
         for row, reason in sorted(failures.items()):
             index, reason = int(samples.indices[row]), f"decoding failed ({reason})"
             try:
-                readable = self._fall_back(index, samples.data[row], reason)
-                if np.array_equal(readable, samples.data[row]):  # the fallback had its turn
-                    raise self._refusal(index, reason)
-            except SampleError as refused:
+                self._inspector.give_up(row, list(samples.data), reason)
+            except Refused as refused:
+                bad = self._refusal(index, refused.reason)
                 if self.replacements is None:
-                    raise refused from error
-                self.replacements.add(refused)
+                    raise bad from error
+                self.replacements.add(bad)
         return bool(failures)
 
     def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
@@ -284,54 +275,13 @@ class Reader:
             raise SampleError(index, self._source.name(index), reason) from error
 
     def _looked_at(self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]) -> Samples:
-        """Find out the sizes of encoded images; a header is read once in a run."""
-        known, falls_back = self._known[indices].astype(np.int64), self._falls_back[indices]
-        for row in np.flatnonzero(falls_back).tolist():
-            data[row] = self._fall_back(int(indices[row]), data[row], "DALI cannot decode it")
-        unknown = np.flatnonzero((known[:, 0] == 0) | falls_back).tolist()
+        """Find out the sizes of encoded images."""
+        assert self._inspector is not None
         try:
-            sizes = np.stack(self._headers.sizes([data[row] for row in unknown]), axis=1)
-        except GraphError:
-            for row in unknown:
-                data[row] = self._with_header(int(indices[row]), data[row])
-            sizes = np.stack(self._headers.sizes([data[row] for row in unknown]), axis=1)
-        for row, (height, width) in zip(unknown, sizes.tolist(), strict=True):
-            self._check_size(int(indices[row]), height, width)
-        doubtful = [place for place, row in enumerate(unknown) if _hides_damage(data[row])]
-        for place, reason in undecodable([data[unknown[place]] for place in doubtful]):
-            row = unknown[doubtful[place]]
-            data[row] = self._fall_back(int(indices[row]), data[row], f"decoding failed ({reason})")
-            sizes[doubtful[place]] = np.concatenate(self._headers.sizes([data[row]]))
-        known[unknown] = sizes
-        self._known[indices] = known
-        return Samples(data, known[:, 0], known[:, 1], indices)
-
-    def _check_size(self, index: int, height: int, width: int) -> None:
-        if self.max_pixels is not None and height * width > self.max_pixels:
-            raise self._refusal(
-                index,
-                f"an image must have {self.max_pixels:,} pixels at most, but its header declares {height} x {width}: "
-                f"pass a larger max_pixels to the loader if it is genuine",
-            )
-
-    def _with_header(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a sample whose header DALI can read."""
-        try:
-            self._headers.sizes([encoded])
-        except GraphError as error:
-            return self._fall_back(index, encoded, f"not an image that DALI can decode ({error.reason})")
-        return encoded
-
-    def _fall_back(self, index: int, encoded: NDArray[np.uint8], reason: str) -> NDArray[np.uint8]:
-        """Encode anew what DALI cannot decode, now and whenever the sample is read."""
-        if self._fallback is None:
-            raise self._refusal(index, reason)
-        try:
-            readable = self._fallback(encoded)
-        except PillowError as error:
-            raise self._refusal(index, f"{reason}, and Pillow refuses it ({error})") from error
-        self._falls_back[index] = True
-        return readable
+            heights, widths = self._inspector.look(indices, data)
+        except Refused as refused:
+            raise self._refusal(int(indices[refused.row]), refused.reason) from refused
+        return Samples(data, heights, widths, indices)
 
     def _refusal(self, index: int, reason: str) -> SampleError:
         return SampleError(index, self._source.name(index), reason, lasting=True)
@@ -346,13 +296,3 @@ def _joined(parts: list[Samples]) -> Samples:
         np.concatenate([part.indices for part in parts]),
         [sample for part in parts for sample in part.as_read],
     )
-
-
-def _hides_damage(encoded: NDArray[np.uint8]) -> bool:
-    """Whether windows of an image may be decoded though the whole cannot be.
-
-    That is a TIFF, and what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one.
-    """
-    if encoded[:2].tobytes() == b"\xff\xd8":
-        return b"\xff\xd9" not in encoded[-_END:].tobytes()
-    return encoded[:4].tobytes() in _TIFF

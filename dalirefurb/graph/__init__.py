@@ -1,7 +1,7 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
 from dalirefurb.graph.description import Feed, Graph, Input, Part, cut_window
-from dalirefurb.graph.headers import HeaderReader, undecodable
+from dalirefurb.graph.headers import HeaderReader, plain, undecodable, undecodable_windows
 from dalirefurb.graph.replica import (
     REPLICA_OPTIONS,
     GraphError,
@@ -25,8 +25,10 @@ __all__ = [
     "Replicas",
     "Runner",
     "cut_window",
+    "plain",
     "release_unused_memory",
     "undecodable",
+    "undecodable_windows",
     "versions",
     "views",
 ]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn
+from nvidia import nvimgcodec
+from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb.augment.geometry import Decode
 from dalirefurb.augment.stage import Node
-from dalirefurb.graph.description import ENCODED
+from dalirefurb.graph.description import ENCODED, Feed, Input
 from dalirefurb.graph.replica import GraphError, tensors_of
 
 _MEANINGS = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
 """What nvImageCodec's codes mean, those that files lead to."""
+
+_WINDOW = Input("window", "int32", 1)
+"""Height and width of a window in pixels."""
+
+_PLAIN = (np.dtype(np.uint8), np.dtype(np.uint16))
+"""Types of pixels that every decoder knows."""
 
 
 class HeaderReader:
@@ -78,19 +85,56 @@ def _peek_shapes() -> Node:
     return fn.peek_image_shape(ENCODED.node())
 
 
+def plain(encoded: NDArray[np.uint8]) -> bool:
+    """Tell whether an image's pixels are of a type that all decoders know; its header is one that DALI can read.
+
+    On others DALI's decoder may throw, at times while its threads work on the rest of a batch, which ends the process.
+    """
+    stream = nvimgcodec.CodeStream(encoded)
+    try:
+        return stream.dtype in _PLAIN and stream.num_channels > 0
+    except (TypeError, RuntimeError):  # It has none.
+        return False
+
+
 def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str]]:
     """Decode samples one by one on the CPU; yield the rows that fail, and why."""
-    if not encoded:
+    return _failures(_decode_whole, [{"sample": [sample]} for sample in encoded])
+
+
+def undecodable_windows(
+    encoded: Sequence[NDArray[np.uint8]], sizes: NDArray[np.int64], *, gray: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Do the same by decoding windows as large as the images, without harm where an image is not of its header's size.
+
+    Args:
+        encoded: Samples of shape (length,), n of them.
+        sizes: Heights and widths that their headers tell, in pixels, shape (n, 2).
+        gray: Whether to decode to gray: that needs no particular number of components.
+    """
+    feeds = [
+        {"sample": [sample], _WINDOW.name: size[None].astype(np.int32)}
+        for sample, size in zip(encoded, sizes, strict=True)
+    ]
+    return _failures(_decode_gray_window if gray else _decode_window, feeds)
+
+
+def _failures(graph: Callable[[], Node], feeds: Sequence[Mapping[str, Feed]]) -> Iterator[tuple[int, str]]:
+    """Run batches of one; yield the numbers of those that fail, and why."""
+    if not feeds:
         return
-    pipeline = pipeline_def(_decode_whole)(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    pipeline = pipeline_def(graph)(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
     pipeline.build()
-    for row, sample in enumerate(encoded):
-        pipeline.feed_input("sample", [sample])
+    for row, feed in enumerate(feeds):
+        for name, values in feed.items():
+            pipeline.feed_input(name, values)
         pipeline.schedule_run()
         try:
             pipeline.share_outputs()
         except RuntimeError as error:
             said = GraphError(str(error)).reason.removeprefix("Failed to decode sample #0 :").strip()
+            if said.startswith("Invalid sample_type"):
+                said = "its pixels are of a type that DALI does not know"
             yield row, said or "its data are damaged, or end early"
         finally:
             pipeline.release_outputs()
@@ -98,3 +142,12 @@ def undecodable(encoded: Sequence[NDArray[np.uint8]]) -> Iterator[tuple[int, str
 
 def _decode_whole() -> Node:
     return Decode().decode(ENCODED.node(), "cpu")
+
+
+def _decode_window() -> Node:
+    return Decode().decode_region(ENCODED.node(), "cpu", types.Constant([0, 0], dtype=types.INT32), _WINDOW.node())
+
+
+def _decode_gray_window() -> Node:
+    sample, shape = ENCODED.node(), _WINDOW.node()
+    return fn.decoders.image_slice(sample, start=(0, 0), shape=shape, axes=[0, 1], output_type=types.GRAY)

@@ -1,0 +1,215 @@
+"""What is DALI given of each encoded image, and how large is it? Found out when its bytes are first seen.
+
+    bytes ─▶ known? ──────────────────────────────────────▶ as they are, of the size that is remembered
+               └─▶ walked, if JPEG 2000 ─▶ rewritten, if need be ─▶ header read ─▶ tried alone, if in doubt
+
+A decoder that throws while others work on its batch may end the process. So what it may throw on is found here, before
+it is in any batch; the fallback decodes it, or it is refused. All that is remembered is of the very bytes: a file
+that is replaced during a run is looked at anew.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.graph import GraphError, HeaderReader, plain, undecodable_windows
+from dalirefurb.jpeg2000 import StructureError, codestream
+from dalirefurb.pillow_decoder import PillowDecoder, PillowError
+from dalirefurb.rewriting import rewritten
+
+_END = 1024
+"""Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
+
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""What TIFF files begin with."""
+
+_SEEN = np.dtype([("digest", np.uint64), ("height", np.int32), ("width", np.int32)])
+"""Of the bytes that DALI was given, and the image's size in pixels; 0 before the first time."""
+
+
+class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes an error of it
+    """An image cannot be used: `row` among those that were looked at, and why."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.reason = reason
+
+
+class Inspector:
+    """Looks at encoded images. Thread-safe.
+
+    An image larger than `max_pixels` is refused before it is decoded. So is one that cannot be decoded whole, where
+    DALI decodes windows of its format alone, since otherwise it would be served at one split and refused at another: a
+    JPEG that ends early, and a TIFF.
+
+    Args:
+        num_samples: Of the source; 16 bytes are kept for each.
+        max_batch_size: Images looked at together, at most.
+        max_pixels: Of an image; None: any size.
+        fallback: Decodes what DALI does not; None: that is refused.
+    """
+
+    def __init__(
+        self, num_samples: int, *, max_batch_size: int, max_pixels: int | None, fallback: PillowDecoder | None
+    ) -> None:
+        self._headers = HeaderReader(max_batch_size)
+        self._max_pixels = max_pixels
+        self._fallback = fallback
+        self._lock = threading.Lock()
+        self._seen = np.zeros(num_samples, _SEEN)
+        # Digests of bytes: those that DALI is not given as they are, and those that it cannot decode.
+        self._odd: set[int] = set()
+        self._undecodable: set[int] = set()
+
+    def look(
+        self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Put what DALI is to be given in the place of samples; return heights and widths in pixels, each (n,).
+
+        Args:
+            indices: Of the samples, shape (n,).
+            data: Their bytes, each of shape (length,).
+
+        Raises:
+            Refused: If one of them cannot be used.
+        """
+        digests = np.array([_digest(sample) for sample in data], np.uint64)
+        if self._odd:
+            for row in [row for row, digest in enumerate(digests.tolist()) if digest in self._odd]:
+                data[row] = self._given(row, data[row])
+                digests[row] = _digest(data[row])
+        with self._lock:
+            seen = self._seen[indices]
+        new = np.flatnonzero((seen["digest"] != digests) | (seen["height"] == 0)).tolist()
+        if new:
+            sizes = self._look_at_new(new, data)
+            for row, (height, width) in zip(new, sizes.tolist(), strict=True):
+                seen[row] = _digest(data[row]), height, width
+            with self._lock:
+                self._seen[indices] = seen
+        return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
+
+    def give_up(self, row: int, data: list[NDArray[np.uint8]], reason: str) -> None:
+        """Have the fallback decode from now on what DALI was given and could not decode.
+
+        Args:
+            row: Which of the samples.
+            data: What DALI was given.
+            reason: Why it cannot be decoded.
+
+        Raises:
+            Refused: If the fallback had its turn, or cannot decode it either.
+        """
+        given = data[row]
+        self._fall_back(row, data, reason)
+        if np.array_equal(given, data[row]):
+            raise Refused(row, reason)
+
+    def _given(self, row: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return what DALI is given for bytes that it is not given as they are."""
+        given = rewritten(encoded)
+        data = {row: encoded if given is None else given}
+        if _digest(data[row]) in self._undecodable:
+            self._fall_back(row, data, "DALI cannot decode it")
+        return data[row]
+
+    def _look_at_new(self, rows: list[int], data: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
+        """Find out what DALI is to be given for some rows, and return heights and widths, shape (rows, 2)."""
+        for row in rows:
+            self._prepare(row, data)
+        try:
+            sizes = np.stack(self._headers.sizes([data[row] for row in rows]), axis=1)
+        except GraphError:
+            sizes = np.concatenate([self._size(row, data) for row in rows])
+        for place, row in enumerate(rows):
+            height, width = sizes[place].tolist()
+            if height < 1 or width < 1:
+                self._fall_back(row, data, f"an image must have pixels, but its header declares {height} x {width}")
+                sizes[place] = height, width = self._size(row, data)[0].tolist()
+            self._check_size(row, height, width)
+        for place, reason in self._try_alone([data[row] for row in rows], sizes):
+            self._fall_back(rows[place], data, f"decoding failed ({reason})")
+            sizes[place] = self._size(rows[place], data)
+        return sizes
+
+    def _try_alone(self, data: list[NDArray[np.uint8]], sizes: NDArray[np.int64]) -> list[tuple[int, str]]:
+        """Decode those of some samples that are in doubt; return which fail, and why."""
+        streams = [codestream(sample) for sample in data]
+        contained = [
+            place for place, stream in enumerate(streams) if stream is not None and len(stream) < len(data[place])
+        ]
+        doubtful = [place for place, sample in enumerate(data) if place not in contained and _is_doubtful(sample)]
+        failures = []
+        for places, tried, gray in ((contained, streams, True), (doubtful, data, False)):
+            some = [sample for place in places if (sample := tried[place]) is not None]
+            failures += [(places[row], why) for row, why in undecodable_windows(some, sizes[places], gray=gray)]
+        return failures
+
+    def _prepare(self, row: int, data: list[NDArray[np.uint8]]) -> None:
+        """See to it that a header can be read without harm, and means what is shown."""
+        encoded = data[row]
+        try:
+            codestream(encoded)
+        except StructureError as error:
+            self._fall_back(row, data, f"not an image that DALI can decode ({error})")
+            return
+        if (other := rewritten(encoded)) is not None:
+            self._odd.add(_digest(encoded))
+            data[row] = other
+
+    def _size(self, row: int, data: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
+        """Read one header, of what the fallback makes of an image if need be; return height and width, shape (1, 2)."""
+        try:
+            return np.stack(self._headers.sizes([data[row]]), axis=1)
+        except GraphError as error:
+            self._fall_back(row, data, f"not an image that DALI can decode ({error.reason})")
+        return np.stack(self._headers.sizes([data[row]]), axis=1)
+
+    def _check_size(self, row: int, height: int, width: int) -> None:
+        if self._max_pixels is not None and height * width > self._max_pixels:
+            raise Refused(
+                row,
+                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
+                f"pass a larger max_pixels to the loader if it is genuine",
+            )
+
+    def _fall_back(self, row: int, data: list[NDArray[np.uint8]] | dict[int, NDArray[np.uint8]], reason: str) -> None:
+        """Encode anew what DALI cannot decode, now and whenever the same bytes are read."""
+        encoded = data[row]
+        if self._fallback is None:
+            raise Refused(row, reason)
+        try:
+            data[row] = self._fallback(encoded)
+        except PillowError as error:
+            raise Refused(row, f"{reason}, and Pillow refuses it ({error})") from error
+        digest = _digest(encoded)
+        self._undecodable.add(digest)
+        self._odd.add(digest)
+
+
+def _digest(encoded: NDArray[np.uint8]) -> int:
+    return xxh3_64_intdigest(encoded.data)
+
+
+def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
+    """Whether an image is to be tried alone though its header can be read.
+
+    So is what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one. Then a TIFF,
+    since windows of it may be decoded though the whole cannot be; a PNG or WebP with EXIF data, of which nvImageCodec
+    and OpenCV may make different orientations; and all whose pixels are of a type that decoders may throw on.
+    """
+    head = encoded[:12].tobytes()
+    if head.startswith(b"\xff\xd8") and b"\xff\xd9" not in encoded[-_END:].tobytes():
+        return True
+    if head.startswith(_TIFF):
+        return True
+    if head.startswith(b"\x89PNG") and b"eXIf" in encoded.tobytes():
+        return True
+    if head.startswith(b"RIFF") and b"EXIF" in encoded.tobytes():
+        return True
+    return not plain(encoded)

@@ -1,0 +1,256 @@
+"""Files that DALI decodes otherwise than Pillow, written anew so that DALI, too, shows the image that is meant.
+
+    an animated PNG                    its animation is left out; DALI would show a frame of it, not its image
+    a CMYK JPEG without Adobe's mark   the mark is put in; without it DALI takes ink for light
+    an orientation in XMP alone        it is put where DALI looks for it, too: EXIF, or a tag of a TIFF
+
+What encodes the pixels stays as it is. A file that is broken is left alone: whoever decodes it says so.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_ANIMATION = (b"acTL", b"fcTL", b"fdAT")
+_XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
+_XMP_OF_PNG = b"XML:com.adobe.xmp"
+_EXIF_OF_PNG = (b"Raw profile type exif", b"Raw profile type APP1")
+_EXIF_OF_JPEG = b"Exif\0\0"
+_ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
+"""The segment with which Adobe marks CMYK, not transformed."""
+
+_ORIENTATION, _XMP = 274, 700
+"""Tags of TIFF and EXIF."""
+
+_SHORT = 3
+"""The type of an orientation: 16 bits."""
+
+_STATED = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+
+
+def rewritten(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """Return an encoded image as DALI shows what is meant, shape (length,); None where that is how it is."""
+    head = encoded[:12].tobytes()
+    content: bytes | None = None
+    try:
+        if head.startswith(b"\xff\xd8\xff"):
+            content = _jpeg(encoded.data)
+        elif head.startswith(_PNG):
+            content = _png(encoded.tobytes())
+        elif head.startswith(b"RIFF") and head.endswith(b"WEBP"):
+            content = _webp(encoded.tobytes())
+        elif head[:2] in (b"II", b"MM"):
+            content = _tiff(encoded.tobytes())
+    except (struct.error, IndexError, ValueError, zlib.error):
+        return None
+    return None if content is None else np.frombuffer(content, np.uint8)
+
+
+# JPEG: segments of a marker, a length, and as many bytes
+
+
+def _jpeg(content: memoryview) -> bytes | None:
+    frame, adobe, xmp, exif = 0, False, b"", []
+    components = 0
+    for marker, start, stop in _segments(content):
+        if marker == 0xE1:
+            segment = bytes(content[start + 4 : stop])
+            if segment.startswith(_EXIF_OF_JPEG):
+                exif.append((start, stop))
+            elif segment.startswith(_XMP_OF_JPEG):
+                xmp = segment
+        elif marker == 0xEE:
+            adobe |= stop - start >= 14 and bytes(content[start + 4 : start + 9]) == b"Adobe"
+        elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            frame, components = start, content[start + 9]
+    orientation = _stated(xmp)
+    if orientation and any(_oriented(bytes(content[first + 10 : last])) for first, last in exif):
+        orientation = 0
+    if not orientation and (components != 4 or adobe):
+        return None
+    parts = [bytes(content[:2])]
+    if orientation:
+        segment = _EXIF_OF_JPEG + _exif(orientation)
+        parts.append(struct.pack(">HH", 0xFFE1, len(segment) + 2) + segment)
+    place = 2
+    removed = exif if orientation else []
+    for first, last in (*(each for each in removed if each[0] < frame), (frame, frame)):
+        parts.append(bytes(content[place:first]))
+        place = last
+    if components == 4 and not adobe:
+        parts.append(_ADOBE)
+    return b"".join(parts) + bytes(content[place:])
+
+
+def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
+    """Yield markers of segments before the first scan, and where each starts and stops."""
+    start = 2
+    while start + 4 <= len(content) and content[start] == 0xFF:
+        marker = content[start + 1]
+        if marker == 0xFF:  # A byte between segments.
+            start += 1
+            continue
+        if marker in (0xD9, 0xDA):
+            return
+        stop = start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")
+        yield marker, start, stop
+        start = stop
+
+
+# PNG: chunks of a length, a name, as many bytes, and a checksum
+
+
+def _png(content: bytes) -> bytes | None:
+    chunks = list(_chunks(content))
+    animated = any(name == b"acTL" for name, _, _ in chunks)
+    xmp = exif = b""
+    for name, start, stop in chunks:
+        if name == b"eXIf":
+            exif = content[start + 8 : stop - 4]
+        elif name == b"iTXt":
+            xmp = _text(content[start + 8 : stop - 4]) or xmp
+    orientation = 0 if _oriented(exif) else _stated(xmp)
+    if not (animated or orientation):
+        return None
+    left_out = {*(_ANIMATION if animated else ()), *((b"eXIf",) if orientation else ())}
+    parts = [content[:8]]
+    for name, start, stop in chunks:
+        if name not in left_out:
+            parts.append(content[start:stop])
+        if name == b"IHDR" and orientation:
+            chunk = b"eXIf" + _exif(orientation)
+            parts.append(struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)))
+    return b"".join(parts)
+
+
+def _chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Yield names of chunks, and where each starts and stops; what follows the last whole one has no name."""
+    start = 8
+    while start + 12 <= len(content):
+        (length,) = struct.unpack_from(">I", content, start)
+        stop = start + 12 + length
+        if stop > len(content):
+            break
+        yield content[start + 4 : start + 8], start, stop
+        start = stop
+    yield b"", start, len(content)
+
+
+def _text(chunk: bytes) -> bytes:
+    """Return the XMP in a chunk of text, if it is that."""
+    keyword, _, rest = chunk.partition(b"\0")
+    if keyword != _XMP_OF_PNG or len(rest) < 2:
+        return b""
+    text = rest[2:].split(b"\0", 2)[-1]
+    return zlib.decompress(text) if rest[0] else text
+
+
+# WebP: chunks of a name, a length, and as many bytes, filled up to an even number
+
+
+def _webp(content: bytes) -> bytes | None:
+    if content[12:16] != b"VP8X":
+        return None
+    chunks: list[tuple[bytes, bytes]] = []
+    start = 12
+    while start + 8 <= len(content):
+        name, length = struct.unpack_from("<4sI", content, start)
+        stop = start + 8 + length
+        chunks.append((name, content[start:stop] + b"\0" * (length % 2)))
+        start = stop + length % 2
+    named = dict(chunks)
+    orientation = _stated(named.get(b"XMP ", b""))
+    if not orientation or _oriented(named.get(b"EXIF", b"")[8:].removeprefix(_EXIF_OF_JPEG)):
+        return None
+    exif = _exif(orientation)
+    # First come what is there, with EXIF data among it, and these: nvImageCodec loses its way after odd lengths.
+    body = b"WEBP" + chunks[0][1][:8] + bytes([content[20] | 0x08]) + chunks[0][1][9:]
+    body += struct.pack("<4sI", b"EXIF", len(exif)) + exif
+    body += b"".join(chunk for name, chunk in chunks[1:] if name != b"EXIF")
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+# TIFF: directories of entries, each a tag, a type, a count, and a value or where it is
+
+
+def _tiff(content: bytes) -> bytes | None:
+    directory = _Directory(content)
+    tags = {entry[0]: entry for entry in directory.entries}
+    if _ORIENTATION in tags or _XMP not in tags:
+        return None
+    _, _, count, place = tags[_XMP]
+    orientation = _stated(content[place : place + count])
+    return directory.written_with_orientation(orientation) if orientation else None
+
+
+class _Directory:
+    """The first directory of a TIFF or of EXIF data: `entries` of tag, type, count, and value or where it is."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._order = "<" if content[:2] == b"II" else ">"
+        (version,) = self._read("H", 2)
+        self._big = version == 43
+        if version not in (42, 43):
+            raise ValueError(version)
+        self._entry = "HHQQ" if self._big else "HHII"
+        (self._start,) = self._read("Q", 8) if self._big else self._read("I", 4)
+        (count,) = self._read(self._counter, self._start)
+        size = struct.calcsize(self._order + self._entry)
+        first = self._start + struct.calcsize(self._order + self._counter)
+        self.entries = [self._read(self._entry, first + size * number) for number in range(count)]
+        self._end = first + size * count
+
+    @property
+    def _counter(self) -> str:
+        return "Q" if self._big else "H"
+
+    def _read(self, kind: str, start: int) -> tuple[int, ...]:
+        return struct.unpack_from(self._order + kind, self._content, start)
+
+    def written_with_orientation(self, orientation: int) -> bytes:
+        """Return the file with another first directory at its end."""
+        content, pad = self._content, b"\0" * (len(self._content) % 2)
+        bits = 64 if self._big else 32
+        value = orientation if self._order == "<" else orientation << (bits - 16)
+        added = struct.pack(self._order + self._entry, _ORIENTATION, _SHORT, 1, value)
+        size = len(added)
+        first = self._end - size * len(self.entries)
+        before = sum(entry[0] < _ORIENTATION for entry in self.entries)
+        split = first + size * before
+        link = 8 if self._big else 4
+        where = struct.pack(self._order + ("Q" if self._big else "I"), len(content) + len(pad))
+        start = 8 if self._big else 4
+        counter = struct.pack(self._order + self._counter, len(self.entries) + 1)
+        directory = counter + content[first:split] + added + content[split : self._end + link]
+        return content[:start] + where + content[start + link :] + pad + directory
+
+
+# Orientation
+
+
+def _stated(xmp: bytes) -> int:
+    """Return the orientation that XMP states, if it changes anything; else 0."""
+    found = _STATED.search(xmp)
+    orientation = int(found[1]) if found else 0
+    return orientation if 2 <= orientation <= 8 else 0
+
+
+def _oriented(exif: bytes) -> bool:
+    """Whether EXIF data say anything about orientation."""
+    try:
+        return any(entry[0] == _ORIENTATION for entry in _Directory(exif).entries)
+    except (struct.error, ValueError):
+        return False
+
+
+def _exif(orientation: int) -> bytes:
+    """Return EXIF data that say how an image is oriented, and nothing else."""
+    return struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, _ORIENTATION, _SHORT, 1, orientation, 0, 0)

@@ -1,7 +1,7 @@
 """What is DALI given of each encoded image, and how large is it? Found out when its bytes are first seen.
 
     bytes ─▶ known? ──────────────────────────────────────▶ as they are, of the size that is remembered
-               └─▶ walked, if JPEG 2000 ─▶ rewritten, if need be ─▶ header read ─▶ tried alone, if in doubt
+               └─▶ walked ─▶ rewritten, if need be ─▶ header read ─▶ tried alone, if in doubt
 
 A decoder that throws while others work on its batch may end the process. So what it may throw on is found here, before
 it is in any batch; the fallback decodes it, or it is refused. All that is remembered is of the very bytes: a file
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.graph import GraphError, HeaderReader, plain, undecodable_windows
-from dalirefurb.jpeg2000 import StructureError, codestream
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.rewriting import rewritten
+from dalirefurb.structure import StructureError, check_tiff, codestream
+from dalirefurb.tiff import MAGIC
 
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""What TIFF files begin with."""
+_WHOLE = (b"BM", *MAGIC)
+"""What BMP and TIFF files begin with. Windows of them may be decoded though the whole cannot be, or the other way round."""
 
 _SEEN = np.dtype([("digest", np.uint64), ("height", np.int32), ("width", np.int32)])
 """Of the bytes that DALI was given, and the image's size in pixels; 0 before the first time."""
@@ -45,7 +46,7 @@ class Inspector:
 
     An image larger than `max_pixels` is refused before it is decoded. So is one that cannot be decoded whole, where
     DALI decodes windows of its format alone, since otherwise it would be served at one split and refused at another: a
-    JPEG that ends early, and a TIFF.
+    JPEG that ends early, a BMP, and a TIFF.
 
     Args:
         num_samples: Of the source; 16 bytes are kept for each.
@@ -155,6 +156,7 @@ class Inspector:
         encoded = data[row]
         try:
             codestream(encoded)
+            check_tiff(encoded)
         except StructureError as error:
             self._fall_back(row, data, f"not an image that DALI can decode ({error})")
             return
@@ -199,14 +201,14 @@ def _digest(encoded: NDArray[np.uint8]) -> int:
 def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
     """Whether an image is to be tried alone though its header can be read.
 
-    So is what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one. Then a TIFF,
-    since windows of it may be decoded though the whole cannot be; a PNG or WebP with EXIF data, of which nvImageCodec
-    and OpenCV may make different orientations; and all whose pixels are of a type that decoders may throw on.
+    So is what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one. Then a BMP
+    or a TIFF; a PNG or WebP with EXIF data, of which nvImageCodec and OpenCV may make different orientations; and all
+    whose pixels are of a type that decoders may throw on.
     """
     head = encoded[:12].tobytes()
     if head.startswith(b"\xff\xd8") and b"\xff\xd9" not in encoded[-_END:].tobytes():
         return True
-    if head.startswith(_TIFF):
+    if head.startswith(_WHOLE):
         return True
     if head.startswith(b"\x89PNG") and b"eXIf" in encoded.tobytes():
         return True

@@ -3,6 +3,8 @@
     an animated PNG                    its animation is left out; DALI would show a frame of it, not its image
     a CMYK JPEG without Adobe's mark   the mark is put in; without it DALI takes ink for light
     an orientation in XMP alone        it is put where DALI looks for it, too: EXIF, or a tag of a TIFF
+    a WebP with EXIF data behind a     they are put first; nvImageCodec loses its way after an odd length
+    chunk of odd length
 
 What encodes the pixels stays as it is. A file that is broken is left alone: whoever decodes it says so.
 """
@@ -17,6 +19,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.tiff import MAGIC, SHORT, Directory
+
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ANIMATION = (b"acTL", b"fcTL", b"fdAT")
 _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
@@ -29,8 +33,8 @@ _ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
 _ORIENTATION, _XMP = 274, 700
 """Tags of TIFF and EXIF."""
 
-_SHORT = 3
-"""The type of an orientation: 16 bits."""
+_HAS_EXIF = 0x08
+"""A flag of WebP."""
 
 _STATED = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
 
@@ -46,7 +50,7 @@ def rewritten(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
             content = _png(encoded.tobytes())
         elif head.startswith(b"RIFF") and head.endswith(b"WEBP"):
             content = _webp(encoded.tobytes())
-        elif head[:2] in (b"II", b"MM"):
+        elif head[:4] in MAGIC:
             content = _tiff(encoded.tobytes())
     except (struct.error, IndexError, ValueError, zlib.error):
         return None
@@ -163,17 +167,20 @@ def _webp(content: bytes) -> bytes | None:
     while start + 8 <= len(content):
         name, length = struct.unpack_from("<4sI", content, start)
         stop = start + 8 + length
-        chunks.append((name, content[start:stop] + b"\0" * (length % 2)))
+        chunks.append((name, content[start:stop]))
         start = stop + length % 2
     named = dict(chunks)
-    orientation = _stated(named.get(b"XMP ", b""))
-    if not orientation or _oriented(named.get(b"EXIF", b"")[8:].removeprefix(_EXIF_OF_JPEG)):
+    exif = named.get(b"EXIF", b"")[8:]
+    if not _oriented(exif.removeprefix(_EXIF_OF_JPEG)):
+        orientation = _stated(named.get(b"XMP ", b""))
+        exif = _exif(orientation) if orientation else b""
+    elif not any(len(chunk) % 2 for name, chunk in chunks if name != b"EXIF"):
         return None
-    exif = _exif(orientation)
-    # First come what is there, with EXIF data among it, and these: nvImageCodec loses its way after odd lengths.
-    body = b"WEBP" + chunks[0][1][:8] + bytes([content[20] | 0x08]) + chunks[0][1][9:]
-    body += struct.pack("<4sI", b"EXIF", len(exif)) + exif
-    body += b"".join(chunk for name, chunk in chunks[1:] if name != b"EXIF")
+    if not exif:
+        return None
+    flags = chunks[0][1][:8] + bytes([content[20] | _HAS_EXIF]) + chunks[0][1][9:]
+    others = b"".join(chunk + b"\0" * (len(chunk) % 2) for name, chunk in chunks[1:] if name != b"EXIF")
+    body = b"WEBP" + flags + struct.pack("<4sI", b"EXIF", len(exif)) + exif + b"\0" * (len(exif) % 2) + others
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
@@ -181,56 +188,13 @@ def _webp(content: bytes) -> bytes | None:
 
 
 def _tiff(content: bytes) -> bytes | None:
-    directory = _Directory(content)
+    directory = Directory(content)
     tags = {entry[0]: entry for entry in directory.entries}
     if _ORIENTATION in tags or _XMP not in tags:
         return None
     _, _, count, place = tags[_XMP]
     orientation = _stated(content[place : place + count])
-    return directory.written_with_orientation(orientation) if orientation else None
-
-
-class _Directory:
-    """The first directory of a TIFF or of EXIF data: `entries` of tag, type, count, and value or where it is."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._order = "<" if content[:2] == b"II" else ">"
-        (version,) = self._read("H", 2)
-        self._big = version == 43
-        if version not in (42, 43):
-            raise ValueError(version)
-        self._entry = "HHQQ" if self._big else "HHII"
-        (self._start,) = self._read("Q", 8) if self._big else self._read("I", 4)
-        (count,) = self._read(self._counter, self._start)
-        size = struct.calcsize(self._order + self._entry)
-        first = self._start + struct.calcsize(self._order + self._counter)
-        self.entries = [self._read(self._entry, first + size * number) for number in range(count)]
-        self._end = first + size * count
-
-    @property
-    def _counter(self) -> str:
-        return "Q" if self._big else "H"
-
-    def _read(self, kind: str, start: int) -> tuple[int, ...]:
-        return struct.unpack_from(self._order + kind, self._content, start)
-
-    def written_with_orientation(self, orientation: int) -> bytes:
-        """Return the file with another first directory at its end."""
-        content, pad = self._content, b"\0" * (len(self._content) % 2)
-        bits = 64 if self._big else 32
-        value = orientation if self._order == "<" else orientation << (bits - 16)
-        added = struct.pack(self._order + self._entry, _ORIENTATION, _SHORT, 1, value)
-        size = len(added)
-        first = self._end - size * len(self.entries)
-        before = sum(entry[0] < _ORIENTATION for entry in self.entries)
-        split = first + size * before
-        link = 8 if self._big else 4
-        where = struct.pack(self._order + ("Q" if self._big else "I"), len(content) + len(pad))
-        start = 8 if self._big else 4
-        counter = struct.pack(self._order + self._counter, len(self.entries) + 1)
-        directory = counter + content[first:split] + added + content[split : self._end + link]
-        return content[:start] + where + content[start + link :] + pad + directory
+    return directory.with_number(_ORIENTATION, orientation) if orientation else None
 
 
 # Orientation
@@ -246,11 +210,11 @@ def _stated(xmp: bytes) -> int:
 def _oriented(exif: bytes) -> bool:
     """Whether EXIF data say anything about orientation."""
     try:
-        return any(entry[0] == _ORIENTATION for entry in _Directory(exif).entries)
+        return any(entry[0] == _ORIENTATION for entry in Directory(exif).entries)
     except (struct.error, ValueError):
         return False
 
 
 def _exif(orientation: int) -> bytes:
     """Return EXIF data that say how an image is oriented, and nothing else."""
-    return struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, _ORIENTATION, _SHORT, 1, orientation, 0, 0)
+    return struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, _ORIENTATION, SHORT, 1, orientation, 0, 0)

@@ -1,9 +1,11 @@
-"""What of JPEG 2000 files DALI may be shown at all: nvImageCodec's parser divides by what their headers say.
+"""Is a file built so that nobody reads it in two ways, or comes to harm? Looked at before DALI sees any of it.
 
-A file is a codestream, or a container of boxes with one in it. Where a container's codestream has a main header that
-OpenJPEG refuses, OpenJPEG up to 2.5.3 writes through a pointer that OpenCV left uninitialised; a codestream alone is
-refused without harm. So containers are walked strictly, in a way that leaves no two readings, and their codestreams are
-tried alone before DALI decodes them.
+JPEG 2000: nvImageCodec's parser divides by what headers say. A file is a codestream, or a container of boxes with one
+in it. Where a container's codestream has a main header that OpenJPEG refuses, OpenJPEG up to 2.5.3 writes through a
+pointer that OpenCV left uninitialised; a codestream alone is refused without harm. So containers are walked strictly, and
+their codestreams are tried alone before DALI decodes them.
+
+TIFF: of a size that is told twice nvImageCodec takes one and libtiff the other, and writes pixels beyond the image.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.tiff import MAGIC, Directory
+
 _CODESTREAM = b"\xff\x4f"
 _CONTAINER = b"\0\0\0\x0cjP  \r\n\x87\n"
 _SIZE = struct.Struct(">HHHHIIIIIIIIHBBB")
@@ -22,7 +26,7 @@ tiles likewise; components; of the first one: bits, columns and rows of the imag
 
 
 class StructureError(ValueError):
-    """A JPEG 2000 file is not built as it must be; says where."""
+    """A file is not built as it must be; says what of it."""
 
 
 def codestream(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
@@ -86,3 +90,28 @@ def _check_size(head: bytes) -> None:
     # The parser rounds up what it divides, in 32 bits.
     if not all((side + step - 1) % 2**32 // step for side, step in ((tile_width, columns), (tile_height, rows))):
         raise StructureError(f"tiles of {tile_height} x {tile_width} pixels make no image")
+
+
+_SIZES = {256: "width", 257: "height"}
+"""Tags of TIFF."""
+
+_NUMBERS = (3, 4, 16)
+"""Types of entries that are numbers without sign, of 16, 32 and 64 bits."""
+
+
+def check_tiff(encoded: NDArray[np.uint8]) -> None:
+    """Do nothing if a file is no TIFF, or one that tells its size once.
+
+    Raises:
+        StructureError: If it is another TIFF.
+    """
+    if encoded[:4].tobytes() not in MAGIC:
+        return
+    try:
+        entries = Directory(encoded.data).entries
+    except (struct.error, ValueError):
+        raise StructureError("its first directory ends early") from None
+    for tag, name in _SIZES.items():
+        told = [entry[1:3] for entry in entries if entry[0] == tag]
+        if len(told) != 1 or told[0][0] not in _NUMBERS or told[0][1] != 1:
+            raise StructureError(f"its {name} must be told once, as one number, but is {len(told)} times: {told}")

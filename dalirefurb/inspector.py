@@ -19,14 +19,14 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.graph import GraphError, HeaderReader, plain, undecodable_windows
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.rewriting import rewritten
-from dalirefurb.structure import StructureError, check_tiff, codestream
+from dalirefurb.structure import StructureError, check_png, check_tiff, codestream
 from dalirefurb.tiff import MAGIC
 
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
 _WHOLE = (b"BM", *MAGIC)
-"""What BMP and TIFF files begin with. Windows of them may be decoded though the whole cannot be, or the other way round."""
+"""What BMP and TIFF files begin with: the whole may be decoded though windows cannot be, or the other way round."""
 
 _SEEN = np.dtype([("digest", np.uint64), ("height", np.int32), ("width", np.int32)])
 """Of the bytes that DALI was given, and the image's size in pixels; 0 before the first time."""
@@ -156,6 +156,7 @@ class Inspector:
         encoded = data[row]
         try:
             codestream(encoded)
+            check_png(encoded)
             check_tiff(encoded)
         except StructureError as error:
             self._fall_back(row, data, f"not an image that DALI can decode ({error})")

@@ -19,10 +19,9 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.png import ANIMATION, SIGNATURE, chunks
 from dalirefurb.tiff import MAGIC, SHORT, Directory
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-_ANIMATION = (b"acTL", b"fcTL", b"fdAT")
 _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_OF_PNG = b"XML:com.adobe.xmp"
 _EXIF_OF_PNG = (b"Raw profile type exif", b"Raw profile type APP1")
@@ -46,7 +45,7 @@ def rewritten(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     try:
         if head.startswith(b"\xff\xd8\xff"):
             content = _jpeg(encoded.data)
-        elif head.startswith(_PNG):
+        elif head.startswith(SIGNATURE):
             content = _png(encoded.tobytes())
         elif head.startswith(b"RIFF") and head.endswith(b"WEBP"):
             content = _webp(encoded.tobytes())
@@ -108,14 +107,14 @@ def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-# PNG: chunks of a length, a name, as many bytes, and a checksum
+# PNG
 
 
 def _png(content: bytes) -> bytes | None:
-    chunks = list(_chunks(content))
-    animated = any(name == b"acTL" for name, _, _ in chunks)
+    places = list(chunks(content))
+    animated = any(name in ANIMATION for name, _, _ in places)
     xmp = exif = b""
-    for name, start, stop in chunks:
+    for name, start, stop in places:
         if name == b"eXIf":
             exif = content[start + 8 : stop - 4]
         elif name == b"iTXt":
@@ -123,28 +122,15 @@ def _png(content: bytes) -> bytes | None:
     orientation = 0 if _oriented(exif) else _stated(xmp)
     if not (animated or orientation):
         return None
-    left_out = {*(_ANIMATION if animated else ()), *((b"eXIf",) if orientation else ())}
-    parts = [content[:8]]
-    for name, start, stop in chunks:
+    left_out = ANIMATION | ({b"eXIf"} if orientation else set())
+    parts = [SIGNATURE]
+    for name, start, stop in places:
         if name not in left_out:
             parts.append(content[start:stop])
         if name == b"IHDR" and orientation:
             chunk = b"eXIf" + _exif(orientation)
             parts.append(struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)))
     return b"".join(parts)
-
-
-def _chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield names of chunks, and where each starts and stops; what follows the last whole one has no name."""
-    start = 8
-    while start + 12 <= len(content):
-        (length,) = struct.unpack_from(">I", content, start)
-        stop = start + 12 + length
-        if stop > len(content):
-            break
-        yield content[start + 4 : start + 8], start, stop
-        start = stop
-    yield b"", start, len(content)
 
 
 def _text(chunk: bytes) -> bytes:
@@ -162,29 +148,29 @@ def _text(chunk: bytes) -> bytes:
 def _webp(content: bytes) -> bytes | None:
     if content[12:16] != b"VP8X":
         return None
-    chunks: list[tuple[bytes, bytes]] = []
+    parts: list[tuple[bytes, bytes]] = []
     start = 12
     while start + 8 <= len(content):
         name, length = struct.unpack_from("<4sI", content, start)
         stop = start + 8 + length
-        chunks.append((name, content[start:stop]))
+        parts.append((name, content[start:stop]))
         start = stop + length % 2
-    named = dict(chunks)
+    named = dict(parts)
     exif = named.get(b"EXIF", b"")[8:]
     if not _oriented(exif.removeprefix(_EXIF_OF_JPEG)):
         orientation = _stated(named.get(b"XMP ", b""))
         exif = _exif(orientation) if orientation else b""
-    elif not any(len(chunk) % 2 for name, chunk in chunks if name != b"EXIF"):
+    elif not any(len(chunk) % 2 for name, chunk in parts if name != b"EXIF"):
         return None
     if not exif:
         return None
-    flags = chunks[0][1][:8] + bytes([content[20] | _HAS_EXIF]) + chunks[0][1][9:]
-    others = b"".join(chunk + b"\0" * (len(chunk) % 2) for name, chunk in chunks[1:] if name != b"EXIF")
+    flags = parts[0][1][:8] + bytes([content[20] | _HAS_EXIF]) + parts[0][1][9:]
+    others = b"".join(chunk + b"\0" * (len(chunk) % 2) for name, chunk in parts[1:] if name != b"EXIF")
     body = b"WEBP" + flags + struct.pack("<4sI", b"EXIF", len(exif)) + exif + b"\0" * (len(exif) % 2) + others
     return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
-# TIFF: directories of entries, each a tag, a type, a count, and a value or where it is
+# TIFF
 
 
 def _tiff(content: bytes) -> bytes | None:

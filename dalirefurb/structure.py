@@ -2,8 +2,11 @@
 
 JPEG 2000: nvImageCodec's parser divides by what headers say. A file is a codestream, or a container of boxes with one
 in it. Where a container's codestream has a main header that OpenJPEG refuses, OpenJPEG up to 2.5.3 writes through a
-pointer that OpenCV left uninitialised; a codestream alone is refused without harm. So containers are walked strictly, and
-their codestreams are tried alone before DALI decodes them.
+pointer that OpenCV left uninitialised; a codestream alone is refused without harm. So containers are walked strictly,
+and their codestreams are tried alone before DALI decodes them.
+
+PNG: OpenCV comes to harm where chunks of an animation are broken. Animations are left out, see `rewriting`, so that
+only those matter that cannot be.
 
 TIFF: of a size that is told twice nvImageCodec takes one and libtiff the other, and writes pixels beyond the image.
 """
@@ -16,6 +19,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.png import ANIMATION, SIGNATURE, chunks
 from dalirefurb.tiff import MAGIC, Directory
 
 _CODESTREAM = b"\xff\x4f"
@@ -97,6 +101,21 @@ _SIZES = {256: "width", 257: "height"}
 
 _NUMBERS = (3, 4, 16)
 """Types of entries that are numbers without sign, of 16, 32 and 64 bits."""
+
+
+def check_png(encoded: NDArray[np.uint8]) -> None:
+    """Do nothing if a file is no PNG, or one of which every chunk can be left out.
+
+    Raises:
+        StructureError: If it is another PNG.
+    """
+    if encoded[: len(SIGNATURE)].tobytes() != SIGNATURE:
+        return
+    content = encoded.tobytes()
+    *places, (_, start, _) = chunks(content)
+    ended = bool(places) and places[-1][0] == b"IEND"
+    if not ended and any(name in content[start:] for name in ANIMATION):
+        raise StructureError(f"its chunks end early, at byte {start:,} of {len(content):,}, before its animation does")
 
 
 def check_tiff(encoded: NDArray[np.uint8]) -> None:

@@ -1,0 +1,178 @@
+"""Files of which parsers and decoders make different things, at times with harm, are named before DALI sees them."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dalirefurb import FileList, Loader, Standard, simple
+from dalirefurb.errors import SampleError
+from dalirefurb.inspector import Inspector, Refused
+from dalirefurb.structure import StructureError, check_tiff, codestream
+from tests.pictures import jpeg, picture
+from tests.test_rewriting import animated
+
+HEIGHT, WIDTH = 47, 70
+ORIENTATION = 0x0112
+
+
+def jpeg_2000(mode: str = "RGB", *, container: bool = True) -> bytes:
+    file = io.BytesIO()
+    picture(3, height=HEIGHT, width=WIDTH).convert(mode).save(file, "JPEG2000", no_jp2=not container)
+    return file.getvalue()
+
+
+def changed(content: bytes, start: int, new: bytes) -> bytes:
+    return content[:start] + new + content[start + len(new) :]
+
+
+def with_size(place: int, new: bytes, *, container: bool) -> bytes:
+    """Change what a codestream's size segment says, so many bytes behind its marker."""
+    content = jpeg_2000(container=container)
+    return changed(content, content.index(b"\xff\x51") + place, new)
+
+
+def tiff(*, bits: int = 8, again: tuple[int, int, int] | None = None, kind: int = 3) -> bytes:
+    """A gray TIFF, with one more entry if asked for: tag, type, value; `kind` is the type of the width."""
+    pixels = (np.arange(HEIGHT * WIDTH) % 200).astype(f"<u{bits // 8}").tobytes()
+    entries = [(256, kind, WIDTH), (257, 3, HEIGHT), (258, 3, bits), (259, 3, 1), (262, 3, 1), (273, 4, 8)]
+    entries += [(277, 3, 1), (278, 3, HEIGHT), (279, 4, len(pixels)), (339, 3, 1), *([again] if again else [])]
+    directory = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in sorted(entries))
+    head = struct.pack("<2sHI", b"II", 42, 8 + len(pixels))
+    return head + pixels + struct.pack("<H", len(entries)) + directory + bytes(4)
+
+
+def sideways(format_: str) -> bytes:
+    """A portrait that EXIF data turn."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[ORIENTATION] = 6
+    options = {"lossless": True} if format_ == "WEBP" else {}
+    picture(3, height=190, width=57).save(file, format_, exif=exif, **options)
+    return file.getvalue()
+
+
+def seen_by_one_reader(format_: str) -> bytes:
+    """EXIF data behind where OpenCV takes a WebP to end, or in a chunk of PNG whose checksum is wrong."""
+    content = sideways(format_)
+    if format_ == "WEBP":
+        return changed(content, 4, struct.pack("<I", content.index(b"EXIF") - 8))
+    return changed(content, content.index(b"eXIf") + 4, b"XX")
+
+
+HARMFUL: dict[str, Callable[[], bytes]] = {
+    "tiles without width": lambda: with_size(22, bytes(4), container=True),
+    "tiles without height, no container": lambda: with_size(26, bytes(4), container=False),
+    "no components": lambda: with_size(38, bytes(2), container=True),
+    "no columns": lambda: with_size(41, b"\0", container=False),
+    "bad main header in a container": lambda: changed(jpeg_2000(), jpeg_2000().index(b"\xff\x52") + 2, b"\0\3"),
+    "container without a codestream": lambda: jpeg_2000().replace(b"jp2c", b"jp2x"),
+    "container cut in its main header": lambda: jpeg_2000()[: jpeg_2000().index(b"\xff\x52") + 6],
+    "box of one byte": lambda: changed(jpeg_2000(), 12, b"\0\0\0\1"),
+    "TIFF of two widths": lambda: tiff(again=(256, 3, 1)),
+    "TIFF of two heights": lambda: tiff(again=(257, 4, 150)),
+    "TIFF with a width that is no number": lambda: tiff(kind=2),
+    "TIFF whose directory ends early": lambda: tiff()[:-90],
+    "TIFF of 32 bits": lambda: tiff(bits=32),
+    "WebP turned by one reader": lambda: seen_by_one_reader("WEBP"),
+    "APNG cut in its animation": lambda: animated(hidden=True)[:-40],
+    "PNM without height": lambda: b"P5\n70 0\n255\n" + bytes(100),
+    "BMP cut a little short": lambda: bmp()[:-1],
+}
+
+
+def bmp() -> bytes:
+    file = io.BytesIO()
+    picture(3, height=HEIGHT, width=WIDTH).save(file, "BMP")
+    return file.getvalue()
+
+
+@pytest.fixture(params=["dali", "numba"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_harmful_file_is_named(name: str, kernels: str, tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(4)]
+    for number, path in enumerate(paths):
+        path.write_bytes(HARMFUL[name]() if number == 2 else jpeg(picture(number, height=60, width=80)))
+    source = FileList(paths, range(4))
+    with (
+        Loader(source, simple(32), Standard(4, batch_size=4), num_threads=1, kernels=kernels) as loader,
+        pytest.raises(SampleError) as caught,
+    ):
+        next(iter(loader))
+    assert (caught.value.index, caught.value.name) == (2, str(paths[2]))
+
+
+def looked_at(content: bytes) -> tuple[int, int]:
+    inspector = Inspector(1, max_batch_size=1, max_pixels=None, fallback=None)
+    heights, widths = inspector.look(np.arange(1), [np.frombuffer(content, np.uint8)])
+    return heights.item(), widths.item()
+
+
+@pytest.mark.parametrize("container", [False, True])
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_ordinary_jpeg_2000_is_taken(mode: str, container: bool) -> None:
+    """Of gray images and of those with alpha, too, the codestream can be tried alone."""
+    content = jpeg_2000(mode, container=container)
+    assert looked_at(content) == (HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize("format_", ["PNG", "WEBP"])
+def test_an_image_that_exif_data_turn_is_taken(format_: str) -> None:
+    assert looked_at(sideways(format_)) == (57, 190)
+
+
+def test_the_reason_is_told() -> None:
+    reasons = {}
+    for name, make in HARMFUL.items():
+        with pytest.raises(Refused) as caught:
+            looked_at(make())
+        reasons[name] = caught.value.reason
+    assert "tiles of 47 x 0 pixels make no image" in reasons["tiles without width"]
+    assert "0 components, each of 1 x 1 pixels, make no image" in reasons["no components"]
+    assert "it has no codestream" in reasons["container without a codestream"]
+    assert "decoding failed" in reasons["bad main header in a container"]
+    assert "a box of 1 bytes cannot be at byte 12" in reasons["box of one byte"]
+    assert "its width must be told once, as one number, but is 2 times" in reasons["TIFF of two widths"]
+    assert "its first directory ends early" in reasons["TIFF whose directory ends early"]
+    assert "its pixels are of a type that DALI does not know" in reasons["TIFF of 32 bits"]
+    assert "must have pixels, but its header declares 0 x 70" in reasons["PNM without height"]
+
+
+def test_other_files_have_no_codestream_and_no_directory() -> None:
+    for content in (b"", b"II", b"\xff", bmp(), jpeg(picture(0, height=20, width=20))):
+        assert codestream(np.frombuffer(content, np.uint8)) is None
+        check_tiff(np.frombuffer(content, np.uint8))
+
+
+def test_the_codestream_of_a_container_is_its_content() -> None:
+    content, alone = (np.frombuffer(jpeg_2000(container=container), np.uint8) for container in (True, False))
+    stream, itself = codestream(content), codestream(alone)
+    assert stream is not None
+    assert itself is not None
+    assert stream.tobytes() == alone.tobytes() == itself.tobytes()
+
+
+def test_no_bytes_make_the_checks_fail_otherwise() -> None:
+    """Whatever becomes of a header, it is taken or refused."""
+    rng = np.random.default_rng(0)
+    for content in (jpeg_2000(), jpeg_2000(container=False), tiff()):
+        for _ in range(1500):
+            bad = np.frombuffer(content, np.uint8).copy()
+            places = rng.integers(0, 120, 3) if content[:2] != b"II" else rng.integers(-130, 0, 3)
+            bad[places] = rng.integers(0, 256, 3)
+            try:
+                codestream(bad)
+                check_tiff(bad)
+            except StructureError:
+                pass

@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from dalirefurb import jpeg, tiff
 from dalirefurb.graph import GraphError, HeaderReader, plain, undecodable_windows
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.rewriting import rewritten
 from dalirefurb.structure import StructureError, check_png, check_tiff, codestream
-from dalirefurb.tiff import MAGIC
 
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
 
-_WHOLE = (b"BM", *MAGIC)
+_WHOLE = (b"BM", *tiff.MAGIC)
 """What BMP and TIFF files begin with: the whole may be decoded though windows cannot be, or the other way round."""
 
-_SEEN = np.dtype([("digest", np.uint64), ("height", np.int32), ("width", np.int32)])
-"""Of the bytes that DALI was given, and the image's size in pixels; 0 before the first time."""
+_SEEN = np.dtype([("digest", np.uint64), ("head", np.int32), ("height", np.int32), ("width", np.int32)])
+"""Digest of the bytes that DALI was given, for that see `_digest`, and the image's size in pixels; 0 at first."""
 
 
 class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes an error of it
@@ -49,7 +49,7 @@ class Inspector:
     JPEG that ends early, a BMP, and a TIFF.
 
     Args:
-        num_samples: Of the source; 16 bytes are kept for each.
+        num_samples: Of the source; 20 bytes are kept for each.
         max_batch_size: Images looked at together, at most.
         max_pixels: Of an image; None: any size.
         fallback: Decodes what DALI does not; None: that is refused.
@@ -79,26 +79,29 @@ class Inspector:
         Raises:
             Refused: If one of them cannot be used.
         """
-        digests = np.array([_digest(sample) for sample in data], np.uint64)
-        if self._odd:
-            for row in [row for row, digest in enumerate(digests.tolist()) if digest in self._odd]:
-                data[row] = self._given(row, data[row])
-                digests[row] = _digest(data[row])
         with self._lock:
             seen = self._seen[indices]
-        new = np.flatnonzero((seen["digest"] != digests) | (seen["height"] == 0)).tolist()
+        sources = list(data)
+        heads, digests = seen["head"].tolist(), seen["digest"].tolist()
+        new = [
+            row
+            for row, (head, digest) in enumerate(zip(heads, digests, strict=True))
+            if not (head and _digest(data[row], head) == digest) and not self._is_seen(row, data, seen[row])
+        ]
         if new:
             sizes = self._look_at_new(new, data)
             for row, (height, width) in zip(new, sizes.tolist(), strict=True):
-                seen[row] = _digest(data[row]), height, width
+                head = _head(data[row]) if data[row] is sources[row] else 0
+                seen[row] = _digest(data[row], head), head, height, width
             with self._lock:
                 self._seen[indices] = seen
         return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
 
-    def give_up(self, row: int, data: list[NDArray[np.uint8]], reason: str) -> None:
+    def give_up(self, index: int, row: int, data: list[NDArray[np.uint8]], reason: str) -> None:
         """Have the fallback decode from now on what DALI was given and could not decode.
 
         Args:
+            index: Of the sample.
             row: Which of the samples.
             data: What DALI was given.
             reason: Why it cannot be decoded.
@@ -110,6 +113,18 @@ class Inspector:
         self._fall_back(row, data, reason)
         if np.array_equal(given, data[row]):
             raise Refused(row, reason)
+        with self._lock:
+            self._seen[index] = 0, 0, 0, 0
+
+    def _is_seen(self, row: int, data: list[NDArray[np.uint8]], seen: np.void) -> bool:
+        """Put what DALI is to be given in the place of one sample; tell whether its size is known."""
+        if not (self._odd or seen["height"]):
+            return False
+        digest = _digest(data[row])
+        if digest in self._odd:
+            data[row] = self._given(row, data[row])
+            digest = _digest(data[row])
+        return bool(seen["height"] and not seen["head"] and seen["digest"] == digest)
 
     def _given(self, row: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return what DALI is given for bytes that it is not given as they are."""
@@ -195,19 +210,38 @@ class Inspector:
         self._odd.add(digest)
 
 
-def _digest(encoded: NDArray[np.uint8]) -> int:
-    return xxh3_64_intdigest(encoded.data)
+def _head(encoded: NDArray[np.uint8]) -> int:
+    """Return how many bytes decide, together with the last ones, all that is found out of an image; 0: all do.
+
+    Of a JPEG that is not tried those before its first scan do.
+    """
+    if not _ends(encoded):
+        return 0
+    return next((start + 2 for marker, start, _ in jpeg.segments(encoded.data) if marker == jpeg.SCAN), 0)
+
+
+def _ends(encoded: NDArray[np.uint8]) -> bool:
+    """Whether it is a JPEG with an end marker near its end."""
+    return encoded[:2].tobytes() == jpeg.MAGIC and jpeg.END in encoded[-_END:].tobytes()
+
+
+def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
+    """Tell bytes from others: by all of them, or if there is a head, by that, the last ones, and how many there are."""
+    content = encoded.data
+    if not head:
+        return xxh3_64_intdigest(content)
+    return xxh3_64_intdigest(content[-_END:], xxh3_64_intdigest(content[:head]) ^ len(content))
 
 
 def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
     """Whether an image is to be tried alone though its header can be read.
 
-    So is what begins as a JPEG and has no end marker near its end; entropy-coded data cannot contain one. Then a BMP
+    So is a JPEG that has no end marker near its end. Then a BMP
     or a TIFF; a PNG or WebP with EXIF data, of which nvImageCodec and OpenCV may make different orientations; and all
     whose pixels are of a type that decoders may throw on.
     """
     head = encoded[:12].tobytes()
-    if head.startswith(b"\xff\xd8") and b"\xff\xd9" not in encoded[-_END:].tobytes():
+    if head.startswith(jpeg.MAGIC) and not _ends(encoded):
         return True
     if head.startswith(_WHOLE):
         return True

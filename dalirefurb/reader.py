@@ -139,7 +139,7 @@ class Reader:
         for row, reason in sorted(failures.items()):
             index, reason = int(samples.indices[row]), f"decoding failed ({reason})"
             try:
-                self._inspector.give_up(row, list(samples.data), reason)
+                self._inspector.give_up(index, row, list(samples.data), reason)
             except Refused as refused:
                 bad = self._refusal(index, refused.reason)
                 if self.replacements is None:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb import jpeg, tiff
 from dalirefurb.png import ANIMATION, SIGNATURE, chunks
-from dalirefurb.tiff import MAGIC, SHORT, Directory
 
 _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_OF_PNG = b"XML:com.adobe.xmp"
@@ -43,26 +42,26 @@ def rewritten(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
     head = encoded[:12].tobytes()
     content: bytes | None = None
     try:
-        if head.startswith(b"\xff\xd8\xff"):
+        if head.startswith(jpeg.MAGIC):
             content = _jpeg(encoded.data)
         elif head.startswith(SIGNATURE):
             content = _png(encoded.tobytes())
         elif head.startswith(b"RIFF") and head.endswith(b"WEBP"):
             content = _webp(encoded.tobytes())
-        elif head[:4] in MAGIC:
+        elif head[:4] in tiff.MAGIC:
             content = _tiff(encoded.tobytes())
     except (struct.error, IndexError, ValueError, zlib.error):
         return None
     return None if content is None else np.frombuffer(content, np.uint8)
 
 
-# JPEG: segments of a marker, a length, and as many bytes
+# JPEG
 
 
 def _jpeg(content: memoryview) -> bytes | None:
     frame, adobe, xmp, exif = 0, False, b"", []
     components = 0
-    for marker, start, stop in _segments(content):
+    for marker, start, stop in jpeg.segments(content):
         if marker == 0xE1:
             segment = bytes(content[start + 4 : stop])
             if segment.startswith(_EXIF_OF_JPEG):
@@ -90,21 +89,6 @@ def _jpeg(content: memoryview) -> bytes | None:
     if components == 4 and not adobe:
         parts.append(_ADOBE)
     return b"".join(parts) + bytes(content[place:])
-
-
-def _segments(content: memoryview) -> Iterator[tuple[int, int, int]]:
-    """Yield markers of segments before the first scan, and where each starts and stops."""
-    start = 2
-    while start + 4 <= len(content) and content[start] == 0xFF:
-        marker = content[start + 1]
-        if marker == 0xFF:  # A byte between segments.
-            start += 1
-            continue
-        if marker in (0xD9, 0xDA):
-            return
-        stop = start + 2 + int.from_bytes(content[start + 2 : start + 4], "big")
-        yield marker, start, stop
-        start = stop
 
 
 # PNG
@@ -174,7 +158,7 @@ def _webp(content: bytes) -> bytes | None:
 
 
 def _tiff(content: bytes) -> bytes | None:
-    directory = Directory(content)
+    directory = tiff.Directory(content)
     tags = {entry[0]: entry for entry in directory.entries}
     if _ORIENTATION in tags or _XMP not in tags:
         return None
@@ -196,11 +180,11 @@ def _stated(xmp: bytes) -> int:
 def _oriented(exif: bytes) -> bool:
     """Whether EXIF data say anything about orientation."""
     try:
-        return any(entry[0] == _ORIENTATION for entry in Directory(exif).entries)
+        return any(entry[0] == _ORIENTATION for entry in tiff.Directory(exif).entries)
     except (struct.error, ValueError):
         return False
 
 
 def _exif(orientation: int) -> bytes:
     """Return EXIF data that say how an image is oriented, and nothing else."""
-    return struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, _ORIENTATION, SHORT, 1, orientation, 0, 0)
+    return struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, _ORIENTATION, tiff.SHORT, 1, orientation, 0, 0)

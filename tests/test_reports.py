@@ -17,6 +17,7 @@ from dalirefurb.errors import SampleError
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 from tests.test_rewriting import CROPPED, cropped
+from tests.test_structure import of_many_bits
 
 BATCH = 64
 """DALI's threads work on a batch of this size together: only then does what is thrown end the process."""
@@ -113,27 +114,39 @@ def run_length_encoded(width: int = 57, height: int = 49) -> bytes:
     return head + b"".join(number.to_bytes(size, "little") for number, size in numbers) + palette + lines
 
 
+THROWN_ON = {
+    "BMP": run_length_encoded,
+    "JPEG": lambda: of_many_bits("JPEG"),
+    "JPEG 2000": lambda: of_many_bits("JPEG 2000"),
+}
+
+
 @pytest.mark.parametrize(
-    ("split", "kernels", "fallback"),
-    [(1, "dali", None), (2, "dali", "pillow"), (1, "numba", "pillow"), (2, "numba", None)],
+    ("kind", "split", "kernels", "fallback"),
+    [
+        ("BMP", 1, "dali", None),
+        ("BMP", 2, "numba", "pillow"),
+        ("JPEG", 2, "dali", None),
+        ("JPEG 2000", 1, "numba", None),
+    ],
 )
 def test_what_decoders_throw_on_ends_no_process(
-    split: int, kernels: str, fallback: str | None, good: list[Path], tmp_path: Path
+    kind: str, split: int, kernels: str, fallback: str | None, good: list[Path], tmp_path: Path
 ) -> None:
-    """It stands in every place of a batch: where DALI's own thread has its block it would end it most surely."""
+    """It stands at the beginning, in the middle, and at the end, where DALI's own thread would meet it."""
     if kernels == "numba":
         pytest.importorskip("numba")
-    (tmp_path / "bad.bmp").write_bytes(run_length_encoded())
+    (tmp_path / "bad").write_bytes(THROWN_ON[kind]())
     (tmp_path / "paths").write_text("\n".join(str(path) for path in good))
     command = [sys.executable, "-m", "tests.test_reports", str(tmp_path), str(split), kernels, str(fallback)]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], timeout=LIMIT_S, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == 6 * ["served"] if fallback else 3 * ["named"] + 3 * ["replaced"]
+    assert done.stdout.split() == (6 * ["served"] if fallback else 3 * ["named"] + 3 * ["replaced"])
 
 
 def _serve_in_this_process(folder: Path, split: int, kernels: str, fallback: str | None) -> None:
     """Serve some epochs of a batch in which one file is bad, and say what became of that."""
-    bad = folder / "bad.bmp"
+    bad = folder / "bad"
     good = [Path(line) for line in (folder / "paths").read_text().splitlines()]
     recipe = Recipe([Decode(), RandomResizedCrop(32)], levels(32), split)
     told = []

@@ -48,6 +48,14 @@ def tiff(*, bits: int = 8, again: tuple[int, int, int] | None = None, kind: int 
     return head + pixels + struct.pack("<H", len(entries)) + directory + bytes(4)
 
 
+def of_many_bits(format_: str) -> bytes:
+    """Say in a header that pixels have 17 bits, for which nvImageCodec has no type."""
+    if format_ == "JPEG 2000":
+        return with_size(40, b"\x10", container=False)
+    content = jpeg(picture(0, height=HEIGHT, width=WIDTH))
+    return changed(content, content.index(b"\xff\xc0") + 4, b"\x11")
+
+
 def sideways(format_: str) -> bytes:
     """A portrait that EXIF data turn."""
     exif, file = Image.Exif(), io.BytesIO()
@@ -79,6 +87,8 @@ HARMFUL: dict[str, Callable[[], bytes]] = {
     "TIFF with a width that is no number": lambda: tiff(kind=2),
     "TIFF whose directory ends early": lambda: tiff()[:-90],
     "TIFF of 32 bits": lambda: tiff(bits=32),
+    "JPEG of 17 bits": lambda: of_many_bits("JPEG"),
+    "codestream of 17 bits": lambda: of_many_bits("JPEG 2000"),
     "WebP turned by one reader": lambda: seen_by_one_reader("WEBP"),
     "APNG cut in its animation": lambda: animated(hidden=True)[:-40],
     "PNM without height": lambda: b"P5\n70 0\n255\n" + bytes(100),
@@ -145,7 +155,8 @@ def test_the_reason_is_told() -> None:
     assert "a box of 1 bytes cannot be at byte 12" in reasons["box of one byte"]
     assert "its width must be told once, as one number, but is 2 times" in reasons["TIFF of two widths"]
     assert "its first directory ends early" in reasons["TIFF whose directory ends early"]
-    assert "its pixels are of a type that DALI does not know" in reasons["TIFF of 32 bits"]
+    for name in ("TIFF of 32 bits", "JPEG of 17 bits", "codestream of 17 bits"):
+        assert "its pixels are of a type that DALI does not know" in reasons[name]
     assert "must have pixels, but its header declares 0 x 70" in reasons["PNM without height"]
 
 

@@ -94,7 +94,7 @@ class Inspector:
                 head = _head(data[row]) if data[row] is sources[row] else 0
                 seen[row] = _digest(data[row], head), head, height, width
             with self._lock:
-                self._seen[indices] = seen
+                self._seen[indices[new]] = seen[new]
         return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
 
     def give_up(self, index: int, row: int, data: list[NDArray[np.uint8]], reason: str) -> None:
@@ -236,9 +236,9 @@ def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
 def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
     """Whether an image is to be tried alone though its header can be read.
 
-    So is a JPEG that has no end marker near its end. Then a BMP
-    or a TIFF; a PNG or WebP with EXIF data, of which nvImageCodec and OpenCV may make different orientations; and all
-    whose pixels are of a type that decoders may throw on.
+    So is a JPEG that has no end marker near its end; a BMP or a TIFF; a PNG or WebP with EXIF data, of which
+    nvImageCodec and OpenCV may make different orientations, and one would write beyond the other's image; and all whose
+    pixels are of a type that decoders may throw on.
     """
     head = encoded[:12].tobytes()
     if head.startswith(jpeg.MAGIC) and not _ends(encoded):

@@ -23,7 +23,6 @@ from dalirefurb.png import ANIMATION, SIGNATURE, chunks
 
 _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_OF_PNG = b"XML:com.adobe.xmp"
-_EXIF_OF_PNG = (b"Raw profile type exif", b"Raw profile type APP1")
 _EXIF_OF_JPEG = b"Exif\0\0"
 _ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
 """The segment with which Adobe marks CMYK, not transformed."""

@@ -23,8 +23,8 @@ BAD = {
     2: "missing",
     5: "text",
     6: "JPEG cut short",
-    9: "BMP cut short",
-    10: "BMP cut short",
+    9: "WebP cut short",
+    10: "WebP cut short",
     13: "too large",
     17: "empty",
     20: "TIFF cut short",
@@ -41,12 +41,12 @@ def encoded(format_: str, *, seed: int = 0, height: int = 60, width: int = 80) -
 
 
 def bad_content(kind: str) -> bytes:
-    """Only the graph notices a BMP that is cut short; of a TIFF the windows above the cut could be decoded."""
+    """Only the graph notices a WebP that is cut short; of a TIFF the windows above the cut could be decoded."""
     good = jpeg(picture(0, height=60, width=80))
     return {
         "text": b"<html>404</html>",
         "JPEG cut short": good[: len(good) // 2],
-        "BMP cut short": encoded("BMP")[:-3000],
+        "WebP cut short": encoded("WEBP")[:-300],
         "TIFF cut short": encoded("TIFF")[:-3000],
         "too large": jpeg(picture(0, height=300, width=201)),
         "empty": b"",

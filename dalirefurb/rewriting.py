@@ -3,6 +3,7 @@
     an animated PNG                    its animation is left out; DALI would show a frame of it, not its image
     a CMYK JPEG without Adobe's mark   the mark is put in; without it DALI takes ink for light
     an orientation in XMP alone        it is put where DALI looks for it, too: EXIF, or a tag of a TIFF
+    EXIF data in a text of a PNG       likewise: older programs put them there
     a WebP with EXIF data behind a     they are put first; nvImageCodec loses its way after an odd length
     chunk of odd length
 
@@ -23,6 +24,8 @@ from dalirefurb.png import ANIMATION, SIGNATURE, chunks
 
 _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_OF_PNG = b"XML:com.adobe.xmp"
+_EXIF_OF_PNG = b"Raw profile type exif"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _EXIF_OF_JPEG = b"Exif\0\0"
 _ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
 """The segment with which Adobe marks CMYK, not transformed."""
@@ -96,33 +99,44 @@ def _jpeg(content: memoryview) -> bytes | None:
 def _png(content: bytes) -> bytes | None:
     places = list(chunks(content))
     animated = any(name in ANIMATION for name, _, _ in places)
-    xmp = exif = b""
+    exif, texts = b"", {}
     for name, start, stop in places:
         if name == b"eXIf":
             exif = content[start + 8 : stop - 4]
-        elif name == b"iTXt":
-            xmp = _text(content[start + 8 : stop - 4]) or xmp
-    orientation = 0 if _oriented(exif) else _stated(xmp)
-    if not (animated or orientation):
+        elif name in _TEXTS:
+            keyword, text = _text(name, content[start + 8 : stop - 4])
+            texts[keyword] = text
+    added = b""
+    if not exif and (profile := texts.get(_EXIF_OF_PNG)):
+        # Three lines say what it is; then it is written in hexadecimal digits.
+        added = bytes.fromhex(b"".join(profile.split(b"\n")[3:]).decode()).removeprefix(_EXIF_OF_JPEG)
+    if not _oriented(exif or added):
+        orientation = _stated(texts.get(_XMP_OF_PNG, b""))
+        added = _exif(orientation) if orientation else b""
+    if not (animated or added):
         return None
-    left_out = ANIMATION | ({b"eXIf"} if orientation else set())
+    left_out = ANIMATION | ({b"eXIf"} if added else set())
     parts = [SIGNATURE]
     for name, start, stop in places:
         if name not in left_out:
             parts.append(content[start:stop])
-        if name == b"IHDR" and orientation:
-            chunk = b"eXIf" + _exif(orientation)
-            parts.append(struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)))
+        if name == b"IHDR" and added:
+            chunk = b"eXIf" + added
+            parts.append(struct.pack(">I", len(added)) + chunk + struct.pack(">I", zlib.crc32(chunk)))
     return b"".join(parts)
 
 
-def _text(chunk: bytes) -> bytes:
-    """Return the XMP in a chunk of text, if it is that."""
+def _text(name: bytes, chunk: bytes) -> tuple[bytes, bytes]:
+    """Return a keyword and its text; none of keywords that do not matter here."""
     keyword, _, rest = chunk.partition(b"\0")
-    if keyword != _XMP_OF_PNG or len(rest) < 2:
-        return b""
-    text = rest[2:].split(b"\0", 2)[-1]
-    return zlib.decompress(text) if rest[0] else text
+    if keyword not in (_XMP_OF_PNG, _EXIF_OF_PNG):
+        return keyword, b""
+    packed = name == b"zTXt"
+    if name == b"iTXt":  # Whether it is packed, and how; a language, a translated keyword, the text.
+        packed, rest = rest[0] != 0, rest[2:].split(b"\0", 2)[-1]
+    elif packed:
+        rest = rest[1:]
+    return keyword, zlib.decompress(rest) if packed else rest
 
 
 # WebP: chunks of a name, a length, and as many bytes, filled up to an even number

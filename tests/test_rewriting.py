@@ -55,6 +55,14 @@ def png(stated: bytes, *, compressed: bool = False, **options: Any) -> bytes:
     return written("PNG", pnginfo=info, **options)
 
 
+def profiled_png(*, compressed: bool, **options: Any) -> bytes:
+    """A PNG with EXIF data in a text, turned by a quarter, as ImageMagick wrote them."""
+    profile, info = exif(orientation=6).tobytes(), PngImagePlugin.PngInfo()
+    text = f"\nexif\n{len(profile):8}\n{profile.hex()[:40]}\n{profile.hex()[40:]}\n"
+    info.add_text("Raw profile type exif", text, zip=compressed)
+    return written("PNG", pnginfo=info, **options)
+
+
 STATED: dict[str, Callable[[bytes], bytes]] = {
     "JPEG": lambda stated: written("JPEG", xmp=stated, quality=95),
     "progressive JPEG": lambda stated: written("JPEG", xmp=stated, progressive=True),
@@ -135,6 +143,8 @@ def kernels(request: pytest.FixtureRequest) -> str:
 OTHERS = {
     "APNG whose image is hidden": lambda: animated(hidden=True),
     "APNG whose image is a frame": lambda: animated(hidden=False),
+    "PNG with EXIF data in a text": lambda: profiled_png(compressed=False),
+    "PNG with EXIF data in a packed text": lambda: profiled_png(compressed=True),
     "CMYK JPEG": lambda: without_adobe(written("JPEG", "CMYK", quality=95)),
     "progressive CMYK JPEG": lambda: without_adobe(written("JPEG", "CMYK", progressive=True)),
     "CMYK JPEG with Adobe's marker": lambda: written("JPEG", "CMYK"),
@@ -183,6 +193,7 @@ def test_exif_has_the_last_word(tmp_path: Path) -> None:
         written("JPEG", xmp=xmp(3), exif=exif(orientation=6)),
         written("JPEG", xmp=xmp(3), exif=exif(orientation=1)),
         png(xmp(3), exif=exif(orientation=6)),
+        profiled_png(compressed=True, exif=exif(orientation=3)),
         written("TIFF", tiffinfo={700: xmp(3), ORIENTATION: 6}),
     ]
     for content in contents:

@@ -16,17 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb import jpeg, tiff
+from dalirefurb import bmp, jpeg, tiff
 from dalirefurb.graph import GraphError, HeaderReader, plain, undecodable_windows
+from dalirefurb.jpeg2000 import codestream, is_plain
 from dalirefurb.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.rewriting import rewritten
-from dalirefurb.structure import StructureError, check_png, check_tiff, codestream
+from dalirefurb.structure import StructureError, check_png, check_tiff
 
 _END = 1024
 """Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
-
-_WHOLE = (b"BM", *tiff.MAGIC)
-"""What BMP and TIFF files begin with: the whole may be decoded though windows cannot be, or the other way round."""
 
 _SEEN = np.dtype([("digest", np.uint64), ("head", np.int32), ("height", np.int32), ("width", np.int32)])
 """Digest of the bytes that DALI was given, for that see `_digest`, and the image's size in pixels; 0 at first."""
@@ -44,9 +42,9 @@ class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes 
 class Inspector:
     """Looks at encoded images. Thread-safe.
 
-    An image larger than `max_pixels` is refused before it is decoded. So is one that cannot be decoded whole, where
-    DALI decodes windows of its format alone, since otherwise it would be served at one split and refused at another: a
-    JPEG that ends early, a BMP, and a TIFF.
+    An image larger than `max_pixels` is refused before it is decoded. So is one of which DALI decodes windows, but not
+    the whole, or the other way round, since otherwise it would be served at one split and refused at another: a JPEG, a
+    BMP or a TIFF that ends early.
 
     Args:
         num_samples: Of the source; 20 bytes are kept for each.
@@ -157,7 +155,9 @@ class Inspector:
         """Decode those of some samples that are in doubt; return which fail, and why."""
         streams = [codestream(sample) for sample in data]
         contained = [
-            place for place, stream in enumerate(streams) if stream is not None and len(stream) < len(data[place])
+            place
+            for place, stream in enumerate(streams)
+            if stream is not None and len(stream) < len(data[place]) and not is_plain(stream)
         ]
         doubtful = [place for place, sample in enumerate(data) if place not in contained and _is_doubtful(sample)]
         failures = []
@@ -213,8 +213,10 @@ class Inspector:
 def _head(encoded: NDArray[np.uint8]) -> int:
     """Return how many bytes decide, together with the last ones, all that is found out of an image; 0: all do.
 
-    Of a JPEG that is not tried those before its first scan do.
+    Of a JPEG and a BMP that are not tried those before their pixels do.
     """
+    if encoded[:2].tobytes() == bmp.MAGIC:
+        return bmp.pixels(encoded.data)
     if not _ends(encoded):
         return 0
     return next((start + 2 for marker, start, _ in jpeg.segments(encoded.data) if marker == jpeg.SCAN), 0)
@@ -236,14 +238,14 @@ def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
 def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
     """Whether an image is to be tried alone though its header can be read.
 
-    So is a JPEG that has no end marker near its end; a BMP or a TIFF; a PNG or WebP with EXIF data, of which
-    nvImageCodec and OpenCV may make different orientations, and one would write beyond the other's image; and all whose
-    pixels are of a type that decoders may throw on.
+    So is a JPEG that has no end marker near its end; a BMP that is compressed or ends early; a TIFF; a PNG or WebP with
+    EXIF data, of which nvImageCodec and OpenCV may make different orientations, and one would write beyond the other's
+    image; and all whose pixels are of a type that decoders may throw on.
     """
     head = encoded[:12].tobytes()
     if head.startswith(jpeg.MAGIC) and not _ends(encoded):
         return True
-    if head.startswith(_WHOLE):
+    if head.startswith(tiff.MAGIC) or (head.startswith(bmp.MAGIC) and not bmp.pixels(encoded.data)):
         return True
     if head.startswith(b"\x89PNG") and b"eXIf" in encoded.tobytes():
         return True

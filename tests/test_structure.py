@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from PIL import Image
 from dalirefurb import FileList, Loader, Standard, simple
 from dalirefurb.errors import SampleError
 from dalirefurb.inspector import Inspector, Refused
-from dalirefurb.structure import StructureError, check_tiff, codestream
+from dalirefurb.jpeg2000 import codestream, is_plain
+from dalirefurb.structure import StructureError, check_tiff
 from tests.pictures import jpeg, picture
 from tests.test_rewriting import animated
 
@@ -160,6 +162,56 @@ def test_the_reason_is_told() -> None:
     assert "must have pixels, but its header declares 0 x 70" in reasons["PNM without height"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"irreversible": True, "quality_layers": [20, 5]},
+        {"tile_size": (32, 32)},
+        {"precinct_size": (64, 64)},
+        {"num_resolutions": 3, "progression": "RLCP"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_ordinary_containers_are_not_tried(mode: str, options: dict[str, Any]) -> None:
+    """Their main headers are plain."""
+    file = io.BytesIO()
+    picture(3, height=HEIGHT, width=WIDTH).convert(mode).save(file, "JPEG2000", **options)
+    stream = codestream(np.frombuffer(file.getvalue(), np.uint8))
+    assert stream is not None
+    assert is_plain(stream)
+
+
+@pytest.mark.parametrize(
+    ("marker", "place", "new"),
+    [
+        (b"\xff\x51", 2, b"\0\x30"),  # the size is longer than its components need
+        (b"\xff\x51", 6, bytes(4)),  # no columns
+        (b"\xff\x51", 14, b"\0\0\0\x60"),  # the image begins where it has ended
+        (b"\xff\x51", 22, b"\0\0\0\1\0\0\0\1\0\0\0\1"),  # the first tile lies outside
+        (b"\xff\x51", 40, b"\x25"),  # 38 bits
+        (b"\xff\x51", 44, b"\0"),  # a component without pixels
+        (b"\xff\x52", 1, b"\x53"),  # no style, but one of a component
+        (b"\xff\x52", 2, b"\0\3"),
+        (b"\xff\x52", 4, b"\1"),  # precincts that are not there
+        (b"\xff\x52", 6, b"\0\0"),  # no layers
+        (b"\xff\x52", 8, b"\2"),  # colours are mixed in a way that is not known
+        (b"\xff\x52", 9, b"\x21"),  # halved 33 times
+        (b"\xff\x52", 10, b"\7\7"),  # blocks too large
+        (b"\xff\x52", 13, b"\2"),  # a transform that is not known
+        (b"\xff\x5c", 2, b"\0\4"),  # quantisation of too few bands
+        (b"\xff\x5c", 4, b"\2"),
+        (b"\xff\x64", 1, b"\x5f"),  # a comment becomes an order of packets
+    ],
+)
+def test_a_main_header_to_which_somebody_can_object_is_not_plain(marker: bytes, place: int, new: bytes) -> None:
+    content = jpeg_2000(container=False)
+    assert is_plain(np.frombuffer(content, np.uint8))
+    odd = changed(content, content.index(marker) + place, new)
+    assert not is_plain(np.frombuffer(odd, np.uint8))
+
+
 def test_other_files_have_no_codestream_and_no_directory() -> None:
     for content in (b"", b"II", b"\xff", bmp(), jpeg(picture(0, height=20, width=20))):
         assert codestream(np.frombuffer(content, np.uint8)) is None
@@ -183,7 +235,8 @@ def test_no_bytes_make_the_checks_fail_otherwise() -> None:
             places = rng.integers(0, 120, 3) if content[:2] != b"II" else rng.integers(-130, 0, 3)
             bad[places] = rng.integers(0, 256, 3)
             try:
-                codestream(bad)
+                if (stream := codestream(bad)) is not None:
+                    is_plain(stream)
                 check_tiff(bad)
             except StructureError:
                 pass

@@ -101,11 +101,12 @@ def test_windows_are_those_of_the_same_image_in_a_format_of_dalis(tmp_path: Path
 @pytest.mark.parametrize(
     ("recipe", "cached"), [(WINDOW, False), (WINDOW, True), (WINDOW.at(0), True)], ids=["no store", "images", "files"]
 )
+@pytest.mark.parametrize("name", ["corrupt/xcsn0g01.png", "jpeg_lossless/cat-3449999_640_grayscale_8bit.jpg"])
 def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
-    recipe: Recipe, cached: bool, batches_per_run: int, shared_data: Path, tmp_path: Path
+    name: str, recipe: Recipe, cached: bool, batches_per_run: int, shared_data: Path, tmp_path: Path
 ) -> None:
-    """DALI reads the header of this PNG, and refuses its pixels."""
-    content = (shared_data / "odd" / "corrupt" / "xcsn0g01.png").read_bytes()
+    """DALI reads the headers of these, and refuses their pixels."""
+    content = (shared_data / "odd" / name).read_bytes()
     source = among_good_ones(tmp_path, content)
     reference = among_good_ones(tmp_path / "png", written("PNG", as_pillow_opens(content)))
 

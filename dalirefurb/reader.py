@@ -278,7 +278,8 @@ class Reader:
         """Find out the sizes of encoded images."""
         assert self._inspector is not None
         try:
-            heights, widths = self._inspector.look(indices, data)
+            with self._pool.unbroken():  # It is in DALI's code.
+                heights, widths = self._inspector.look(indices, data)
         except Refused as refused:
             raise self._refusal(int(indices[refused.row]), refused.reason) from refused
         return Samples(data, heights, widths, indices)

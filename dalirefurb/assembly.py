@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import NoneType
@@ -34,11 +35,13 @@ from dalirefurb.replacements import Replacements
 from dalirefurb.runners import Kernels, Runners, choose_mix
 from dalirefurb.runs import Position, numbered, planned
 from dalirefurb.screening import Screening
+from dalirefurb.smartcache import SmartCache
 from dalirefurb.source import Source
 from dalirefurb.stats import Tally
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.batch_buffer import BatchBuffer
 from dalirefurb.upstream import Upstream, Watch
+from dalirefurb.wrapping import Wrapping
 
 _READING_THREADS = 4
 
@@ -94,6 +97,7 @@ def configuration(
         ConfigurationError: If the parts do not fit together.
     """
     _check_fit(source, recipe, planner)
+    _check_draws(recipe, planner)
     if recipe.caches_encoded and partial_device != final_device:
         raise ConfigurationError(
             f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
@@ -250,6 +254,18 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         raise ConfigurationError(
             f"the recipe starts from {needs}, but the source gives {gives}; "
             f"make the recipe with raw={not source.encoded}"
+        )
+
+
+def _check_draws(recipe: Recipe, planner: Planner) -> None:
+    """Warn of a SmartCache that would serve a draw of the partial part for as long as a sample stays."""
+    inner = planner.planner if isinstance(planner, Wrapping) else planner
+    random = [stage.name for stage in recipe.partial if stage.random]
+    if random and isinstance(inner, SmartCache):
+        warnings.warn(
+            f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
+            f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",
+            stacklevel=4,
         )
 
 

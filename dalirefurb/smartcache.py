@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 
@@ -46,19 +47,22 @@ class SmartCache(Planner):
     >>> [planner.coverage_after(rounds) for rounds in (1, 2, 11)]
     [0.5, 0.55, 1.0]
 
-    The window wraps around, and never holds a sample twice. Where it and the samples to come together exceed the data,
-    some samples that leave enter again at once, in a new version. Each shard has a window of its own, over its samples.
+    The window wraps around, and never holds a sample twice. What enters is not in the window, so never more samples are
+    replaced than there are outside it, as in Clara Train and in MONAI; a window that holds all of them stays for ever.
+    Each shard has a window of its own, over its samples.
 
     Attributes:
         num_cache_objects: Samples of a round, in batch_size..num_samples, of all shards together; best a multiple of
             batch_size, which it has to be with several shards.
         replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples of each
-            shard, which is much where windows are small; 0.1 is 10 %. 0 for validation: the first window stays for
-            ever.
+            shard, which is much where windows are small; 0.1 is 10 %. At most the samples that are not cached are
+            replaced. 0 for validation: the first window stays for ever.
     """
 
     num_cache_objects: int = field(kw_only=True)
     replace_percent: float = field(kw_only=True)
+
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -102,7 +106,7 @@ class SmartCache(Planner):
 
         `replace_percent` is read as the decimals it is written in, so that 0.28 of 25 is 7.
         """
-        return self.shards * self._replaced
+        return sum(self._replaced)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
@@ -111,9 +115,9 @@ class SmartCache(Planner):
         They are those that stay: each batch frees at least as many slots as it fills, once the window is there. With
         several shards their misses are rounded to whole ones, so that some more may be stored for a while.
         """
-        stay = self._window - self._replaced
         extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
-        return (min(stay + extra, self._window) if stay else 0,) * self.shards
+        stay = [self._window - replaced for replaced in self._replaced]
+        return tuple(min(each + extra, self._window) if each else 0 for each in stay)
 
     def coverage_after(self, rounds: int) -> float:
         """Return the share of the data set that the first `rounds` rounds have served.
@@ -122,20 +126,20 @@ class SmartCache(Planner):
             ConfigurationError: If `rounds` is not an int, or is negative.
         """
         rounds = integer("rounds", rounds, 0, None, "pass the number of rounds served")
-        seen = self._window + (rounds - 1) * self._replaced if rounds else 0
-        return sum(min(seen, samples) for samples in self.shard_samples) / self.num_samples
+        seen = [self._window + (rounds - 1) * replaced if rounds else 0 for replaced in self._replaced]
+        return sum(map(min, seen, self.shard_samples)) / self.num_samples
 
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one round; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        size, replaced = self._window, self._replaced
-        window = epoch * replaced + np.arange(size)  # places in each shard's running order
-        entered = np.maximum(window - size, -1) // max(replaced, 1) + 1  # the round in which a place enters
-        shards = range(self.shards)
-        indices = np.concatenate([owned[window % len(owned)] for owned in map(self.owned, shards)])
-        entered = np.tile(entered, self.shards)
+        size, shards = self._window, range(self.shards)
+        replaced = np.array(self._replaced)[:, None]
+        window = epoch * replaced + np.arange(size)  # places in each shard's running order, shape (shards, size)
+        entered = np.maximum(window - size, -1) // np.maximum(replaced, 1) + 1  # the round in which a place enters
+        indices = np.concatenate([self.owned(shard)[window[shard] % self.shard_samples[shard]] for shard in shards])
+        entered = entered.reshape(-1)
         miss = entered == epoch
-        keep = np.tile(window >= (epoch + 1) * replaced, self.shards)
+        keep = (window >= (epoch + 1) * replaced).reshape(-1)
         order = _ORDER.order(
             [size * shard + permutation(size, self._seed_of(shard), "smart cache", epoch) for shard in shards],
             miss,
@@ -161,6 +165,7 @@ class SmartCache(Planner):
         return self.num_cache_objects // self.shards
 
     @property
-    def _replaced(self) -> int:
-        """Those that are replaced after it."""
-        return math.ceil(Fraction(str(self.replace_percent)) * self._window)
+    def _replaced(self) -> tuple[int, ...]:
+        """Those of each shard that are replaced after it, shape (shards,): never more than are not in its window."""
+        share = math.ceil(Fraction(str(self.replace_percent)) * self._window)
+        return tuple(min(share, samples - self._window) for samples in self.shard_samples)

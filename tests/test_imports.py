@@ -193,8 +193,10 @@ MAY_IMPORT = {
             "replacements",
             "runners",
             "screening",
+            "smartcache",
             "store",
             "upstream",
+            "wrapping",
             "torch",
         )
     },

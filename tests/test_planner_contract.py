@@ -77,7 +77,7 @@ KINDS = {
     "SmartCache": st.one_of(
         st.sampled_from(
             [
-                SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5),  # wraps around: 8 + 4 exceed 10
+                SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5),  # 2 can enter, not 4
                 SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3),
                 SmartCache(65, batch_size=8, num_cache_objects=64, replace_percent=0.4, shards=4),
             ]

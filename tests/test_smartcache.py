@@ -11,9 +11,10 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.smartcache import SmartCache
 from tests.planners import PERCENTS, Replay, digest, joined, smartcaches
 
-WRAPPING = SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5)  # 8 + 4 exceed 10
+WRAPPING = SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5)  # 2 are not cached, half are 4
 WHOLE = SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3)
-SHARDED = SmartCache(65, batch_size=8, num_cache_objects=48, replace_percent=0.4, shards=4)
+SHARDED = SmartCache(65, batch_size=8, num_cache_objects=48, replace_percent=0.4, shards=4)  # 5 of 12 are 5, 4, 4, 4
+NEARLY_ALL = SmartCache(65, batch_size=8, num_cache_objects=64, replace_percent=0.1, shards=4)  # 1, 0, 0, 0 replaced
 ROUNDS = range(12)
 
 
@@ -40,26 +41,46 @@ def test_a_round_serves_a_window_that_never_repeats_an_index(planner):
 @example(planner=WRAPPING)
 @example(planner=WHOLE)
 @example(planner=SHARDED)
-def test_a_round_replaces_exactly_the_ceiling_of_each_shards_percentage(planner):
+@example(planner=NEARLY_ALL)
+def test_a_round_replaces_the_ceiling_of_each_shards_percentage_by_samples_that_are_not_cached(planner):
     window = planner.num_cache_objects // planner.shards
-    replaced_each = math.ceil(Fraction(str(planner.replace_percent)) * window)
-    replaced = planner.shards * replaced_each
-    assert planner.replaced == replaced
+    share = math.ceil(Fraction(str(planner.replace_percent)) * window)
+    replaced = [min(share, samples - window) for samples in planner.shard_samples]
+    assert planner.replaced == sum(replaced)
     rounds = [versions(planner, epoch) for epoch in ROUNDS]
     for epoch, (before, after) in enumerate(pairwise(rounds), 1):
-        entered = after.items() - before.items()
-        assert len(entered) == len(before.items() - after.items()) == replaced
-        assert {version for _, version in entered} <= {epoch}
-        returned = sum(max(0, window + replaced_each - samples) for samples in planner.shard_samples)
-        assert len(before.keys() & after.keys()) == planner.num_cache_objects - replaced + returned
+        entered = after.keys() - before.keys()
+        assert (
+            np.bincount(planner.owners(np.array([*entered], np.int64)), minlength=planner.shards).tolist() == replaced
+        )
+        assert {after[index] for index in entered} <= {epoch}
+        assert all(after[index] == before[index] for index in after.keys() & before.keys())
+
+
+@pytest.mark.parametrize("percent", [0, 0.01, 0.25, 1])
+def test_a_window_that_holds_all_samples_computes_each_of_them_once(percent):
+    planner = SmartCache(61, batch_size=1, num_cache_objects=61, replace_percent=percent)
+    assert [joined(planner, epoch, "miss").sum() for epoch in range(4)] == [61, 0, 0, 0]
+    assert planner.replaced == 0
+    assert planner.peak_slots == 61
+
+
+@pytest.mark.parametrize(("size", "replaced"), [(60, 1), (50, 11), (49, 12), (48, 12), (40, 10)])
+def test_no_more_samples_are_replaced_than_there_are_outside_the_window(size, replaced):
+    """A quarter of the window, rounded up, or the others of 61, if these are fewer."""
+    planner = SmartCache(61, batch_size=1, num_cache_objects=size, replace_percent=0.25)
+    assert planner.replaced == replaced
+    assert sum(joined(planner, epoch, "miss").sum() for epoch in range(4)) == size + 3 * replaced
 
 
 @given(planner=smartcaches(percents=PERCENTS[1:]))
 @example(planner=WRAPPING)
 @example(planner=SHARDED)
+@example(planner=NEARLY_ALL)
 def test_over_enough_rounds_every_sample_of_a_shard_is_seen_equally_often_within_one_stay(planner):
-    left_out = max(planner.shard_samples) - planner.num_cache_objects // planner.shards
-    rounds = -(-left_out * planner.shards // planner.replaced) + 1
+    window = planner.num_cache_objects // planner.shards
+    share = math.ceil(Fraction(str(planner.replace_percent)) * window)
+    rounds = -(-(max(planner.shard_samples) - window) // share) + 1
     entered = np.zeros(planner.num_samples, np.int64)
     for epoch in range(3 * rounds):
         indices = joined(planner, epoch, "indices")
@@ -82,6 +103,7 @@ def test_the_reported_coverage_is_the_share_that_was_seen(planner):
 @example(planner=WRAPPING)
 @example(planner=WHOLE)
 @example(planner=SHARDED)
+@example(planner=NEARLY_ALL)
 def test_the_peak_of_one_shard_is_reached_and_the_store_holds_what_stays(planner):
     replay = Replay()
     for epoch in ROUNDS:
@@ -166,7 +188,7 @@ def test_a_fingerprint_is_json_and_names_every_argument():
     planner = SmartCache(100, batch_size=10, num_cache_objects=np.int64(50), replace_percent=1, seed=3)
     assert json.loads(json.dumps(planner.fingerprint())) == {
         "planner": "SmartCache",
-        "version": 1,
+        "version": 2,
         "num_samples": 100,
         "batch_size": 10,
         "seed": 3,
@@ -210,24 +232,26 @@ def test_a_number_of_rounds_that_is_no_count_is_refused():
 
 def test_plans_are_those_on_record():
     """A change here is a breaking change."""
-    small = SmartCache(5, batch_size=2, num_cache_objects=4, replace_percent=0.3, seed=7)
+    small = SmartCache(7, batch_size=2, num_cache_objects=4, replace_percent=0.3, seed=7)
     names = ("indices", "version", "miss", "keep", "evict")
     assert [{name: getattr(plan, name).tolist() for name in names} for plan in small.epoch(2)] == [
         {
-            "indices": [1, 2],
+            "indices": [4, 6],
+            "version": [2, 1],
+            "miss": [True, False],
+            "keep": [True, False],
+            "evict": [6],
+        },
+        {
+            "indices": [5, 2],
             "version": [2, 1],
             "miss": [True, False],
             "keep": [True, False],
             "evict": [2],
         },
-        {
-            "indices": [0, 4],
-            "version": [2, 1],
-            "miss": [True, False],
-            "keep": [True, False],
-            "evict": [4],
-        },
     ]
-    assert digest(SHARDED, (0, 1, 40)) == "56e99a947e6d86980bcb375bc2c944aeeb67b034c36f5a8739a321deafe69f2d"
+    sharded = SmartCache(65, batch_size=8, num_cache_objects=40, replace_percent=0.4, shards=4)
+    assert digest(sharded, (0, 1, 40)) == "88634732d5845050c9f72b28b547d77a3624ee03e7ebc120731f66cbad7620bb"
+    assert digest(SHARDED, (0, 1, 40)) == "57dd2beeaee14485aa87410dfc1b1aa250efa14972d85421882852b24923d9ab"
     large = SmartCache(5003, batch_size=64, num_cache_objects=1024, replace_percent=0.1, seed=1)
     assert digest(large, (0, 1, 40)) == "e7fb1d5168037e8f7e41b25b523a0a6b0d7b23fe2d0794bbd52b4edd21817b09"

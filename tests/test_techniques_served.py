@@ -26,6 +26,8 @@ from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 from tests.test_bit_identity import STORES, Batches, assert_same, serve
 
+pytestmark = pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
+
 SIZE = 32
 NUM_SAMPLES = 23
 EPOCHS = 3
@@ -34,7 +36,7 @@ AFTER = simple(SIZE, split=3)
 STANDARD = Standard(NUM_SAMPLES, batch_size=4, seed=7)
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=2, seed=7)
 ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
-SMART_CACHE = SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=20, replace_percent=0.25, seed=7)  # wraps around
+SMART_CACHE = SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=16, replace_percent=0.3, seed=7)  # wraps around
 
 TECHNIQUES = [
     pytest.param(BEFORE.at(0), ECHO, id="echoing before decoding"),
@@ -120,8 +122,31 @@ def test_smartcache_reads_a_sample_when_it_enters_and_not_again(source: ImageFol
             for _ in loader:
                 pass
         stats = loader.stats()
-    assert stats.misses == 20 + 5 * (rounds - 1)
+    assert stats.misses == 16 + 5 * (rounds - 1)
     assert stats.recomputed == 0
+
+
+@pytest.mark.parametrize("planner", [SMART_CACHE, Echo(SMART_CACHE, echoing_factor=2, buffer_size=8)])
+def test_smartcache_of_what_is_random_is_warned_about_where_the_loader_is_made(
+    planner: Planner, source: ImageFolder
+) -> None:
+    with pytest.warns(UserWarning, match="with SmartCache the partial part should not be random") as seen:
+        Loader(source, BEFORE.at(3), planner).close()
+    assert str(seen[0].message).endswith(
+        "got random_resized_crop, flip in it: pass recipe.at(recipe.deterministic_prefix)"
+    )
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("recipe", "planner"),
+    [(BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE), (evaluate(SIZE), SMART_CACHE), (BEFORE.at(3), REFURBISH)],
+)
+@pytest.mark.filterwarnings("error")
+def test_nothing_is_warned_about_where_nothing_random_is_cached_or_where_it_is_drawn_anew(
+    recipe: Recipe, planner: Planner, source: ImageFolder
+) -> None:
+    Loader(source, recipe, planner).close()
 
 
 class Told(MemoryStore):

@@ -86,7 +86,8 @@ def example_echoes(draw, factors=ECHOING_FACTORS):
 
 @st.composite
 def batch_echoes(draw):
-    return BatchEcho(draw(inner_planners()), echoing_factor=draw(st.sampled_from(ECHOING_FACTORS)))
+    factor, buffer_size = draw(st.sampled_from(ECHOING_FACTORS)), draw(st.integers(0, 9))
+    return BatchEcho(draw(inner_planners()), echoing_factor=factor, buffer_size=buffer_size)
 
 
 @st.composite

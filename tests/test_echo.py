@@ -28,6 +28,7 @@ FULL_BUFFER = Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5)
 REUSING = Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12)
 SHARDED = Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9)
 BATCHES = BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3)
+SHUFFLED = BatchEcho(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=2.3, buffer_size=5)
 
 
 def pairs(planner, epoch, name="version"):
@@ -79,6 +80,7 @@ def test_a_row_is_served_floor_or_ceil_of_the_echoing_factor_times(planner):
 @given(planner=echoes())
 @example(planner=REUSING)
 @example(planner=BATCHES)
+@example(planner=SHUFFLED)
 def test_a_repeat_never_expects_a_miss_and_the_first_row_of_a_version_does(planner):
     served = set()
     for epoch in EPOCHS:
@@ -90,6 +92,7 @@ def test_a_repeat_never_expects_a_miss_and_the_first_row_of_a_version_does(plann
 @given(planner=echoes())
 @example(planner=REUSING)
 @example(planner=BATCHES)
+@example(planner=SHUFFLED)
 def test_between_epochs_the_store_holds_what_the_inner_planner_leaves_there(planner):
     echoed, inner = Replay(), Replay()
     for epoch in EPOCHS:
@@ -107,6 +110,7 @@ def test_an_echoing_factor_of_1_without_a_buffer_is_the_inner_planner(planner):
         Echo(planner, echoing_factor=1, buffer_size=0),
         Echo(planner, echoing_factor=1, buffer_size=1),
         BatchEcho(planner, echoing_factor=1),
+        BatchEcho(planner, echoing_factor=1, buffer_size=0),
     ):
         for epoch in EPOCHS:
             for expected, plan in zip(planner.epoch(epoch), echo.epoch(epoch), strict=True):
@@ -152,7 +156,8 @@ def test_shards_repeat_and_shuffle_independently():
 
 
 @given(planner=batch_echoes())
-def test_batch_echoing_repeats_whole_batches_in_order(planner):
+def test_without_a_buffer_batch_echoing_repeats_whole_batches_in_order(planner):
+    planner = replace(planner, buffer_size=min(planner.buffer_size, 1))
     for epoch in EPOCHS:
         plans = planner.epoch(epoch)
         counts = repeats(len(planner.planner), len(planner), seed=planner.seed, epoch=epoch)
@@ -166,14 +171,48 @@ def test_batch_echoing_repeats_whole_batches_in_order(planner):
         assert len(planner) == math.floor(Fraction(str(planner.echoing_factor)) * len(planner.planner))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own():
+@given(planner=batch_echoes())
+@example(planner=SHUFFLED)
+def test_a_buffer_shuffles_whole_batches_and_changes_nothing_else_in_them(planner):
+    in_order = replace(planner, buffer_size=1)
+    for epoch in EPOCHS:
+        shuffled, expected = ([listed(plan) for plan in each.epoch(epoch)] for each in (planner, in_order))
+        leaves = leave_buffer(len(expected), planner.buffer_size, seed=planner.seed, epoch=epoch)
+        for plan, place in zip(expected, leaves.tolist(), strict=True):
+            assert all(shuffled[place][name] == plan[name] for name in ("indices", "version", "serving"))
+
+
+def test_repeats_of_a_batch_are_farther_apart_the_larger_the_buffer():
+    apart = []
+    for buffer_size in (1, 2, 8, 32, 128):
+        planner = BatchEcho(Standard(400, batch_size=1), echoing_factor=2, buffer_size=buffer_size)
+        first, second = np.argsort(joined(planner, 0, "indices"), kind="stable").reshape(400, 2).T
+        apart.append((second - first).mean())
+    assert apart[0] == 1
+    assert apart == sorted(apart)
+    assert apart[-1] > 64
+
+
+@pytest.mark.parametrize("kind", [Echo, BatchEcho])
+def test_epochs_and_seeds_have_orders_of_their_own(kind):
     orders = {
         tuple(joined(echo, epoch, "indices").tolist())
         for seed in range(4)
         for epoch in range(12)
-        for echo in [Echo(Standard(50, batch_size=5, seed=seed), echoing_factor=1.5, buffer_size=10)]
+        for echo in [kind(Standard(50, batch_size=5, seed=seed), echoing_factor=1.5, buffer_size=10)]
     }
     assert len(orders) == 48
+
+
+def test_whole_batches_leave_a_buffer_in_another_order_every_epoch():
+    """Of an inner planner that has but one order."""
+
+    class Fixed(Standard):
+        def epoch(self, epoch):
+            return (replace(plan, serving=plan.serving + epoch) for plan in super().epoch(0))
+
+    echo = BatchEcho(Fixed(50, batch_size=5), echoing_factor=2, buffer_size=4)
+    assert len({tuple(joined(echo, epoch, "indices").tolist()) for epoch in range(20)}) == 20
 
 
 @given(units=st.integers(1, 50), extra=st.integers(0, 120), epoch=st.integers(0, 9))
@@ -224,14 +263,26 @@ def test_two_repeats_meet_in_a_batch_less_often_the_larger_the_buffer():
 def test_echoing_needs_no_slot_where_nothing_is_repeated_or_reused():
     assert Echo(Standard(50, batch_size=5), echoing_factor=1, buffer_size=20).peak_slots == 0
     assert BatchEcho(Standard(50, batch_size=5), echoing_factor=1).peak_slots == 0
+    assert BatchEcho(Standard(50, batch_size=5), echoing_factor=1, buffer_size=7).peak_slots == 0
 
 
-def test_the_peak_is_reached():
+@pytest.mark.parametrize(
+    ("planner", "peak"),
+    [
+        (FULL_BUFFER, 5),
+        (BatchEcho(Standard(60, batch_size=3), echoing_factor=2), 3),
+        (BatchEcho(Standard(60, batch_size=3), echoing_factor=2, buffer_size=5), 15),
+        (BatchEcho(Refurbish(60, batch_size=3, reuse_factor=2), echoing_factor=1, buffer_size=5), 30 + 4 * 3),
+        (BatchEcho(Standard(60, batch_size=3), echoing_factor=2, buffer_size=99), 60),
+    ],
+)
+def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):
     replay = Replay()
-    for epoch in range(20):
-        for plan in FULL_BUFFER.epoch(epoch):
+    for epoch in range(60):
+        for plan in planner.epoch(epoch):
             replay.carry_out(plan)
-    assert replay.peak == FULL_BUFFER.peak_slots == 5
+    assert planner.peak_slots == peak
+    assert 0.8 * peak <= replay.peak <= peak
 
 
 def test_a_fingerprint_is_json_and_holds_the_inner_planners():
@@ -252,6 +303,8 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
         "echoing_factor": 1.5,
         "inner": inner.fingerprint(),
     }
+    assert replace(batch_echo, buffer_size=0).fingerprint() == batch_echo.fingerprint()
+    assert replace(batch_echo, buffer_size=2).fingerprint() == {**batch_echo.fingerprint(), "buffer_size": 2}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +317,7 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
         ({"echoing_factor": "2"}, "echoing_factor must be a number of at least 1, got '2'"),
         (
             {"buffer_size": -1},
-            "buffer_size must be an int of at least 0, got -1: pass the rows to shuffle among, 0 for",
+            "buffer_size must be an int of at least 0, got -1: pass the ",
         ),
         ({"buffer_size": 1.5}, "buffer_size must be an int of at least 0, got 1.5"),
         (
@@ -279,13 +332,18 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
 )
 def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arguments, message):
     arguments = {"planner": Standard(8, batch_size=4), "echoing_factor": 2, "buffer_size": 8, **arguments}
-    with pytest.raises(ConfigurationError) as refusal:
-        Echo(**arguments)
-    assert str(refusal.value).startswith(message)
-    if arguments.pop("buffer_size") == 8:
+    for kind in (Echo, BatchEcho):
         with pytest.raises(ConfigurationError) as refusal:
-            BatchEcho(**arguments)
+            kind(**arguments)
         assert str(refusal.value).startswith(message)
+
+
+def test_a_buffer_is_refused_in_its_own_unit():
+    inner = Standard(8, batch_size=4)
+    with pytest.raises(ConfigurationError, match="pass the rows to shuffle among, 0 for none"):
+        Echo(inner, echoing_factor=2, buffer_size=-1)
+    with pytest.raises(ConfigurationError, match="pass the batches to shuffle among, 1 for none"):
+        BatchEcho(inner, echoing_factor=2, buffer_size=-1)
 
 
 def test_plans_are_those_on_record():
@@ -315,3 +373,5 @@ def test_plans_are_those_on_record():
         digest(BatchEcho(reusing.planner, echoing_factor=2.3), (0, 1, 5))
         == "fc85c9a1fa3c588d637352914d4bfc21104549beb93066224b2ead1eb0ec3ca3"
     )
+    shuffled = BatchEcho(reusing.planner, echoing_factor=2.3, buffer_size=16)
+    assert digest(shuffled, (0, 1, 5)) == "5983dc3bb515f7be5ff4ee5dd96987b9a8707f2fb22bd4fcdcaac7bd68f3dd33"

@@ -69,7 +69,9 @@ KINDS = {
         st.sampled_from(
             [
                 BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3),
-                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3),
+                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3, buffer_size=4),
+                BatchEcho(Standard(200, batch_size=4), echoing_factor=2, buffer_size=3),
+                BatchEcho(Refurbish(200, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
             ]
         ),
         batch_echoes(),
@@ -269,7 +271,7 @@ CHANGES = [
     (
         BatchEcho,
         {"planner": INNER, "echoing_factor": 2},
-        {"planner": OTHER_INNER, "echoing_factor": 1.5},
+        {"planner": OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 2},
     ),
     (
         AutoAssist,

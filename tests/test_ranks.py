@@ -42,6 +42,8 @@ from dalirefurb.train import Trainer
 from tests.pictures import write_folder
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
+pytestmark = pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
+
 ROOT = Path(__file__).resolve().parents[1]
 NUM_SAMPLES = 61
 ARGUMENTS: dict[str, Any] = {"batch_size": 16, "shards": SHARDS, "seed": 5}
@@ -53,7 +55,7 @@ PLANNERS: dict[str, Planner] = {
     "partly cached": Refurbish(NUM_SAMPLES, reuse_factor=2, coverage=0.6, **ARGUMENTS),
     "frozen": Frozen(NUM_SAMPLES, **ARGUMENTS),
     "echoed": Echo(Refurbish(NUM_SAMPLES, reuse_factor=2, **ARGUMENTS), echoing_factor=1.7, buffer_size=40),
-    "batches echoed": BatchEcho(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2.3),
+    "batches echoed": BatchEcho(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2.3, buffer_size=4),
     "running window": SmartCache(NUM_SAMPLES, num_cache_objects=48, replace_percent=0.3, **ARGUMENTS),
 }
 STORES: dict[str, Callable[[], Store | None]] = {"stored": MemoryStore, "not stored": lambda: None}

@@ -56,6 +56,10 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
     "echoed before augmentation": (simple(SIZE, split=1), ECHO),
     "echoed after augmentation": (simple(SIZE, split=3), ECHO),
     "batches echoed": (simple(SIZE, split=1), BatchEcho(STANDARD, echoing_factor=1.5)),
+    "batches echoed and shuffled": (
+        simple(SIZE, split=1),
+        BatchEcho(REFURBISH, echoing_factor=2, buffer_size=3),
+    ),
     "SmartCache": (
         simple(SIZE, split=1),
         SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=12, replace_percent=0.25, seed=7),

@@ -44,6 +44,7 @@ TECHNIQUES = [
     pytest.param(AFTER, ECHO, id="echoing after augmentation"),
     pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
     pytest.param(BEFORE.at(0), BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing before decoding"),
+    pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5, buffer_size=3), id="shuffled batch echoing"),
     pytest.param(simple(SIZE), Echo(REFURBISH, echoing_factor=2, buffer_size=12), id="echoing of refurbished samples"),
     pytest.param(BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE, id="SmartCache of decoded images"),
     pytest.param(BEFORE.at(0), SMART_CACHE, id="SmartCache of files"),
@@ -198,6 +199,7 @@ ECHOES = [
     pytest.param(Echo(STANDARD, echoing_factor=2.5, buffer_size=6), id="a buffer of a batch or two"),
     pytest.param(Echo(STANDARD, echoing_factor=3, buffer_size=20), id="a buffer of nearly all samples"),
     pytest.param(BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
+    pytest.param(BatchEcho(STANDARD, echoing_factor=2.5, buffer_size=4), id="batch echoing, a buffer of 4 batches"),
     pytest.param(BatchEcho(Standard(NUM_SAMPLES, batch_size=1, seed=7), echoing_factor=3), id="batches of one"),
 ]
 

@@ -139,12 +139,10 @@ def test_the_next_use_of_each_row_is_the_next_batch_that_serves_its_version(plan
 
 
 def test_of_a_sample_that_a_batch_serves_in_two_versions_the_older_one_is_used_next() -> None:
-    with pytest.warns(UserWarning, match="should be a multiple of batch_size"):
-        cache = SmartCache(15, batch_size=5, seed=8, num_cache_objects=12, replace_percent=0.5)
-    planner = AutoAssist(cache, lag=1)
-    first, later = stream(planner, 5)[0], stream(planner, 5)[4]
-    assert [pair for pair in pairs(later) if pair[0] == 7] == [(7, 0), (7, 2)]
-    assert next_uses(planner, 0)[0][pairs(first).index((7, 0))] == 4
+    planner = AutoAssist(Refurbish(8, batch_size=5, reuse_factor=2, seed=4), lag=1)
+    first, later = stream(planner, 2)[0], stream(planner, 2)[3]
+    assert [pair for pair in pairs(later) if pair[0] == 6] == [(6, 0), (6, 2)]
+    assert next_uses(planner, 0)[0][pairs(first).index((6, 0))] == 3
 
 
 def test_a_version_that_is_kept_for_nothing_has_no_next_use() -> None:

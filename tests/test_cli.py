@@ -96,7 +96,11 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
         ),
         (["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n"),
         (["echo", "--split", "0"], [["48", "48"], ["48", "48"]], "cached: files, as they were read ("),
-        (["batch_echo"], [["48", "48"], ["48", "48"]], "batch_echo, echoing factor 2.0: cached: decode ("),
+        (
+            ["batch_echo", "--buffer-size", "2"],
+            [["48", "48"], ["48", "48"]],
+            "batch_echo, echoing factor 2.0, buffer size 2: cached: decode (",
+        ),
         (
             ["smartcache", "--num-cache-objects", "32", "--replace-percent", "0.25"],
             [["0", "32"], ["24", "8"]],
@@ -204,8 +208,8 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
             "--technique refurbish",
         ),
         (
-            ["--technique", "batch_echo", "--buffer-size", "9"],
-            "--buffer-size is for --technique echo, but the technique",
+            ["--technique", "smartcache", "--buffer-size", "9"],
+            "--buffer-size is for --technique echo and batch_echo, but the technique",
         ),
         (["--technique", "echo", "--echoing-factor", "0.5"], "echoing_factor must be a number of at least 1, got 0.5"),
         (

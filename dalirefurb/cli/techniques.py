@@ -43,7 +43,10 @@ OPTIONS = {
     ),
     "echoing_factor": Option(float, "X", "how often an image, or a batch, is served on average, at least 1"),
     "buffer_size": Option(
-        int, "N", "images among which repeats are shuffled, 0 for none; by default those of 16 batches"
+        int,
+        "N",
+        "images among which repeats are shuffled, 0 for none; by default those of 16 batches. With batch_echo batches, "
+        "by default none",
     ),
     "num_cache_objects": Option(
         int, "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
@@ -76,10 +79,13 @@ def _echo(
     return Echo(_standard(num_samples, batch_size, seed), echoing_factor=echoing_factor, buffer_size=rows)
 
 
-def _batch_echo(num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0) -> Planner:
+def _batch_echo(
+    num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int = 0
+) -> Planner:
     from dalirefurb.echo import BatchEcho
 
-    return BatchEcho(_standard(num_samples, batch_size, seed), echoing_factor=echoing_factor)
+    inner = _standard(num_samples, batch_size, seed)
+    return BatchEcho(inner, echoing_factor=echoing_factor, buffer_size=buffer_size)
 
 
 def _smartcache(
@@ -163,7 +169,7 @@ TECHNIQUES = {
     "standard": Technique("everything is computed anew", _standard),
     "refurbish": Technique("partly augmented images are used in some epochs", _refurbish),
     "echo": Technique("images are served several times; --split says what is repeated", _echo, _after_decoding),
-    "batch_echo": Technique("whole batches are, in a row", _batch_echo, _after_decoding),
+    "batch_echo": Technique("whole batches are, in a row or shuffled", _batch_echo, _after_decoding),
     "smartcache": Technique(
         "only what is cached is trained on, a part of it is replaced", _smartcache, _after_what_is_not_random
     ),

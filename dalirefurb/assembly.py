@@ -259,9 +259,10 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
 
 def _check_draws(recipe: Recipe, planner: Planner) -> None:
     """Warn of a SmartCache that would serve a draw of the partial part for as long as a sample stays."""
-    inner = planner.planner if isinstance(planner, Wrapping) else planner
+    while isinstance(planner, Wrapping):
+        planner = planner.planner
     random = [stage.name for stage in recipe.partial if stage.random]
-    if random and isinstance(inner, SmartCache):
+    if random and isinstance(planner, SmartCache):
         warnings.warn(
             f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
             f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",

@@ -17,6 +17,8 @@ How it is intended to behave (if the code differs, that is a bug):
 * A rejected candidate is neither read nor decoded.
 * Candidates come in the order of another planner's epochs, rather than drawn independently as published; so a batch
   that spans two epochs may have a sample twice, as published.
+* Of an `Echo` every repeat is a candidate of its own. The first one accepted is computed, the others
+  use its partial image; where none is accepted the sample is not read.
 * A batch that has considered `num_samples` candidates accepts all further ones, so that it fills however easy they are.
 * With several ranks each has an Assistant, which chooses from the candidates of the rank's shards and learns from their
   losses alone. So what is served depends on the number of ranks, and a run goes on with the same number only.
@@ -30,6 +32,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dalirefurb.echo import BatchEcho
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.plan import BatchPlan, Indices, integer, joined
 from dalirefurb.wrapping import Wrapping
@@ -59,7 +62,8 @@ class AutoAssist(Wrapping):
     '89% right, 56% saved, 60% hard'
 
     Attributes:
-        planner: Gives the candidates: `Standard` or `Refurbish`, or another that serves no sample twice an epoch.
+        planner: Gives the candidates: `Standard`, `Refurbish`, another that serves no sample twice an epoch, or an
+            `Echo` of one of them.
         lag: Batches between a loss and the first plan that it acts on, at least 1, and more than a loader plans ahead;
             it says how many if they are too few.
         learning_rate: Of the Assistant, above 0. At most 4 is stable whatever the images.
@@ -78,6 +82,16 @@ class AutoAssist(Wrapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.planner, AutoAssist):
+            raise ConfigurationError(
+                f"planner must know its batches before an epoch begins, since they are the candidates, got "
+                f"{self.planner!r}, which chooses by losses that come meanwhile: pass its inner planner"
+            )
+        if isinstance(self.planner, BatchEcho):
+            raise ConfigurationError(
+                f"planner must repeat samples, not batches, since each sample is chosen by itself and no batch stays "
+                f"whole, got {self.planner!r}: pass Echo(planner, ...)"
+            )
         self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
         self._number("learning_rate", math.ulp(0.0), math.inf, "above 0")
@@ -105,10 +119,28 @@ class AutoAssist(Wrapping):
         return self._epoch(epoch)
 
     def candidates(self, epoch: int) -> Candidates:
-        """Return the candidates of an inner epoch."""
+        """Return the candidates of an inner epoch.
+
+        Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
+        repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
+        """
         plans = list(self.planner.epoch(epoch))
         last = np.cumsum([len(plan.indices) for plan in plans]) - 1
-        return Candidates(epoch, joined(plans), np.repeat(last, [len(plan.evict) for plan in plans]))
+        evicted_after = np.repeat(last, [len(plan.evict) for plan in plans])
+        rows, places = joined(plans), np.arange(last[-1] + 1)
+        last_places = np.zeros(self.num_samples, np.int64)  # of each sample; one that comes twice has the later one
+        last_places[rows.indices] = places
+        again = last_places[rows.indices] > places
+        if not again.any():
+            return Candidates(epoch, rows, evicted_after)
+        repeated = np.zeros(self.num_samples, np.bool_)
+        repeated[rows.indices[again]] = True
+        repeated[rows.evict] = False
+        ends = np.flatnonzero(repeated[rows.indices] & ~again & ~rows.keep)
+        order = np.argsort(np.concatenate([evicted_after, ends]), kind="stable")
+        evict = np.concatenate([rows.evict, rows.indices[ends]])[order]
+        evicted_after = np.concatenate([evicted_after, ends])[order]
+        return Candidates(epoch, replace(rows, keep=rows.keep | again, evict=evict), evicted_after)
 
     def _epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Cut the stream of candidates into batches."""
@@ -171,12 +203,13 @@ class Candidates:
 def batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:
     """Join parts of inner epochs, numbered `epochs`, to a batch that the store can carry out as one.
 
-    All evictions come before anything is stored, so what a later epoch evicts is not kept.
+    All evictions come before anything is stored, so what is evicted after its row is not kept: in the same epoch, where
+    a sample is evicted after the last of its rows, or in a later one.
     """
     plan = joined(parts)
     last_evicted = {index: epoch for part, epoch in zip(parts, epochs, strict=True) for index in part.evict.tolist()}
     row_epochs = np.repeat(epochs, [len(part.indices) for part in parts]).tolist()
     stays = [
-        last_evicted.get(index, 0) <= epoch for index, epoch in zip(plan.indices.tolist(), row_epochs, strict=True)
+        last_evicted.get(index, -1) < epoch for index, epoch in zip(plan.indices.tolist(), row_epochs, strict=True)
     ]
     return replace(plan, keep=plan.keep & np.array(stays), evict=np.array([*last_evicted], np.int64)).read_only()

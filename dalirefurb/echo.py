@@ -86,6 +86,17 @@ class _Echoing(Wrapping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.planner, _Echoing):
+            raise ConfigurationError(
+                f"planner must serve no sample twice in an epoch, got {self.planner!r}: pass its inner planner, and "
+                f"the product of both echoing factors"
+            )
+        if isinstance(self.planner, Wrapping):
+            raise ConfigurationError(
+                f"planner must know its batches before an epoch begins, since those in the buffer and their repeats "
+                f"were chosen before, got {self.planner!r}, which chooses by losses that come meanwhile: pass "
+                f"AutoAssist(Echo(planner, ...), lag=...), which chooses among repeats"
+            )
         factor = self.echoing_factor
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not (number and 1 <= factor < math.inf):

@@ -11,7 +11,7 @@ from dalirefurb.plan import Indices, Planner
 
 @dataclass(frozen=True)
 class Wrapping(Planner):
-    """Takes the arguments of every planner from an inner one, which wraps none itself.
+    """Takes the arguments of every planner from an inner one.
 
     Attributes:
         planner: The inner planner.
@@ -25,10 +25,9 @@ class Wrapping(Planner):
     planner: Planner
 
     def __post_init__(self) -> None:
-        if not isinstance(self.planner, Planner) or isinstance(self.planner, Wrapping):
+        if not isinstance(self.planner, Planner):
             raise ConfigurationError(
-                f"planner must be a planner that is not made of another one, got {self.planner!r}: "
-                f"pass Standard(...) or Refurbish(...)"
+                f"planner must be a planner, got {self.planner!r}: pass Standard(...) or Refurbish(...)"
             )
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))

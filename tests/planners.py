@@ -92,7 +92,8 @@ def batch_echoes(draw):
 
 @st.composite
 def autoassists(draw):
-    return AutoAssist(draw(inner_planners()), lag=draw(st.integers(1, 3)))
+    inner = draw(st.one_of(inner_planners(), example_echoes()))
+    return AutoAssist(inner, lag=draw(st.integers(1, 3)))
 
 
 def listed(plan):
@@ -130,8 +131,10 @@ class Replay:
         self.peak = 0
 
     def carry_out(self, plan):
+        computed = {*plan.indices[plan.miss].tolist()}
         for index in plan.evict.tolist():
-            del self.stored[index]
+            assert index in self.stored or index in computed, "only what is stored, or was computed here, is evicted"
+            self.stored.pop(index, None)
         for (index, version), keep in zip(pairs(plan), plan.keep.tolist(), strict=True):
             if keep:
                 assert self.stored.setdefault(index, version) == version, "a slot is not freed before it is filled"

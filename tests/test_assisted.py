@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb import (
     AutoAssist,
     DiskStore,
+    Echo,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -42,6 +43,7 @@ CASES: dict[str, tuple[Recipe, Planner]] = {
     "standard": (simple(SIZE), STANDARD),
     "refurbished": (simple(SIZE), REFURBISH),
     "refurbished, two layers": (rand_augment(SIZE), REFURBISH),
+    "echoed": (simple(SIZE, split=1), Echo(STANDARD, echoing_factor=1.5, buffer_size=6)),
 }
 
 
@@ -100,7 +102,7 @@ def plain(source: ImageFolder) -> dict[str, Batches]:
 
 
 @pytest.mark.parametrize(("kind", "meddle"), STORES)
-@pytest.mark.parametrize("name", ["refurbished", "refurbished, two layers"])
+@pytest.mark.parametrize("name", ["refurbished", "refurbished, two layers", "echoed"])
 def test_tensors_are_the_same_whatever_the_store_does(
     name: str, kind: type[MemoryStore], meddle: Meddle, source: ImageFolder, plain: dict[str, Batches]
 ) -> None:
@@ -178,6 +180,17 @@ def test_what_is_rejected_is_not_read(root: Path) -> None:
     # Features of samples still on their way at the first epoch's end are computed beside them.
     assert source.reads <= report.accepted + ahead + NUM_SAMPLES
     assert report.saved == 1 - report.accepted / report.candidates > 0
+
+
+def test_a_sample_that_is_repeated_and_chosen_is_computed_once(source: ImageFolder) -> None:
+    recipe, planner = CASES["echoed"]
+    with Loader(source, recipe, assist(planner), MemoryStore(), look_ahead=1, replicas=1) as loader:
+        for _ in islice(batches_of(loader, assist(planner)), 2 * len(planner)):
+            pass
+        stats = loader.stats()
+    assert stats.recomputed == 0
+    assert stats.declined == 0
+    assert stats.hits > 0.2 * stats.samples
 
 
 def test_forgetting_to_observe_raises_and_does_not_hang(source: ImageFolder) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dalirefurb.autoassist import AutoAssist
 from dalirefurb.echo import BatchEcho, Echo, leave_buffer, repeats
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.part import Part
@@ -320,13 +321,15 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
             "buffer_size must be an int of at least 0, got -1: pass the ",
         ),
         ({"buffer_size": 1.5}, "buffer_size must be an int of at least 0, got 1.5"),
-        (
-            {"planner": 8},
-            "planner must be a planner that is not made of another one, got 8: pass Standard(...) or Refurbish",
-        ),
+        ({"planner": 8}, "planner must be a planner, got 8: pass Standard(...) or Refurbish(...)"),
         (
             {"planner": BATCHES},
-            "planner must be a planner that is not made of another one, got BatchEcho(planner=Refurbish(",
+            "planner must serve no sample twice in an epoch, got BatchEcho(planner=Refurbish(",
+        ),
+        (
+            {"planner": AutoAssist(Standard(8, batch_size=4), lag=2)},
+            "planner must know its batches before an epoch begins, since those in the buffer and their repeats were "
+            "chosen before, got AutoAssist(planner=Standard(",
         ),
     ],
 )
@@ -336,6 +339,15 @@ def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arg
         with pytest.raises(ConfigurationError) as refusal:
             kind(**arguments)
         assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize("kind", [Echo, BatchEcho])
+def test_of_an_assistants_choice_the_other_order_is_proposed(kind):
+    inner = Standard(8, batch_size=4)
+    with pytest.raises(ConfigurationError) as refusal:
+        kind(AutoAssist(inner, lag=2), echoing_factor=2, buffer_size=4)
+    assert str(refusal.value).endswith("pass AutoAssist(Echo(planner, ...), lag=...), which chooses among repeats")
+    assert len(AutoAssist(Echo(inner, echoing_factor=2, buffer_size=4), lag=2)) == 4
 
 
 def test_a_buffer_is_refused_in_its_own_unit():

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "frozen": PLANNER | {"refurbish"},
     "features": {"plan", "numpy"},
     "wrapping": PLANNER,
-    "autoassist": PLANNER | {"wrapping"},
+    "autoassist": PLANNER | {"echo", "wrapping"},
     "part": PLANNER | {"autoassist"},
     "assistant": PLANNER | {"autoassist", "features"},
     # where samples come from and where partial images wait

@@ -87,7 +87,13 @@ KINDS = {
         smartcaches(),
     ),
     "AutoAssist": st.one_of(
-        st.just(AutoAssist(Refurbish(13, batch_size=4, reuse_factor=3), lag=2)),
+        st.sampled_from(
+            [
+                AutoAssist(Refurbish(13, batch_size=4, reuse_factor=3), lag=2),
+                AutoAssist(Echo(Standard(13, batch_size=4), echoing_factor=2.5, buffer_size=5), lag=2),
+                AutoAssist(Echo(Refurbish(13, batch_size=4, reuse_factor=2), echoing_factor=2, buffer_size=0), lag=2),
+            ]
+        ),
         autoassists(),
     ),
 }

@@ -66,6 +66,7 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
     ),
     "frozen": (simple(SIZE), Frozen(NUM_SAMPLES, batch_size=4, seed=7)),
     "assisted": (simple(SIZE), AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)),
+    "echoed and assisted": (simple(SIZE, split=1), AutoAssist(ECHO, lag=9, accuracy_momentum=0.5)),
 }
 
 

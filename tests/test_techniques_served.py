@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import (
+    AutoAssist,
     BatchEcho,
     Echo,
     ImageFolder,
@@ -127,7 +128,14 @@ def test_smartcache_reads_a_sample_when_it_enters_and_not_again(source: ImageFol
     assert stats.recomputed == 0
 
 
-@pytest.mark.parametrize("planner", [SMART_CACHE, Echo(SMART_CACHE, echoing_factor=2, buffer_size=8)])
+@pytest.mark.parametrize(
+    "planner",
+    [
+        SMART_CACHE,
+        Echo(SMART_CACHE, echoing_factor=2, buffer_size=8),
+        AutoAssist(Echo(SMART_CACHE, echoing_factor=2, buffer_size=8), lag=32),
+    ],
+)
 def test_smartcache_of_what_is_random_is_warned_about_where_the_loader_is_made(
     planner: Planner, source: ImageFolder
 ) -> None:

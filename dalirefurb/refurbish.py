@@ -33,6 +33,9 @@ from dalirefurb.plan import BatchPlan, Indices, Mask, Planner, batch_plans, inte
 from dalirefurb.rng import permutation
 from dalirefurb.shuffle import BatchOrder, BatchShuffler
 
+_MOST_USES = 10_000
+"""As many epochs to come may have to be planned, where samples wait, to tell whether a version is served again."""
+
 
 @dataclass(frozen=True)
 class EvictOrder(ABC):
@@ -81,6 +84,12 @@ class Refurbish(Planner):
     Each sample is served once an epoch; with `drop_last` or several shards some wait for the next epoch,
     different ones each time. They are taken from those whose version has the fewest uses left, the hits.
 
+    A version ends `reuse_factor` epochs after its birth, also if its sample has waited in some of them, so that
+    epochs miss equally. Where an epoch serves M of N samples, all of them covered, a version has `reuse_factor` x
+    M / N uses on average, and N / `reuse_factor` of the M rows are misses. Of 50,000 samples in batches of 128
+    these are 2.995 uses instead of 3; of 61 in batches of 16 they are 2.36, and 91 of the 142 versions born in
+    epochs 1 to 7 have 2.
+
     Attributes:
         reuse_factor: Uses of a version, at least 1; 2 or 3 is usual. 1 is `Standard`.
         coverage: Share of the samples that is ever cached, above 0 and at most 1. The others always miss.
@@ -96,6 +105,11 @@ class Refurbish(Planner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._integer("reuse_factor", 1, None, "pass 1 to reuse nothing, 2 or 3 to refurbish")
+        if self.reuse_factor > _MOST_USES:
+            raise ConfigurationError(
+                f"reuse_factor must be at most {_MOST_USES}, got {self.reuse_factor}: pass Frozen(...), which uses a "
+                f"version for ever"
+            )
         number = isinstance(self.coverage, (int, float)) and not isinstance(self.coverage, bool)
         if not (number and 0 < self.coverage <= 1):
             raise ConfigurationError(
@@ -180,12 +194,16 @@ class Refurbish(Planner):
 
     def _served_nearby(self, reach: Indices, epoch: int, *, direction: int) -> Mask:
         """Return whether a position is served within `reach` epochs before (-1) or after (1), shape (n,)."""
-        uses = reach.copy()
-        nearest, farthest = epoch + direction, max(epoch + direction * self.reuse_factor, -1)
-        for other in range(nearest, farthest, direction):
-            waiting = self._waiting(other)
-            uses[waiting] -= reach[waiting] >= abs(other - epoch)
-        return uses > 0
+        served = reach > 0
+        distance, unserved = 1, self._waiting(epoch + direction)
+        unserved = unserved[served[unserved]]
+        while len(unserved):  # those that wait in all epochs up to this distance
+            distance += 1
+            ended = reach[unserved] < distance
+            served[unserved[ended]] = False
+            unserved = unserved[~ended]
+            unserved = unserved[np.isin(unserved, self._waiting(epoch + direction * distance))]
+        return served
 
     def _served(self, epoch: int) -> list[Indices]:
         """Return the positions that each shard serves, in random order."""

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard, deal_groups
 from dalirefurb.shuffle import PlainShuffler
-from tests.planners import Replay, digest, joined, listed, refurbishing
+from tests.planners import Replay, digest, joined, listed, pairs, refurbishing
 
 GOLDEN = Path(__file__).parent / "golden" / "refurbish.json"
 CHI_SQUARE_7 = 24.3  # 0.1 % of draws exceed it, 7 degrees of freedom
@@ -205,6 +205,50 @@ def test_only_hits_wait_after_the_first_epoch_and_no_version_is_lost(shards, cov
             assert count in (2, 3) if version < 8 else count <= 2
 
 
+def uses_of(planner, epochs, *, born_until):
+    """How often each version born in epochs 1 to `born_until` is served in so many epochs."""
+    uses = Counter()
+    for epoch in range(epochs):
+        uses.update(zip(joined(planner, epoch, "indices"), joined(planner, epoch, "version"), strict=True))
+    return [count for (_, version), count in uses.items() if 1 <= version <= born_until]
+
+
+def test_where_samples_wait_91_of_142_versions_have_two_uses_instead_of_three():
+    """The figure of `Refurbish`."""
+    uses = uses_of(Refurbish(61, batch_size=16, reuse_factor=3, drop_last=True), 10, born_until=7)
+    assert Counter(uses) == {2: 91, 3: 51}
+
+
+@pytest.mark.parametrize(("num_samples", "batch_size", "shards"), [(61, 16, 1), (95, 8, 4), (3001, 128, 1)])
+def test_where_samples_wait_the_mean_number_of_uses_falls_by_the_share_that_waits(num_samples, batch_size, shards):
+    planner = Refurbish(num_samples, batch_size=batch_size, reuse_factor=3, shards=shards, drop_last=True)
+    uses = uses_of(planner, 15, born_until=12)
+    assert np.mean(uses) == pytest.approx(3 * len(planner) * batch_size / num_samples, rel=0.01)
+    for epoch in range(1, 12):
+        assert abs(joined(planner, epoch, "miss").sum() - num_samples / 3) < 1
+
+
+@given(planner=refurbishing())
+@example(planner=Refurbish(13, batch_size=7, reuse_factor=13, drop_last=True))  # some wait in five epochs on end
+def test_a_version_is_kept_if_and_only_if_it_is_served_again_however_long_its_sample_waits(planner):
+    last = planner.reuse_factor + 4
+    plans = [plan for epoch in range(2 * last) for plan in planner.epoch(epoch)]
+    served = [{*pairs(plan)} for plan in plans]
+    for batch in range(last * len(planner)):
+        earlier, later = set().union(*served[:batch]), set().union(*served[batch + 1 :])
+        assert plans[batch].miss.tolist() == [pair not in earlier for pair in pairs(plans[batch])]
+        assert plans[batch].keep.tolist() == [pair in later for pair in pairs(plans[batch])]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_with_the_largest_reuse_factor_each_version_but_the_first_outlives_training(drop_last):
+    planner = Refurbish(61, batch_size=16, reuse_factor=10_000, drop_last=drop_last)
+    assert joined(planner, 0, "miss").all()
+    assert not joined(planner, 100, "miss").any()
+    assert joined(planner, 100, "keep").all()
+    assert planner.peak_slots == 61
+
+
 @pytest.mark.parametrize("evict_shuffler", [EvictShuffler(), ReferenceCount()])
 @pytest.mark.parametrize("reuse_factor", [1, 2, 3, 5])
 @pytest.mark.parametrize("shards", [1, 2])
@@ -270,6 +314,7 @@ def test_slots_in_use_stay_constant_within_an_epoch():
         ),
         ({"reuse_factor": 2.5}, "reuse_factor must be an int of at least 1, got 2.5"),
         ({"reuse_factor": True}, "reuse_factor must be an int of at least 1, got True"),
+        ({"reuse_factor": 10**20}, "reuse_factor must be at most 10000, got 100000000000000000000: pass Frozen(...), "),
         (
             {"coverage": 0},
             "coverage must be a number above 0 and at most 1, got 0: pass the share of samples",

@@ -274,7 +274,7 @@ class BatchEcho(_Echoing):
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
         counts = repeats(len(self.planner), len(self), seed=self.seed, epoch=epoch)
         leaves = leave_buffer(len(self), self._buffer, seed=self.seed, epoch=epoch)
-        return self._repeat(list(self.planner.epoch(epoch)), counts, leaves)
+        return self._repeat(enumerate(self.planner.epoch(epoch)), counts, leaves)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values; of a buffer that shuffles nothing, nothing."""
@@ -283,14 +283,18 @@ class BatchEcho(_Echoing):
             del values["buffer_size"]
         return values
 
-    def _repeat(self, plans: list[BatchPlan], counts: Indices, leaves: Indices) -> Iterator[BatchPlan]:
+    def _repeat(self, plans: Iterator[tuple[int, BatchPlan]], counts: Indices, leaves: Indices) -> Iterator[BatchPlan]:
         """Repeat each batch as often as `counts` says, each repeat at its place in `leaves`."""
         starts = np.cumsum(counts) - counts
         first, last = np.minimum.reduceat(leaves, starts).tolist(), np.maximum.reduceat(leaves, starts).tolist()
         order = np.argsort(leaves)  # the echoed batch at each place
         batches = np.repeat(np.arange(len(counts)), counts)[order]
+        buffer: dict[int, BatchPlan] = {}
         for place, (batch, repeat) in enumerate(zip(batches.tolist(), (order - starts[batches]).tolist(), strict=True)):
-            plan, later = plans[batch], place < last[batch]
+            while batch not in buffer:
+                buffer.update([next(plans)])
+            later = place < last[batch]
+            plan = buffer[batch] if later else buffer.pop(batch)
             transient = plan.indices[plan.miss & ~plan.keep] if first[batch] < last[batch] else plan.indices[:0]
             yield replace(
                 plan,

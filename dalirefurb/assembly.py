@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -22,7 +23,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.exchange import Exchange, Ticket
 from dalirefurb.features import FeatureTable
 from dalirefurb.feeds import Feeder
-from dalirefurb.graph import Graph, Runner, versions, views
+from dalirefurb.graph import Graph, Runner, cut_window, versions, views
 from dalirefurb.kernels import VERSION
 from dalirefurb.making import Making, OfBoth, OfPartial, OfWhole, View
 from dalirefurb.on_demand import OnDemand, unless_replaced
@@ -151,7 +152,7 @@ def assemble(
         max_batch_size=max_rows,
         num_threads=_READING_THREADS,
         max_pixels=screening.max_pixels,
-        refusal=recipe.refusal,
+        refusal=partial(recipe.refusal, max_pixels=screening.max_pixels),
         fallback=screening.fallback(),
         replacements=replacements,
     )
@@ -287,7 +288,7 @@ def _open(
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
     partial = {"source": fingerprint["source"], "encoded": True}
     if not recipe.caches_encoded:
-        partial = _made_by(recipe, planner, reader, fingerprint, varying=sizes.slot_shape is None)
+        partial = _made_by(source, recipe, planner, reader, fingerprint, varying=sizes.slot_shape is None)
     # So does what is behind the samples here and now. What changes from now on, the next loader notices.
     if content := source.content():
         partial["content"] = content
@@ -296,15 +297,15 @@ def _open(
 
 
 def _made_by(
-    recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any], *, varying: bool
+    source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any], *, varying: bool
 ) -> dict[str, Any]:
     """Return what decides partial images, as JSON values."""
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
-    if recipe.encoded:
+    if source.encoded or source.image_shape is None:
         partial["max_pixels"] = reader.max_pixels
-    if varying and any(type(stage).refusal is not Stage.refusal for stage in recipe.final):
+    if varying and any(_refuses(type(stage)) for stage in recipe.final):
         partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
     return partial
 
@@ -313,9 +314,17 @@ def _traced(recipe: Recipe) -> Recipe:
     """Return the recipe by which graphs and kernels are made.
 
     Where what is cached is encoded, they do both parts together, which make the same at every split. One behind a
-    window lets this be decoded alone.
+    window lets this be decoded alone; else a resize stays together with the crop that may follow it.
     """
-    return recipe.at(min(2, len(recipe.stages))) if recipe.caches_encoded else recipe
+    if not recipe.caches_encoded:
+        return recipe
+    behind = recipe.at(min(2, len(recipe.stages)))
+    return behind if cut_window(behind) else recipe.at(1)
+
+
+def _refuses(kind: type[Stage]) -> bool:
+    """Tell whether a kind of stage refuses images of some sizes, or makes some that are too large."""
+    return kind.refusal is not Stage.refusal or kind.output_sizes is not Stage.output_sizes
 
 
 def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:

@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb import rng
-from dalirefurb.augment.geometry import Decode, require_positive
-from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.augment.geometry import Decode, require_positive, window_of
+from dalirefurb.augment.stage import Arrays, Sizes, Stage
 from dalirefurb.diversity import diversity
 from dalirefurb.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+LONGEST_SIDE = 2**24
+"""Pixels, of what a stage makes: DALI takes sizes in single precision."""
 
 
 @dataclass(frozen=True)
@@ -204,14 +207,31 @@ class Recipe:
                 size = int(heights[0]), int(widths[0])
         return size
 
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image that a stage cannot take, among those of these heights and widths, (n,): its row, and why."""
-        for stage in self.stages:
-            if refusal := stage.refusal(heights, widths):
-                return refusal
-            if stage.fixed_size is not None:
-                return None  # What follows was asked when the recipe was made.
-            heights, widths = stage.output_sizes(heights, widths)
+    def refusal(
+        self, heights: NDArray[np.int64], widths: NDArray[np.int64], *, max_pixels: int | None = None
+    ) -> tuple[int, str] | None:
+        """Find an image that a stage cannot take, or of which one makes too large a one: its row, and why.
+
+        What a stage makes counts only as far as it is made: of an image that is resized and cropped right after, in the
+        same part, that is the window.
+
+        Args:
+            heights: Of the images, (n,).
+            widths: Likewise.
+            max_pixels: Of what a stage makes; None: any size.
+        """
+        for part in (self.partial, self.final):
+            for place, stage in enumerate(part):
+                if refusal := stage.refusal(heights, widths):
+                    return refusal
+                if stage.fixed_size is not None:
+                    return None  # What follows was asked when the recipe was made.
+                entered = heights, widths
+                heights, widths = stage.output_sizes(heights, widths)
+                if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
+                    continue
+                if refusal := _too_large(stage, entered, (heights, widths), max_pixels):
+                    return refusal
         return None
 
     def diversity(self, reuse_factor: int) -> float:
@@ -257,6 +277,23 @@ class Recipe:
         # As it looks once it was saved and loaded: tuples become lists.
         as_loaded: dict[str, Any] = json.loads(json.dumps(values))
         return as_loaded
+
+
+def _too_large(stage: Stage, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:
+    """Find an image of which a stage makes too large a one: its row, and why."""
+    heights, widths = made
+    long = np.maximum(heights, widths) > LONGEST_SIDE
+    vast = heights * widths > (np.inf if max_pixels is None else max_pixels)
+    if not (long | vast).any():
+        return None
+    row = int((long | vast).argmax())
+    most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
+    if not long[row]:
+        most, remedy = f"{max_pixels:,} pixels", "pass a larger max_pixels to the loader if it is genuine"
+    return row, (
+        f"{stage.name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
+        f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"
+    )
 
 
 def draw(

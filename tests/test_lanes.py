@@ -27,7 +27,8 @@ from dalirefurb.kernels.compiled import c_function, fetch_add, memory
 from dalirefurb.kernels.crew import Crew
 from dalirefurb.kernels.lanes import LAST, Lane, Lanes
 from dalirefurb.kernels.program import Program, Work
-from dalirefurb.kernels.rows import WORK
+from dalirefurb.kernels.rows import DONE, WORK
+from dalirefurb.kernels.scratch import Scratch
 from dalirefurb.kernels.steps import steps_of
 from dalirefurb.recipe import Output, Recipe, draw
 from tests.one_batch import levels
@@ -44,11 +45,13 @@ def lane() -> Iterator[Lane]:
     lane.crew.join()
 
 
-def work_of(rows: int) -> Work:
-    """What has rows and does nothing."""
-    record = np.zeros(1, WORK)
-    record["count"] = rows
-    return Work(record, rows, rows, Images(()), None)
+def work_of(computed: int, lent: int = 0, targets: NDArray[np.int64] | None = None) -> Work:
+    """What has rows and no steps; stand-ins for kernels count in `targets`."""
+    record, done = np.zeros(1, WORK), np.zeros(computed + lent, np.uint8)
+    record["count"], record["done"] = len(done), done.ctypes.data
+    record["targets"] = 0 if targets is None else targets.ctypes.data
+    none = np.empty(0, np.int64)
+    return Work(record, len(done), computed, Images(()), Scratch(), done, none, kept=targets)
 
 
 class Noted:
@@ -60,8 +63,7 @@ class Noted:
         self._running: deque[NDArray[np.uint8]] = deque()
 
     def submit(self, work: Work, feeds: Mapping[str, Any], rows: int = 1, first: int = 0) -> None:
-        _, taken, _ = work.kept  # type: ignore[misc]
-        self.taken.append(taken.tolist())
+        self.taken.append(work.taken.tolist())
         self.decoded.append(list(range(first, first + rows)))
         self._running.append(np.array([sample[0] for sample in feeds.get("sample", ())], np.uint8))
 
@@ -87,9 +89,7 @@ def samples(*firsts: int) -> dict[str, Any]:
 @pytest.mark.parametrize("lent", [0, 1, 7])
 def test_each_row_is_taken_once_by_the_lane_that_decodes_it(shares: int, computed: int, lent: int) -> None:
     lanes, decoding, direct = noted(shares)
-    record = np.zeros(1, WORK)
-    work = Work(record, computed + lent, computed, Images(()), None)
-    lanes.submit(work, samples(*range(computed)))
+    lanes.submit(work_of(computed, lent), samples(*range(computed)))
     taken = [rows for each in decoding for rows in each.taken]
     assert sorted(row for rows in taken for row in rows) == list(range(computed + lent))
     assert not direct.taken
@@ -102,7 +102,7 @@ def test_each_row_is_taken_once_by_the_lane_that_decodes_it(shares: int, compute
 
 def test_what_is_lent_comes_between_what_is_computed_and_at_the_end() -> None:
     lanes, decoding, _ = noted(1)
-    lanes.submit(Work(np.zeros(1, WORK), 4 + 12 + LAST, 4, Images(()), None), samples(*range(4)))
+    lanes.submit(work_of(4, 12 + LAST), samples(*range(4)))
     (rows,) = decoding[0].taken
     computed = np.array(rows) < 4
     assert computed[:-LAST].reshape(4, 4).sum(1).tolist() == [1] * 4
@@ -111,7 +111,7 @@ def test_what_is_lent_comes_between_what_is_computed_and_at_the_end() -> None:
 
 def test_what_needs_no_decoding_goes_to_no_lane_that_decodes() -> None:
     lanes, decoding, direct = noted(2)
-    lanes.submit(Work(np.zeros(1, WORK), 4, 0, Images(()), None), {})
+    lanes.submit(work_of(0, 4), {})
     assert direct.taken == [[0, 1, 2, 3]]
     assert not decoding[0].taken
     assert not decoding[1].taken
@@ -210,21 +210,23 @@ def slow(seconds: float) -> Any:
     microseconds = int(1e6 * seconds)
     sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
-    def run(address: Any) -> None:
+    def run(address: Any, thread: Any) -> None:
         work = memory(address, (1,), WORK)[0]
-        begun, done = memory(work.begun, (1,), np.int64), memory(work.targets, (1,), np.int64)
-        while fetch_add(begun, 1) < work.rows:
+        begun, count = memory(work.begun, (1,), np.int64), memory(work.targets, (1,), np.int64)
+        done = memory(work.done, (work.count,), np.uint8)
+        row = fetch_add(begun, 1)
+        while row < work.rows:
             sleep(microseconds)
-            fetch_add(done, 1)
+            fetch_add(count, 1)
+            done[row] = DONE
+            row = fetch_add(begun, 1)
 
-    return c_function(run, types.void(types.int64))
+    return c_function(run, types.void(types.int64, types.int64))
 
 
 def counted(rows: int) -> tuple[Work, NDArray[np.int64]]:
-    done = np.zeros(1, np.int64)
-    record = np.zeros(1, WORK)
-    record["targets"] = done.ctypes.data
-    return Work(record, rows, rows, Images(()), done).part(np.arange(rows)), done
+    count = np.zeros(1, np.int64)
+    return work_of(rows, targets=count).part(np.arange(rows)), count
 
 
 @pytest.fixture
@@ -240,7 +242,7 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
     """Nobody comes back before all four have come in."""
     sleep = types.ExternalFunction("usleep", types.int32(types.uint32))
 
-    def meet(address: Any) -> None:
+    def meet(address: Any, thread: Any) -> None:
         work = memory(address, (1,), WORK)[0]
         inside = memory(work.targets, (2,), np.int64)
         fetch_add(inside, 1)
@@ -250,14 +252,12 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
             sleep(1000)
         fetch_add(inside[1:], 1)
 
-    run = c_function(meet, types.void(types.int64))
+    run = c_function(meet, types.void(types.int64, types.int64))
     monkeypatch.setattr(crews, "compile_run", lambda: run)
     crew = Crew(3)
     for _ in range(20):
         counts = np.zeros(2, np.int64)
-        record = np.zeros(1, WORK)
-        record["targets"] = counts.ctypes.data
-        crew.share(Work(record, 1, 1, Images(()), counts))
+        crew.share(work_of(1, targets=counts))
         assert counts.tolist() == [4, 4]
     crew.close()
     crew.join()

@@ -7,7 +7,7 @@ sliced from the cached image, bit-identically, when they are not.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
@@ -19,6 +19,13 @@ from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Siz
 from dalirefurb.errors import ConfigurationError
 
 Device = Literal["cpu", "gpu"]
+
+WHOLE_PIXELS = 2**24
+"""Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
+one they make the window alone, which can be a level off. Kernels always do, exactly."""
+
+_LONGEST_SIDE = 2**31 - 1
+"""Where the window of a crop can begin, which is said in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,17 @@ class Resize(Stage):
         shorter = np.minimum(heights, widths)
         return self.size * heights // shorter, self.size * widths // shorter
 
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that would become so long that its pixels have no numbers; see `Stage.refusal`."""
+        longer = np.maximum(*self.output_sizes(heights, widths))
+        if not (longer > _LONGEST_SIDE).any():
+            return None
+        row = int(longer.argmax())
+        return row, (
+            f"{self.name}: an image's longer side must become {_LONGEST_SIDE:,} pixels at most, but of "
+            f"{heights[row]} x {widths[row]} it becomes {longer[row]:,}; crop before it, or leave the image out"
+        )
+
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the sizes; see `Stage.draw`."""
         return {"size": np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)}
@@ -357,6 +375,64 @@ class CenterCrop(Stage):
         from nvidia.dali import fn
 
         return fn.slice(images, start=parameters["start"], shape=[self.size, self.size], axes=[0, 1])
+
+
+def window_of(stage: Stage, following: Sequence[Stage]) -> CenterCrop | None:
+    """Return the crop right after a resize, before which the whole need not be made; None for any other stages."""
+    crop = following[0] if following and type(stage) is Resize else None
+    return crop if type(crop) is CenterCrop else None
+
+
+def resized_window(resize: Stage, crop: CenterCrop, images: Node, parameters: Mapping[str, Node]) -> Node:
+    """Resize and crop; of an image that would have more than `WHOLE_PIXELS`, make the window alone.
+
+    Args:
+        resize: A `Resize`.
+        crop: What comes right after it.
+        images: See `Stage.apply`.
+        parameters: Of both.
+    """
+    size = parameters["size"]
+    if size[0] * size[1] > WHOLE_PIXELS:
+        made = _window_alone(resize, crop, images, parameters["start"])
+    else:
+        made = crop.apply(resize.apply(images, parameters), parameters)
+    return made
+
+
+def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) -> Node:
+    """Make the pixels of a crop from those of the source that they depend on.
+
+    Places are computed in double precision, and handed to DALI relative to these: it takes them in single precision.
+    """
+    from nvidia.dali import fn, math
+    from nvidia.dali.types import DALIDataType
+
+    assert isinstance(resize, Resize)
+
+    def exact(node: Node) -> Node:
+        return fn.cast(node, dtype=DALIDataType.FLOAT64)
+
+    sides = images.shape(dtype=DALIDataType.INT64)[:2]
+    full = sides * resize.size // math.min(sides[0], sides[1])
+    sides, scale, start = exact(sides), exact(sides) / exact(full), exact(start)
+    begin, end = start * scale, (start + crop.size) * scale
+    reach = math.max(scale, 1.0) + 1.0
+    first = math.max(math.floor(begin - reach), 0.0)
+    last = math.min(math.ceil(end + reach), sides)
+    needed = fn.slice(
+        images,
+        start=fn.cast(first, dtype=DALIDataType.INT32),
+        shape=fn.cast(last - first, dtype=DALIDataType.INT32),
+        axes=[0, 1],
+    )
+    return fn.resize(
+        needed,
+        size=(crop.size, crop.size),
+        roi_start=fn.cast(begin - first, dtype=DALIDataType.FLOAT),
+        roi_end=fn.cast(end - first, dtype=DALIDataType.FLOAT),
+        interp_type=interpolation_type(resize.interpolation),
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import PARAMETERS, Choice, OperationTable
+from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, OperationTable
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage
 from dalirefurb.errors import ConfigurationError
 
@@ -57,6 +57,17 @@ class OperationLayer(Stage):
     def parameters(self) -> Mapping[str, Parameter]:
         """The group of the operation and its 3x3 matrix."""
         return PARAMETERS
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
+        vast = np.flatnonzero(heights * widths > MOST_PIXELS)
+        if not len(vast):
+            return None
+        row = int(vast[0])
+        return row, (
+            f"{self.name}: images must have {MOST_PIXELS:,} pixels at most, got {heights[row]} x {widths[row]}; "
+            f"put a resize before it"
+        )
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Choose, then look the operations' numbers up; see `Stage.draw`."""

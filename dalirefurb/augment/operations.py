@@ -27,6 +27,9 @@ PARAMETERS: Mapping[str, Parameter] = {
 }
 """The inputs of `operation_graph.apply_operations`."""
 
+MOST_PIXELS = (2**31 - 1) // 3
+"""Of an image, at most: kernels have 32 bits for where a pixel's levels are."""
+
 # Pillow truncates where we round. Subtracting just less than a half makes rounding truncate, and leaves whole numbers
 # that a float represents a little too low where they are.
 TRUNCATE = 0.498

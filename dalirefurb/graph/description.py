@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomCrop, Window
+from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomCrop, Window, resized_window, window_of
 from dalirefurb.augment.stage import Node, Stage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.recipe import Output, Recipe
@@ -201,8 +201,20 @@ def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> 
         stages = stages[1 if window is None else 2 :]
     else:
         images = nodes["sample"] if device == "cpu" else nodes["sample"].gpu()
-    for stage in stages:
-        images = stage.apply(images, _parameters(stage, nodes))
+    return _applied(list(stages), images, nodes)
+
+
+def _applied(stages: Sequence[Stage], images: Node, nodes: Mapping[str, Node]) -> Node:
+    """Trace consecutive stages of one part."""
+    rest = list(stages)
+    while rest:
+        stage = rest.pop(0)
+        crop = window_of(stage, rest)
+        if crop is None:
+            images = stage.apply(images, _parameters(stage, nodes))
+        else:
+            rest.pop(0)
+            images = resized_window(stage, crop, images, _parameters(stage, nodes) | _parameters(crop, nodes))
     return images
 
 
@@ -227,9 +239,7 @@ def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node
         crop = stages.pop()
         assert isinstance(crop, RandomCrop)
         fused |= crop.crop_arguments(_parameters(crop, nodes))
-    for stage in stages:
-        images = stage.apply(images, _parameters(stage, nodes))
-    return _normalise(recipe.output, images, fused)
+    return _normalise(recipe.output, _applied(stages, images, nodes), fused)
 
 
 def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:

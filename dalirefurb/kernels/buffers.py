@@ -9,8 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.errors import LoaderError
+
 ALIGNMENT = 64
 """Bytes of a cache line."""
+
+
+def aligned(nbytes: int) -> NDArray[np.uint8]:
+    """Make an array that begins at a multiple of `ALIGNMENT` bytes, with whatever is in it.
+
+    Raises:
+        LoaderError: If there is no memory for it.
+    """
+    try:
+        unaligned = np.empty(nbytes + ALIGNMENT, np.uint8)
+    except MemoryError as error:
+        raise LoaderError(
+            f"images of a batch must have room in memory, but the system has none for {nbytes:,} bytes: pass a smaller "
+            f"batch size to the planner, or a smaller max_pixels, num_threads or look_ahead to the loader"
+        ) from error
+    start = -unaligned.ctypes.data % ALIGNMENT
+    return unaligned[start : start + nbytes]
 
 
 class Buffers:
@@ -28,7 +47,7 @@ class Buffers:
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Lend a C-contiguous array with whatever is in it, which begins at a multiple of `ALIGNMENT` bytes."""
+        """Lend a C-contiguous array with whatever is in it, see `aligned`."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if not size:
             return np.empty(shape, dtype)
@@ -37,9 +56,7 @@ class Buffers:
         except IndexError:
             memory = np.empty(0, np.uint8)
         if len(memory) < size:
-            unaligned = np.empty(size + ALIGNMENT, np.uint8)
-            start = -unaligned.ctypes.data % ALIGNMENT
-            memory = unaligned[start : start + size]
+            memory = aligned(size)
         # A view of an array would refer to the memory, not to what was lent.
         lent = np.frombuffer(memory.data, np.uint8, size)
         weakref.finalize(lent, _keep, self._free, self._most_free, memory).atexit = False

@@ -1,6 +1,7 @@
 """What do all kernels share? How they are compiled, and a few things that Python has no word for.
 
-Kernels never touch Python's lock, so threads run them side by side. Images are flat uint8 arrays, row by row, three
+Kernels never touch Python's lock, so threads run them side by side. Nor do they raise, which none would hear, and no
+array is made in them: what they need is there before they begin. Images are flat uint8 arrays, row by row, three
 bytes a pixel; heights and widths travel beside them. Where unsigned indices are used, it is because Numba spends
 nothing on whether they are negative.
 """
@@ -164,16 +165,16 @@ exchange = _atomic("xchg")
 
 
 @intrinsic
-def call(typing_context: Any, function: Any, argument: Any) -> Any:
-    """Call a C function of one int64, given its address."""
+def call(typing_context: Any, function: Any, one: Any, other: Any) -> Any:
+    """Call a C function of two int64, given its address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = ir.IntType(64)
-        kind = ir.FunctionType(ir.VoidType(), [number]).as_pointer()
-        builder.call(builder.inttoptr(arguments[0], kind), [arguments[1]])
+        kind = ir.FunctionType(ir.VoidType(), [number, number]).as_pointer()
+        builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), generate
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -20,6 +20,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from dalirefurb.kernels.buffers import aligned
 from dalirefurb.kernels.compiled import c_function, call, compiled, exchange, fetch_add, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import compile_run
@@ -41,6 +42,9 @@ addresses of what `compile_run` returns and of the `WORK`."""
 
 _INSIDE, _BEGIN, _END = 0, 8, 40
 _ENDED = -(1 << 32)
+
+KEPT_BYTES = 256 << 20
+"""Memory of the threads that is kept from one work to the next, at most."""
 
 _sem_post = types.ExternalFunction("sem_post", types.int32(types.intp))
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.intp))
@@ -67,9 +71,13 @@ class Crew:
         for semaphore in (_BEGIN, _END):
             _c_library().sem_init(ctypes.c_void_p(self.address + semaphore), 0, 0)
         self._threads = [
-            threading.Thread(target=_serve, args=(self._memory,), name=f"dalirefurb-kernels_{number}", daemon=True)
+            threading.Thread(
+                target=_serve, args=(self._memory, number + 1), name=f"dalirefurb-kernels_{number}", daemon=True
+            )
             for number in range(num_threads)
         ]
+        self._num_threads = num_threads
+        self._scratch = np.empty(0, np.uint8)
         self._started = False
         self._close = weakref.finalize(self, _dismiss, self._memory)
         self._close.atexit = False
@@ -81,10 +89,30 @@ class Crew:
             for thread in self._threads:
                 thread.start()
 
+    def provided(self, work: Work) -> Work:
+        """Return a work with the memory that its threads need; they use it for one work at a time.
+
+        Raises:
+            LoaderError: If there is no memory for it.
+        """
+        nbytes = (1 + self._num_threads) * work.scratch.nbytes
+        if nbytes > KEPT_BYTES:
+            return work.with_memory(aligned(nbytes))
+        if nbytes > len(self._scratch):
+            self._scratch = aligned(nbytes)
+        return work.with_memory(self._scratch)
+
     def share(self, work: Work) -> None:
-        """Carry it out with them; one thread at a time may call this."""
+        """Carry it out with them; one thread at a time may call this.
+
+        Raises:
+            GraphError: If some of it was not carried out.
+            LoaderError: If there is no memory for it.
+        """
         self.start()
+        work = self.provided(work)
         _compile_share().ctypes(self.address, work.record.ctypes.data)
+        work.check()
 
     def close(self) -> None:
         """Have the threads end once they are through; the owner goes on alone. Never waits."""
@@ -108,9 +136,9 @@ def _dismiss(of_crew: NDArray[Any]) -> None:
         _c_library().sem_post(ctypes.c_void_p(of_crew.ctypes.data + _BEGIN))
 
 
-def _serve(of_crew: NDArray[Any]) -> None:
-    """Take part until the crew is closed."""
-    _compile_serve().ctypes(of_crew.ctypes.data)
+def _serve(of_crew: NDArray[Any], number: int) -> None:
+    """Take part until the crew is closed, as thread `number`; the owner is number 0."""
+    _compile_serve().ctypes(of_crew.ctypes.data, number)
 
 
 @compiled
@@ -122,7 +150,7 @@ def share(address: Any, work: Any) -> None:
     exchange(inside, 0)
     for _ in range(crew.threads):
         _sem_post(address + _BEGIN)
-    call(crew.run, work)
+    call(crew.run, work, 0)
     for _ in range(fetch_add(inside, _ENDED)):
         _wait(address + _END)
 
@@ -148,15 +176,15 @@ def _compile_share() -> Any:
 def _compile_serve() -> Any:
     sources = source_digest()
 
-    def serve(address: Any) -> None:
+    def serve(address: Any, number: Any) -> None:
         _ = sources
         crew = memory(address, (1,), CREW)[0]
         inside = memory(address + _INSIDE, (1,), np.int64)
         _wait(address + _BEGIN)
         while not crew.closed:
             if fetch_add(inside, 1) >= 0:
-                call(crew.run, crew.work)
+                call(crew.run, crew.work, number)
                 _sem_post(address + _END)
             _wait(address + _BEGIN)
 
-    return c_function(serve, types.void(types.int64))
+    return c_function(serve, types.void(types.int64, types.int64))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.compiled import compiled
+from dalirefurb.augment.geometry import WHOLE_PIXELS
+from dalirefurb.kernels.compiled import compiled, memory
 
 
 @compiled
@@ -41,21 +42,47 @@ def crop(image: Any, height: Any, width: Any, window: Any, out: Any) -> None:
 
 
 @compiled
-def pick(image: Any, width: Any, window: Any, mirror: Any, target_height: Any, target_width: Any, out: Any) -> None:
-    """Resize a window by taking the nearest pixels; for the arguments see `resize.resize`."""
+def pick(
+    image: Any,
+    width: Any,
+    window: Any,
+    mirror: Any,
+    full: Any,
+    start: Any,
+    lines: Any,
+    columns: Any,
+    room: Any,
+    out: Any,
+) -> None:
+    """Resize a window by taking the nearest pixels; for the arguments see `resize.resize`, for memory `pick_bytes`."""
     top, left, window_height, window_width = window
-    columns = np.empty(target_width, np.int64)
-    scale = np.float32(window_width) / np.float32(target_width)
-    for x in range(target_width):
-        column = int(np.floor((np.float32(x) + np.float32(0.5)) * scale))
-        columns[target_width - 1 - x if mirror else x] = left + min(max(column, 0), window_width - 1)
-    scale = np.float32(window_height) / np.float32(target_height)
+    picked = memory(room, (columns,), np.int64)
+    # Of what is so large single precision would find other pixels.
+    large = full[0] * full[1] > WHOLE_PIXELS
+    scale, exact_scale = np.float32(window_width) / np.float32(full[1]), window_width / full[1]
+    begin = full[1] - start[1] - columns if mirror else start[1]
+    for x in range(columns):
+        column = int(np.floor((np.float32(begin + x) + np.float32(0.5)) * scale))
+        if large:
+            column = int(np.floor((begin + x + 0.5) * exact_scale))
+        picked[columns - 1 - x if mirror else x] = left + min(max(column, 0), window_width - 1)
+    scale, exact_scale = np.float32(window_height) / np.float32(full[0]), window_height / full[0]
     # DALI adds the step up in single precision, which decides where two rows are as near.
     source = np.float32(0.5) * scale
-    for y in range(target_height):
-        row = top + min(max(int(np.floor(source)), 0), window_height - 1)
+    for _ in range(0 if large else start[0]):
         source += scale
-        for x in range(target_width):
-            at, target = np.uint64(3 * (row * width + columns[x])), np.uint64(3 * (y * target_width + x))
+    for y in range(lines):
+        place = int(np.floor(source))
+        if large:
+            place = int(np.floor((start[0] + y + 0.5) * exact_scale))
+        row = top + min(max(place, 0), window_height - 1)
+        source += scale
+        for x in range(columns):
+            at, target = np.uint64(3 * (row * width + picked[x])), np.uint64(3 * (y * columns + x))
             for channel in range(3):
                 out[target + np.uint64(channel)] = image[at + np.uint64(channel)]
+
+
+def pick_bytes(columns: Any) -> Any:
+    """Return the bytes of memory that `pick` needs beside images of so many columns."""
+    return 8 * columns

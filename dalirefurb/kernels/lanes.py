@@ -58,7 +58,7 @@ class Lane:
         self.crew = Crew(num_threads if graph else num_threads - 1)
         build = partial(build_pipeline, graph, max_rows=max_rows, num_threads=num_threads)
         self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build)
-        self._tasks: deque[NDArray[Any]] = deque()
+        self._tasks: deque[tuple[NDArray[Any], Work]] = deque()
 
     def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1, first: int = 0) -> None:
         """Start some work.
@@ -68,12 +68,16 @@ class Lane:
             feeds: The graph's inputs.
             rows: Their length.
             first: Which row of the batch is the first of these.
+
+        Raises:
+            LoaderError: If there is no memory for it.
         """
         self.crew.start()
+        work = self.crew.provided(work)
         given = task(work, first, self.crew)
         addresses = np.full((rows, 1), given.ctypes.data, np.int64)
         self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.crew))
-        self._tasks.append(given)
+        self._tasks.append((given, work))
 
     def collect(self) -> None:
         """Wait for the oldest work.
@@ -81,10 +85,11 @@ class Lane:
         Raises:
             GraphError: If something failed; that work is lost.
         """
-        given = self._tasks.popleft()
+        given, work = self._tasks.popleft()
         self._replica.collect()
         if (row := int(given["wrong"][0])) >= 0:
             raise GraphError("the decoded image is of another size than its header says", row)
+        work.check()
 
     def restart(self) -> None:
         """Forget all work in flight, once nobody does it."""

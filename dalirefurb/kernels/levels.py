@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.operations import TRUNCATE
-from dalirefurb.kernels.compiled import compiled, grey, level
+from dalirefurb.kernels.compiled import compiled, grey, memory
 
 _TRUNCATE = np.float32(TRUNCATE)
 # As DALI computes it, from a share of the highest level.
 _SHIFT = np.float32(255) * np.float32(-TRUNCATE / 255)
+
+LEVELS_BYTES = 3 * 256 * 5
+"""Of memory that a kernel needs beside images, at most: a table and counts of each channel's levels."""
 
 
 @compiled
@@ -61,18 +64,15 @@ def contrast(image: Any, factor: Any, out: Any) -> None:
 
 
 @compiled
-def auto_contrast(image: Any, out: Any) -> None:
-    """Stretch the levels of each channel to 0 .. 255."""
-    lowest, highest = np.empty(3, np.uint8), np.empty(3, np.uint8)
+def auto_contrast(image: Any, room: Any, out: Any) -> None:
+    """Stretch the levels of each channel to 0 .. 255; `room` is the address of memory, of `LEVELS_BYTES`."""
+    table = memory(room, (3, 256), np.uint8)
     for channel in range(3):
         low, high = np.uint8(255), np.uint8(0)
         for i in range(channel, image.size, 3):
             low = min(low, image[np.uint64(i)])
             high = max(high, image[np.uint64(i)])
-        lowest[channel], highest[channel] = low, high
-    table = np.empty((3, 256), np.uint8)
-    for channel in range(3):
-        black, extent = np.float32(lowest[channel]), np.float32(highest[channel] - lowest[channel])
+        black, extent = np.float32(low), np.float32(high - low)
         if extent == 0:
             black, extent = np.float32(0), np.float32(255)
         black += extent * (_TRUNCATE / np.float32(255))
@@ -82,24 +82,26 @@ def auto_contrast(image: Any, out: Any) -> None:
 
 
 @compiled
-def equalize(image: Any, out: Any) -> None:
-    """Spread the levels of each channel by how many pixels have a higher one."""
-    counts = np.zeros((3, 256), np.int32)
+def equalize(image: Any, room: Any, out: Any) -> None:
+    """Spread the levels of each channel by how many pixels have a lower one, as Pillow: in steps of whole pixels.
+
+    A channel of so few pixels that a level's step would be none stays. `room` is the address of memory, of
+    `LEVELS_BYTES`.
+    """
+    table, counts = memory(room, (3, 256), np.uint8), memory(room + 768, (3, 256), np.int32)
+    counts[:] = 0
     for i in range(0, image.size, 3):
         for channel in range(3):
             counts[channel, np.uint64(image[np.uint64(i + channel)])] += 1
-    table = np.empty((3, 256), np.uint8)
-    pixels = image.size // 3
     for channel in range(3):
         highest = 255
-        while counts[channel, highest] == 0:
+        while highest > 0 and counts[channel, highest] == 0:
             highest -= 1
-        others = pixels - counts[channel, highest]
-        above = 0
-        for i in range(highest, -1, -1):
-            spread = np.float32(above) * (np.float32(255) / np.float32(max(others, 1)))
-            table[channel, i] = np.uint8(255) - level(spread) if others else np.uint8(i)
-            above += counts[channel, i - 1] if i else 0
+        step = (image.size // 3 - counts[channel, highest]) // 255
+        below = step // 2
+        for i in range(256):
+            table[channel, i] = min(below // step, 255) if step else i
+            below += counts[channel, i]
     _look_up(image, table, out)
 
 

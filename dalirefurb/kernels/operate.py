@@ -6,26 +6,36 @@ brightness, contrast             exact
 color, sharpness                 exact on processors that multiply and add in one step, else within 1 level
 warp, nearest                    exact on such processors, else either of two pixels that are as near
 warp, bilinear                   within 1 level
-equalize, auto contrast          exact
+auto contrast                    exact
+equalize                         exactly Pillow's, which DALI's is not in small pictures
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dalirefurb.augment.operations import Group
 from dalirefurb.kernels.blends import color, sharpness
 from dalirefurb.kernels.compiled import compiled
-from dalirefurb.kernels.levels import auto_contrast, brightness, contrast, equalize, posterize, solarize
-from dalirefurb.kernels.warp import warp_bilinear, warp_nearest
+from dalirefurb.kernels.levels import LEVELS_BYTES, auto_contrast, brightness, contrast, equalize, posterize, solarize
+from dalirefurb.kernels.warp import COLUMN_BYTES, warp_bilinear, warp_nearest
 
 _IDENTITY, _POSTERIZE, _SOLARIZE = int(Group.IDENTITY), int(Group.POSTERIZE), int(Group.SOLARIZE)
 _BRIGHTNESS, _CONTRAST, _COLOR = int(Group.BRIGHTNESS), int(Group.CONTRAST), int(Group.COLOR)
 _SHARPNESS, _WARP, _EQUALIZE = int(Group.SHARPNESS), int(Group.WARP), int(Group.EQUALIZE)
 
 
+def operate_bytes(width: Any) -> Any:
+    """Return the bytes of memory that `operate` needs beside images, at most."""
+    return np.maximum(COLUMN_BYTES * width, LEVELS_BYTES)
+
+
 @compiled
-def operate(image: Any, height: Any, width: Any, group: Any, matrix: Any, bilinear: Any, fill: Any, out: Any) -> bool:
+def operate(
+    image: Any, height: Any, width: Any, group: Any, matrix: Any, bilinear: Any, fill: Any, room: Any, out: Any
+) -> bool:
     """Apply one operation; return False if nothing is to be done and nothing was.
 
     Args:
@@ -36,6 +46,7 @@ def operate(image: Any, height: Any, width: Any, group: Any, matrix: Any, biline
         matrix: Its numbers, float32 (9,).
         bilinear: Whether warps interpolate.
         fill: Levels where a warp shows no source, uint8 (3,).
+        room: Address of memory, of `operate_bytes`.
         out: The result.
     """
     if group == _IDENTITY:
@@ -54,11 +65,11 @@ def operate(image: Any, height: Any, width: Any, group: Any, matrix: Any, biline
         sharpness(image, height, width, matrix, out)
     elif group == _WARP:
         if bilinear:
-            warp_bilinear(image, height, width, matrix, fill, out)
+            warp_bilinear(image, height, width, matrix, fill, room, out)
         else:
-            warp_nearest(image, height, width, matrix, fill, out)
+            warp_nearest(image, height, width, matrix, fill, room, out)
     elif group == _EQUALIZE:
-        equalize(image, out)
+        equalize(image, room, out)
     else:
-        auto_contrast(image, out)
+        auto_contrast(image, room, out)
     return True

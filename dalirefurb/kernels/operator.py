@@ -100,11 +100,11 @@ def _compile_operate() -> Any:
             expected = memory(work.sizes, (work.count, 2), np.int64)
             origins = memory(work.origins, (work.count,), np.int64)
             for i in range(rows):
-                height_and_width = memory(sides[1, i], (2,), np.int64)
-                if (height_and_width != expected[given.first + i]).any():
+                height_and_width, row = memory(sides[1, i], (2,), np.int64), given.first + i
+                if height_and_width[0] != expected[row, 0] or height_and_width[1] != expected[row, 1]:
                     given.wrong = i
                     return
-                origins[given.first + i] = places[1, i]
+                origins[row] = places[1, i]
         share(given.crew, given.work)
 
     signature = types.void(address, address, address, number, address, address, address, number, number)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph import Feed
+from dalirefurb.graph import Feed, GraphError
 from dalirefurb.images import Images, Places
 from dalirefurb.kernels.output import LANES
-from dalirefurb.kernels.rows import FLOATS, HALVES, NOT_SPLIT, NOTHING, WORK
-from dalirefurb.kernels.steps import MIRROR, WIDTH, Step
+from dalirefurb.kernels.rows import DONE, FLOATS, HALVES, NOT_SPLIT, NOTHING, PROBLEMS, WORK
+from dalirefurb.kernels.scratch import Scratch
+from dalirefurb.kernels.steps import WIDTH, Step
 from dalirefurb.recipe import Output
 
 STREAMED_BYTES = 16 << 20
@@ -34,13 +35,19 @@ class Work:
         count: Rows of the batch.
         computed: How many of these, the first ones, are computed from what enters the first step.
         partials: Their partial images, once that is done, if they are written down.
-        kept: What the record has addresses of.
+        scratch: Memory that each thread needs.
+        done: What became of each row, see `WORK`.
+        taken: Which rows are to be done, int64 (t,); of a whole batch none is taken yet.
+        kept: What the record has addresses of, and these do not say.
     """
 
     record: NDArray[Any]
     count: int
     computed: int
     partials: Images
+    scratch: Scratch
+    done: NDArray[np.uint8]
+    taken: NDArray[np.int64]
     kept: object
 
     def part(self, taken: NDArray[np.int64]) -> Work:
@@ -49,7 +56,30 @@ class Work:
         record = self.record.copy()
         record["rows"] = len(taken)
         record["taken"], record["begun"] = _address(taken), _address(begun)
-        return replace(self, record=record, kept=(self.kept, taken, begun))
+        return replace(self, record=record, taken=taken, kept=(self.kept, begun))
+
+    def with_memory(self, scratch: NDArray[np.uint8]) -> Work:
+        """Return the work, for threads that have `scratch.nbytes` each."""
+        record = self.record.copy()
+        record["scratch"] = _address(scratch)
+        return replace(self, record=record, kept=(self.kept, scratch))
+
+    def check(self) -> None:
+        """Refuse to go on where a row was not carried out, once nobody works on them any more.
+
+        Raises:
+            GraphError: It names the rows.
+        """
+        outcomes = self.done[self.taken]
+        if (outcomes == DONE).all():
+            return
+        missed = outcomes != DONE
+        rows = ", ".join(map(str, np.sort(self.taken[missed]).tolist()))
+        reasons = "; ".join(PROBLEMS[outcome] for outcome in np.unique(outcomes[missed]).tolist())
+        raise GraphError(
+            f"kernels must carry out all of {len(self.taken)} rows, but did not carry out {rows} ({reasons}): this is "
+            f"a fault of the library"
+        )
 
 
 class Program:
@@ -80,9 +110,9 @@ class Program:
         self._entering = entering
         self._encoded = encoded
         self._window = window
-        self._inputs = [{name: f"{step.stage.name}/{name}" for name in step.stage.parameters} for step in steps]
         self._entered: tuple[bytes, bytes] | None = None
         self._sizes = np.empty((len(steps) + 1, 0, 2), np.int64)
+        self._scratch = Scratch()
         # As DALI computes them: in single precision, from numbers for levels 0 .. 255.
         means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
         scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
@@ -128,7 +158,7 @@ class Program:
         entering = self._places(feeds, images) if len(sample) else _NO_PLACES
         at_hand = _NO_PLACES if lent is None or not len(lent) else lent.places
         computed, count = len(entering.sizes), len(entering.sizes) + len(at_hand.sizes)
-        sizes = self._sizes_of(entering.sizes, at_hand.sizes)
+        sizes, scratch = self._sizes_of(entering.sizes, at_hand.sizes)
         partials, written = Images(()), _NOWHERE
         if self._split != NOT_SPLIT and computed:
             assert reserve is not None
@@ -140,13 +170,16 @@ class Program:
             "origins": np.concatenate([entering.addresses, at_hand.addresses]),
             "partials": written,
             "targets": targets,
+            "done": np.zeros(count, np.uint8),
         }
         record = self._record.copy()
         record["count"], record["computed"] = count, computed
         record["streamed"] = self._output is not None and results is not None and streamed(self._output, len(results))
+        record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        return Work(record, count, computed, partials, (arrays, self._constants, images, lent, partials, results))
+        kept = arrays, self._constants, images, lent, results
+        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, kept)
 
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
         """Return the places of what enters; where it is yet to be decoded, the sizes that it will have."""
@@ -155,10 +188,10 @@ class Program:
         sizes = np.asarray(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
         return Places(np.zeros(len(sizes), np.int64), sizes)
 
-    def _sizes_of(self, entering: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _sizes_of(self, entering: NDArray[np.int64], lent: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given those that enter.
 
-        Often they are those of the batch before.
+        Often they are those of the batch before. Beside them the memory that the steps need.
         """
         entered = entering.tobytes(), lent.tobytes()
         if entered != self._entered:
@@ -167,13 +200,16 @@ class Program:
             sizes[0, :computed] = entering
             if len(lent):
                 sizes[split, computed:] = lent
+            scratch = Scratch()
             for place, step in enumerate(self._steps):
                 rows = slice(None if place >= split else computed)
-                heights, widths = step.stage.output_sizes(*sizes[place, rows].T)
-                sizes[place + 1, rows, 0], sizes[place + 1, rows, 1] = heights, widths
+                heights, widths = sizes[place, rows].T
+                after = step.output_sizes(heights, widths)
+                sizes[place + 1, rows, 0], sizes[place + 1, rows, 1] = after
+                scratch = scratch.with_step(step, (heights, widths), after)
             self._check(sizes[-1])
-            self._sizes, self._entered = sizes, entered
-        return self._sizes
+            self._sizes, self._scratch, self._entered = sizes, scratch, entered
+        return self._sizes, self._scratch
 
     def _check(self, sizes: NDArray[np.int64]) -> None:
         """Refuse results of sizes, (n, 2), that are not the output's."""
@@ -193,15 +229,12 @@ class Program:
     ) -> NDArray[np.float64]:
         """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n, WIDTH)."""
         numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
-        for place, (step, inputs) in enumerate(zip(self._steps, self._inputs, strict=True)):
+        for place, step in enumerate(self._steps):
             of_all = 0 <= self._split <= place
             drawn, rows = (final, slice(None)) if of_all else (feeds, slice(computed))
-            if not len(numbers[place, rows]):
-                continue
-            parameters = {name: np.asarray(drawn[named]) for name, named in inputs.items()}
-            step.write(parameters, tuple(sizes[place, rows].T), numbers[place, rows])
-            if step.mirror is not None:
-                numbers[place, rows, MIRROR] = drawn[f"{step.mirror.name}/mirror"]
+            if len(numbers[place, rows]):
+                heights, widths = sizes[place, rows].T
+                step.lay_out(drawn, (heights, widths), numbers[place, rows])
         if self._window is not None:
             numbers[0, :, :2] = 0
         return numbers

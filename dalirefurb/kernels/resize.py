@@ -1,7 +1,8 @@
-"""How is an image resized? Cut, resize and mirror, in one pass over the rows of the source.
+"""How is an image resized? Cut, resize, mirror and crop, in one pass over the rows of the source.
 
 A row is resized horizontally when it is first needed, and kept as long as the vertical filter reaches it. All three
-channels of a pixel are added up in one 64-bit number, 21 bits each: levels of 8 bits by weights of 13.
+channels of a pixel are added up in one 64-bit number, 21 bits each: levels of 8 bits by weights of 13. Of an image that
+is cropped right after, nothing but the crop's window is made.
 """
 
 from __future__ import annotations
@@ -10,66 +11,122 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.compiled import compiled
+from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.kernels.compiled import compiled, memory
 
 _WEIGHT_BITS = 13
 _FIELD_BITS = 21
 _FIELD = (1 << _FIELD_BITS) - 1
 
+_TABLES = 7
+"""Those of `resize`, each of which begins with a cache line."""
+
+_MANY_TAPS = 64
+"""Weights of more are so small that what rounding leaves of them would count."""
+
+
+def taps(source: Any, target: Any) -> Any:
+    """Return how many source pixels are weighed for a target pixel."""
+    return np.maximum(-(-2 * source // target), 2)
+
+
+def resize_bytes(width: Any, full_width: Any, lines: Any, columns: Any, across: Any, down: Any) -> Any:
+    """Return the bytes of memory that `resize` needs beside images, at most.
+
+    Args:
+        width: Of the window of the source.
+        full_width: What that becomes.
+        lines: Height of what is made of it.
+        columns: Likewise, the width.
+        across: Source pixels that are weighed for a target pixel, from left to right.
+        down: Likewise, from top to bottom.
+    """
+    reach = columns * width // full_width + across + 3
+    of_eight = across + columns * (1 + across) + lines * (1 + down) + reach
+    return 8 * of_eight + 12 * columns * (1 + down) + _TABLES * ALIGNMENT
+
+
+_taps = compiled(taps)
+
 
 @compiled
-def _triangle(source: Any, target: Any) -> Any:
-    """Weigh the source for each target pixel: a triangle as wide as a target pixel, at least a source pixel.
+def _behind(room: Any, nbytes: Any) -> Any:
+    """Return where the next table begins: whole vectors of it are in one cache line."""
+    return room + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+@compiled
+def _weigh(x: Any, scale: Any, radius: Any, weights: Any) -> Any:
+    """Weigh the source for a target pixel: a triangle as wide as a target pixel, at least a source pixel.
+
+    Args:
+        x: The target pixel.
+        scale: Source pixels for each.
+        radius: Of the triangle.
+        weights: The weights, whose sum is 1, float64 (taps,).
 
     Returns:
-        The first source pixel, int64 (target,), perhaps before the first one or beyond the last one, whose place the
-        nearest takes; and the weights from there on, float64 (target, taps), whose sum is 1.
+        The source pixel that the first weight is for, perhaps before the first one or beyond the last one, whose place
+        the nearest takes.
     """
-    scale = source / target
-    radius = max(scale, 1.0)
-    taps = int(np.ceil(2 * radius))
-    firsts = np.empty(target, np.int64)
-    weights = np.empty((target, taps), np.float64)
-    for x in range(target):
-        centre = (x + 0.5) * scale - 0.5
-        firsts[x] = int(np.ceil(centre - radius))
-        total = 0.0
-        for tap in range(taps):
-            weights[x, tap] = max(0.0, 1 - abs(firsts[x] + tap - centre) / radius)
-            total += weights[x, tap]
-        for tap in range(taps):
-            weights[x, tap] /= total
-    return firsts, weights
+    centre = (x + 0.5) * scale - 0.5
+    first = int(np.ceil(centre - radius))
+    total = 0.0
+    for tap in range(weights.size):
+        weights[tap] = max(0.0, 1 - abs(first + tap - centre) / radius)
+        total += weights[tap]
+    for tap in range(weights.size):
+        weights[tap] /= total
+    return first
 
 
 @compiled
-def _whole(weights: Any) -> Any:
-    """Scale weights to whole numbers whose sum is 2 ** 13: what rounding leaves goes to the largest."""
-    whole = np.empty(weights.shape, np.int64)
-    for x in range(weights.shape[0]):
-        rest, largest = 1 << _WEIGHT_BITS, 0
-        for tap in range(weights.shape[1]):
-            whole[x, tap] = int(np.rint(weights[x, tap] * (1 << _WEIGHT_BITS)))
-            rest -= whole[x, tap]
-            if weights[x, tap] > weights[x, largest]:
-                largest = tap
-        whole[x, largest] += rest
-    return whole
+def _whole(weights: Any, whole: Any) -> None:
+    """Scale weights to whole numbers whose sum is 2 ** 13, int64 (taps,).
+
+    What rounding leaves goes to the largest; of many, to the next, so that none is far from what it should be.
+    """
+    if weights.size > _MANY_TAPS:
+        total, before = 0.0, 0
+        for tap in range(weights.size - 1):
+            total += weights[tap]
+            behind = min(int(np.rint(total * (1 << _WEIGHT_BITS))), 1 << _WEIGHT_BITS)
+            whole[tap] = behind - before
+            before = behind
+        whole[weights.size - 1] = (1 << _WEIGHT_BITS) - before
+        return
+    rest, largest = 1 << _WEIGHT_BITS, 0
+    for tap in range(weights.size):
+        whole[tap] = int(np.rint(weights[tap] * (1 << _WEIGHT_BITS)))
+        rest -= whole[tap]
+        if weights[tap] > weights[largest]:
+            largest = tap
+    whole[largest] += rest
 
 
 @compiled
-def _pack(image: Any, start: Any, count: Any, border: Any, packed: Any) -> None:
-    """Put each pixel of a row into one number; repeat the outermost `border` times on each side."""
-    for x in range(count):
-        at = np.uint64(start + 3 * x)
-        packed[np.uint64(border + x)] = (
-            np.int64(image[at])
-            | np.int64(image[at + np.uint64(1)]) << _FIELD_BITS
-            | np.int64(image[at + np.uint64(2)]) << 2 * _FIELD_BITS
-        )
-    for x in range(border):
-        packed[x] = packed[border]
-        packed[border + count + x] = packed[border + count - 1]
+def _packed(image: Any, at: Any) -> Any:
+    """Put a pixel into one number."""
+    return (
+        np.int64(image[at])
+        | np.int64(image[at + np.uint64(1)]) << _FIELD_BITS
+        | np.int64(image[at + np.uint64(2)]) << 2 * _FIELD_BITS
+    )
+
+
+@compiled
+def _pack(image: Any, start: Any, width: Any, first: Any, packed: Any) -> None:
+    """Pack pixels of a row from the `first` on; beyond its ends its outermost ones are repeated."""
+    begin, end = min(max(-first, 0), packed.size), max(min(width - first, packed.size), 0)
+    source = start + 3 * first
+    for x in range(begin, end):
+        packed[np.uint64(x)] = _packed(image, np.uint64(source + 3 * x))
+    outermost = _packed(image, np.uint64(start))
+    for x in range(begin):
+        packed[x] = outermost
+    outermost = _packed(image, np.uint64(start + 3 * (width - 1)))
+    for x in range(end, packed.size):
+        packed[x] = outermost
 
 
 @compiled
@@ -88,43 +145,70 @@ def _resize_row(packed: Any, firsts: Any, weights: Any, mirror: Any, row: Any) -
 
 
 @compiled
-def resize(image: Any, width: Any, window: Any, mirror: Any, target_height: Any, target_width: Any, out: Any) -> None:
-    """Resize a window, anti-aliased, with the triangular filter; mirror the result or not.
+def resize(
+    image: Any,
+    width: Any,
+    window: Any,
+    mirror: Any,
+    full: Any,
+    start: Any,
+    lines: Any,
+    columns: Any,
+    room: Any,
+    out: Any,
+) -> None:
+    """Resize a window, anti-aliased, with the triangular filter; mirror the result or not; crop it.
 
     Args:
         image: The source.
         width: Of the source.
         window: First row and column, height and width in the source.
         mirror: Whether left and right change places.
-        target_height: Of the result.
-        target_width: Likewise.
+        full: Height and width of what that becomes.
+        start: First row and column of what is made of it, mirrored.
+        lines: Height of this.
+        columns: Likewise, the width.
+        room: Address of memory, of `resize_bytes`.
         out: The result.
     """
     top, left, window_height, window_width = window
-    columns, across = _triangle(window_width, target_width)
-    rows, down = _triangle(window_height, target_height)
-    across = _whole(across)
-    border = across.shape[1] + 1
-    columns += border
-    packed = np.empty(window_width + 2 * border, np.int64)
-    taps = down.shape[1]
-    length = 3 * target_width
-    kept = np.empty((taps, length), np.float32)
-    sums = np.empty(length, np.float32)
+    scale_x, scale_y = window_width / full[1], window_height / full[0]
+    across, down = _taps(window_width, full[1]), _taps(window_height, full[0])
+    weights, room = memory(room, (across,), np.float64), _behind(room, 8 * across)
+    firsts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
+    wholes, room = memory(room, (columns, across), np.int64), _behind(room, 8 * columns * across)
+    begin = full[1] - start[1] - columns if mirror else start[1]
+    for x in range(columns):
+        firsts[x] = _weigh(begin + x, scale_x, max(scale_x, 1.0), weights)
+        _whole(weights, wholes[x])
+    rows, room = memory(room, (lines,), np.int64), _behind(room, 8 * lines)
+    shares, room = memory(room, (lines, down), np.float64), _behind(room, 8 * lines * down)
+    for y in range(lines):
+        rows[y] = _weigh(start[0] + y, scale_y, max(scale_y, 1.0), shares[y])
+    first = firsts[0]
+    for x in range(columns):
+        firsts[x] -= first
+    reach, length = firsts[columns - 1] + across, 3 * columns
+    packed, room = memory(room, (reach,), np.int64), _behind(room, 8 * reach)
+    kept, room = memory(room, (down, length), np.float32), _behind(room, 4 * down * length)
+    sums = memory(room, (length,), np.float32)
     ready = 0
-    for y in range(target_height):
-        last = min(rows[y] + taps, window_height)
+    for y in range(lines):
+        last = min(rows[y] + down, window_height)
         ready = max(ready, min(rows[y], last - 1))
         while ready < last:
-            _pack(image, 3 * ((top + ready) * width + left), window_width, border, packed)
-            _resize_row(packed, columns, across, mirror, kept[ready % taps])
+            _pack(image, 3 * ((top + ready) * width + left), window_width, first, packed)
+            _resize_row(packed, firsts, wholes, mirror, kept[ready % down])
             ready += 1
-        sums[:] = np.float32(0.5)
-        for tap in range(taps):
-            source = kept[min(max(rows[y] + tap, 0), window_height - 1) % taps]
-            weight = np.float32(down[y, tap] / (1 << _WEIGHT_BITS))
-            for x in range(length):
-                sums[x] += weight * source[x]
-        start = y * length
+        for tap in range(down):
+            source = kept[min(max(rows[y] + tap, 0), window_height - 1) % down]
+            weight = np.float32(shares[y, tap] / (1 << _WEIGHT_BITS))
+            if tap == 0:
+                for x in range(length):
+                    sums[x] = np.float32(0.5) + weight * source[x]
+            elif weight > 0:
+                for x in range(length):
+                    sums[x] += weight * source[x]
+        line = y * length
         for x in range(length):
-            out[start + x] = np.uint8(np.int32(min(sums[x], np.float32(255))))
+            out[np.uint64(line + x)] = np.uint8(np.int32(min(sums[x], np.float32(255))))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.images import Images
-from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.buffers import Buffers, aligned
 from dalirefurb.recipe import Output
 
 Reserve = Callable[[int], Images | None]
@@ -32,7 +32,7 @@ class Rooms:
         """Make room for partial images of these sizes, (n, 2)."""
         count = len(sizes)
         if count and (sizes != sizes[0]).any():
-            return Images([np.empty((*size, 3), np.uint8) for size in sizes.tolist()])
+            return Images([aligned(3 * height * width).reshape(height, width, 3) for height, width in sizes.tolist()])
         height, width = sizes[0].tolist() if count else (0, 0)
         room = None if self._reserve is None or not count else self._reserve(count)
         if room is not None and room.kinds == {(np.dtype(np.uint8), (height, width, 3))}:

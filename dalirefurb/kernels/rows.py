@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from dalirefurb.augment.operations import MOST_PIXELS, Group
 from dalirefurb.kernels.compiled import c_function, compiled, fence, fetch_add, memory, source_digest
-from dalirefurb.kernels.geometry import crop, flip, pick
-from dalirefurb.kernels.operate import operate
+from dalirefurb.kernels.geometry import crop, flip, pick, pick_bytes
+from dalirefurb.kernels.operate import operate, operate_bytes
 from dalirefurb.kernels.output import half_pixels, half_planes, normalise
-from dalirefurb.kernels.resize import resize
-from dalirefurb.kernels.steps import MIRROR, WIDTH, Code
+from dalirefurb.kernels.resize import resize, resize_bytes, taps
+from dalirefurb.kernels.steps import FULL, MIRROR, START, WIDTH, Code
+
+MATRIX_BYTES = 64
+"""Of an operation's numbers, which are laid out in front of what its kernel needs."""
 
 WORK = np.dtype(
     [
@@ -21,7 +25,8 @@ WORK = np.dtype(
         for name in (
             *("count", "computed", "steps", "split", "kind", "channels_last", "streamed"),
             *("codes", "switches", "fills", "numbers", "sizes", "origins", "partials", "targets"),
-            *("means", "scales", "halves", "taken", "rows", "begun"),
+            *("means", "scales", "halves", "taken", "rows", "begun", "done"),
+            *("scratch", "image_bytes", "room_bytes"),
         )
     ]
 )
@@ -48,6 +53,11 @@ means, scales   float32 (3,)
 halves          float16 results for each level, as uint16 (3, 256)
 taken           which rows are to be done, int64 (rows,)
 begun           how many of these were begun, int64 (1,)
+done            what became of each row, uint8 (n,): 0 at first, then `DONE`, or why not, see `PROBLEMS`
+scratch         memory of each thread, for two images on the way, each of `image_bytes`, and the `room_bytes` that
+                kernels need beside images
+
+`image_bytes` and `room_bytes` are multiples of a cache line. So all memory is there before a row is begun.
 """
 
 NOTHING, FLOATS, HALVES = 0, 1, 2
@@ -56,7 +66,23 @@ NOTHING, FLOATS, HALVES = 0, 1, 2
 NOT_SPLIT = -1
 """Where no image on the way is kept."""
 
+DONE = 1
+"""What became of a row that was carried out."""
+
+_CRAMPED, _OUTSIDE, _UNKNOWN, _VAST = 2, 3, 4, 5
+PROBLEMS = {
+    0: "it was never begun",
+    _CRAMPED: "more memory is needed than was provided",
+    _OUTSIDE: "a window must lie within its image",
+    _UNKNOWN: "a step must have a kernel",
+    _VAST: f"an operation is for images of at most {MOST_PIXELS:,} pixels",
+}
+"""Why a row was not carried out, by what `done` says."""
+
 _RESIZE, _CROP, _FLIP, _OPERATE = (int(code) for code in Code)
+_GROUPS = len(Group)
+_taps, _resize_bytes = compiled(taps), compiled(resize_bytes)
+_pick_bytes, _operate_bytes = compiled(pick_bytes), compiled(operate_bytes)
 
 
 @compiled
@@ -67,16 +93,57 @@ def _source(work: Any, first: Any, row: Any) -> Any:
 
 
 @compiled
-def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, out: Any) -> Any:
+def _within(start: Any, length: Any, whole: Any) -> Any:
+    return start >= 0 and length > 0 and start + length <= whole
+
+
+@compiled
+def _outcome(work: Any, codes: Any, switches: Any, numbers: Any, sizes: Any, first: Any) -> Any:
+    """Tell what will become of a row whose steps from `first` on are taken: `DONE`, unless there is a problem."""
+    for step in range(first, codes.size):
+        height, width = sizes[step, 0], sizes[step, 1]
+        lines, columns = sizes[step + 1, 0], sizes[step + 1, 1]
+        code, needed = codes[step], 0
+        if code == _RESIZE:
+            top, left = int(numbers[step, 0]), int(numbers[step, 1])
+            cut = int(numbers[step, 2]), int(numbers[step, 3])
+            full = int(numbers[step, FULL]), int(numbers[step, FULL + 1])
+            inside = _within(top, cut[0], height) and _within(left, cut[1], width)
+            inside = inside and _within(int(numbers[step, START]), lines, full[0])
+            if not (inside and _within(int(numbers[step, START + 1]), columns, full[1])):
+                return _OUTSIDE
+            if switches[step]:
+                across, down = _taps(cut[1], full[1]), _taps(cut[0], full[0])
+                needed = _resize_bytes(cut[1], full[1], lines, columns, across, down)
+            else:
+                needed = _pick_bytes(columns)
+        elif code == _OPERATE:
+            if not 0 <= int(numbers[step, 0]) < _GROUPS:
+                return _UNKNOWN
+            if height * width > MOST_PIXELS:
+                return _VAST
+            needed = MATRIX_BYTES + _operate_bytes(width)
+        elif code != _CROP and code != _FLIP:
+            return _UNKNOWN
+        if needed > work.room_bytes or 3 * lines * columns > work.image_bytes:
+            return _CRAMPED
+    return DONE
+
+
+@compiled
+def _take(
+    code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, room: Any, out: Any
+) -> Any:
     """Take one step; return False if it changes nothing and `out` was left alone."""
     height, width = before
     target_height, target_width = after
     if code == _RESIZE:
         window = int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3])
+        full, start = (int(numbers[FULL]), int(numbers[FULL + 1])), (int(numbers[START]), int(numbers[START + 1]))
         if switch:
-            resize(image, width, window, numbers[MIRROR] > 0, target_height, target_width, out)
+            resize(image, width, window, numbers[MIRROR] > 0, full, start, target_height, target_width, room, out)
         else:
-            pick(image, width, window, numbers[MIRROR] > 0, target_height, target_width, out)
+            pick(image, width, window, numbers[MIRROR] > 0, full, start, target_height, target_width, room, out)
         return True
     if code == _CROP:
         crop(image, height, width, (int(numbers[0]), int(numbers[1]), target_height, target_width), out)
@@ -85,13 +152,16 @@ def _take(code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: A
         if numbers[0] > 0:
             flip(image, height, width, out)
         return numbers[0] > 0
-    return operate(image, height, width, int(numbers[0]), numbers[1:10].astype(np.float32), switch, fill, out)
+    matrix = memory(room, (9,), np.float32)
+    for place in range(9):
+        matrix[place] = np.float32(numbers[1 + place])
+    return operate(image, height, width, int(numbers[0]), matrix, switch, fill, room + MATRIX_BYTES, out)
 
 
 @compiled
 def _view(codes: Any, numbers: Any, sizes: Any, first: Any) -> Any:
     """Tell what crops and flips from one step on leave of an image, as `normalise` sees it; False if more than that."""
-    height, width = sizes[first]
+    height, width = sizes[first, 0], sizes[first, 1]
     start, stride, mirrored = 0, 3 * width, False
     for step in range(first, codes.size):
         if codes[step] == _FLIP:
@@ -117,14 +187,15 @@ def compile_run() -> Any:
     """Compile, or load what was compiled before, once in a process; where no folder can be written, nothing is kept.
 
     Returns:
-        A C function of the address of a `WORK`, whose rows it carries out, without Python's lock.
+        A C function of the address of a `WORK`, whose rows it carries out, without Python's lock, and of the number
+        of the thread, from 0.
 
-        Several threads may call it with the same work: each takes the next row until none is left, and one more before
-        it works on the last that it took.
+        Several threads may call it with the same work, each with a number of its own: each takes the next row until
+        none is left, and one more before it works on the last that it took.
     """
     sources = source_digest()
 
-    def run(address: Any) -> None:
+    def run(address: Any, thread: Any) -> None:
         _ = sources
         work = memory(address, (1,), WORK)[0]
         count, steps, split, kind = work.count, work.steps, work.split, work.kind
@@ -139,16 +210,15 @@ def compile_run() -> Any:
         halves = memory(work.halves, (3, 256), np.uint16)
         channels_last, streamed = work.channels_last != 0, work.streamed != 0
         rows = memory(work.taken, (work.rows,), np.int64)
-        begun = memory(work.begun, (1,), np.int64)
+        begun, done = memory(work.begun, (1,), np.int64), memory(work.done, (count,), np.uint8)
         # Crops and flips at the end of the final part are not done, but seen to when numbers are made.
         tail = steps
         while kind == FLOATS and tail > max(split, 0) and (codes[tail - 1] == _CROP or codes[tail - 1] == _FLIP):
             tail -= 1
-        largest = 0
-        for step in range(steps + 1):
-            for row in rows:
-                largest = max(largest, sizes[step, row, 0] * sizes[step, row, 1])
-        one, other = np.empty(3 * largest, np.uint8), np.empty(3 * largest, np.uint8)
+        scratch = work.scratch + thread * (2 * work.image_bytes + work.room_bytes)
+        one = memory(scratch, (work.image_bytes,), np.uint8)
+        other = memory(scratch + work.image_bytes, (work.image_bytes,), np.uint8)
+        room = scratch + 2 * work.image_bytes
         taken = fetch_add(begun, 1)
         while taken < rows.size:
             row = rows[taken]
@@ -156,6 +226,10 @@ def compile_run() -> Any:
             image = _source(work, first, row)
             taken = fetch_add(begun, 1)
             coming = rows[min(taken, rows.size - 1)]
+            outcome = _outcome(work, codes, switches, numbers[:, row], sizes[:, row], first)
+            if outcome != DONE:
+                done[row] = outcome
+                continue
             if split == 0 and row < work.computed:
                 _copy(image, memory(partials[row], (image.size,), np.uint8))
             seen, view = _view(codes, numbers[:, row], sizes[:, row], tail)
@@ -165,7 +239,7 @@ def compile_run() -> Any:
                 out = one[: 3 * after[0] * after[1]]
                 if step == split - 1:
                     out = memory(partials[row], (3 * after[0] * after[1],), np.uint8)
-                if _take(codes[step], switches[step], numbers[step, row], fills[step], image, before, after, out):
+                if _take(codes[step], switches[step], numbers[step, row], fills[step], image, before, after, room, out):
                     image = out
                     one, other = other, one
                 elif step == split - 1:
@@ -182,7 +256,8 @@ def compile_run() -> Any:
                     half_pixels(image, halves, bits)
                 else:
                     half_planes(image, halves, bits)
+            done[row] = DONE
         if streamed:
             fence()
 
-    return c_function(run, types.void(types.int64))
+    return c_function(run, types.void(types.int64, types.int64))

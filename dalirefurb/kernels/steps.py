@@ -3,8 +3,8 @@
     stage                                            step       beside DALI's operators
     RandomResizedCrop, Resize, bilinear              RESIZE     within 1 level
     RandomResizedCrop, Resize, nearest               RESIZE     exact
-    CenterCrop, RandomCrop                           CROP       exact
-    HorizontalFlip                                   FLIP       exact; part of the RESIZE before it, if there is one
+    CenterCrop, RandomCrop                           CROP       exact; part of the RESIZE before it, if there is one
+    HorizontalFlip                                   FLIP       exact; likewise
     RandAugment's, AutoAugment's, TrivialAugment's   OPERATE    see `operate`
     the output                                       -          exact
 
@@ -29,8 +29,8 @@ from dalirefurb.augment.stage import Sizes, Stage
 WIDTH = 10
 """Numbers of a step, at most."""
 
-MIRROR = 4
-"""Which number of a RESIZE says whether to mirror."""
+MIRROR, START, FULL = 4, 5, 7
+"""Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
 
 Parameters = Mapping[str, NDArray[Any]]
 """What a stage drew, by name; see `Stage.draw`."""
@@ -43,7 +43,8 @@ class Code(IntEnum):
     """What a step does, and with which numbers."""
 
     RESIZE = 0
-    """Row, column, height and width of a window; whether to mirror it."""
+    """Row, column, height and width of a window; whether to mirror it; row and column where what it becomes is cropped;
+    height and width of that."""
     CROP = 1
     """Row and column of a window."""
     FLIP = 2
@@ -63,6 +64,7 @@ class Step:
         bilinear: Whether it interpolates.
         fill: Levels where there is no source.
         mirror: A flip that is done on the way.
+        crop: A CROP after that: only its window is made.
     """
 
     code: Code
@@ -71,6 +73,32 @@ class Step:
     bilinear: bool = False
     fill: tuple[int, ...] = (0, 0, 0)
     mirror: HorizontalFlip | None = None
+    crop: Step | None = None
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return the sizes of the images that it makes of such, (n,)."""
+        heights, widths = self.stage.output_sizes(heights, widths)
+        return (heights, widths) if self.crop is None else self.crop.output_sizes(heights, widths)
+
+    def lay_out(self, drawn: Mapping[str, Any], sizes: Sizes, numbers: Numbers) -> None:
+        """Write a row of numbers for each image.
+
+        Args:
+            drawn: Parameters of all stages, as "<stage>/<parameter>".
+            sizes: Heights and widths of the images that enter.
+            numbers: The rows.
+        """
+        self.write(self._parameters(drawn), sizes, numbers)
+        if self.mirror is not None:
+            numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
+        if self.code == Code.RESIZE:
+            full = self.stage.output_sizes(*sizes)
+            numbers[:, FULL], numbers[:, FULL + 1] = full
+            if self.crop is not None:
+                self.crop.write(self.crop._parameters(drawn), full, numbers[:, START:FULL])
+
+    def _parameters(self, drawn: Mapping[str, Any]) -> Parameters:
+        return {name: np.asarray(drawn[f"{self.stage.name}/{name}"]) for name in self.stage.parameters}
 
 
 def steps_of(stages: tuple[Stage, ...]) -> tuple[Step, ...] | None:
@@ -81,11 +109,20 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[Step, ...] | None:
         if step is None:
             return None
         before = steps[-1] if steps else None
-        if isinstance(stage, HorizontalFlip) and before and before.code == Code.RESIZE and before.mirror is None:
+        if before is None or before.code != Code.RESIZE or before.crop is not None:
+            steps.append(step)
+        elif step.code == Code.CROP and not _pads(stage):
+            steps[-1] = replace(before, crop=step)
+        elif isinstance(stage, HorizontalFlip) and before.mirror is None:
             steps[-1] = replace(before, mirror=stage)
         else:
             steps.append(step)
     return tuple(steps)
+
+
+def _pads(stage: Stage) -> bool:
+    """Whether a crop may reach over an image's borders."""
+    return isinstance(stage, RandomCrop) and stage.padding > 0
 
 
 def _step(stage: Stage) -> Step | None:

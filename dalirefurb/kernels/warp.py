@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.compiled import compiled, fused, load_pixel, store_pixel
+from dalirefurb.kernels.compiled import compiled, fused, load_pixel, memory, store_pixel
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
+
+COLUMN_BYTES = 28
+"""Of memory that a warp needs beside images for each of their columns, at most."""
 
 
 @compiled
@@ -46,7 +49,7 @@ def _store_last(out: Any, at: Any, pixel: Any) -> None:
 
 
 @compiled
-def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, out: Any) -> None:
+def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, room: Any, out: Any) -> None:
     """Show at each pixel the nearest source, or `fill` where there is none.
 
     Args:
@@ -55,13 +58,14 @@ def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, ou
         width: Likewise.
         matrix: From the result's coordinates to the source's, row by row, float32 (9,).
         fill: Levels of the channels, uint8 (3,).
+        room: Address of memory, of `COLUMN_BYTES` a column.
         out: The result.
     """
     xx, xy, x0, yx, yy, y0 = _centred(matrix)
     filled = _pixel(fill[0], fill[1], fill[2])
     last = 3 * (height * width - 1)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
-    offsets = np.empty(width, np.int32)
+    offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         inside = np.int32(0)
@@ -92,16 +96,15 @@ def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, ou
 
 
 @compiled
-def warp_bilinear(image: Any, height: Any, width: Any, matrix: Any, fill: Any, out: Any) -> None:
+def warp_bilinear(image: Any, height: Any, width: Any, matrix: Any, fill: Any, room: Any, out: Any) -> None:
     """Blend the four nearest sources at each pixel; around the source lies `fill`. For the arguments see above."""
     xx, xy, x0, yx, yy, y0 = _centred(matrix)
     filled = _pixel(fill[0], fill[1], fill[2])
     # Where all four are inside, and none is the last pixel.
     columns, rows = np.float32(width - 2), np.float32(height - 2)
     corner = 3 * ((height - 2) * width + width - 2)
-    near = np.empty((4, width), np.uint32)
-    offsets = np.empty(width, np.int32)
-    across, down = np.empty(width, np.float32), np.empty(width, np.float32)
+    near, offsets = memory(room, (4, width), np.uint32), memory(room + 16 * width, (width,), np.int32)
+    across, down = memory(room + 20 * width, (width,), np.float32), memory(room + 24 * width, (width,), np.float32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         for x in range(width):

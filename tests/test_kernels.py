@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 pytest.importorskip("numba")
 
@@ -13,7 +14,7 @@ from numba import njit
 
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.operations import Choice
+from dalirefurb.augment.operations import Choice, Group
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import LoaderError
@@ -29,7 +30,7 @@ from tests.one_batch import MAX_BATCH_SIZE, levels, operate, operation_pipeline,
 from tests.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
 
 FILL = (10, 20, 30)
-NAMES = sorted({case.name for case in CASES})
+NAMES = sorted({case.name for case in CASES} - {"Equalize"})
 OF_OPENCV = {*WARPS, "Color"}
 LANES = 16
 """Columns that OpenCV handles at a time; it rounds twice in those that are left over, once in the others."""
@@ -56,14 +57,20 @@ def part(stages, output, lanes):
     return KernelPart(steps_of(tuple(stages)), output, entering="sample", lanes=lanes, most_results=3)
 
 
-def served(recipe, samples, lanes, *, number=0):
-    """What `serve` returns, made by kernels."""
+def parameters_of(recipe, samples):
+    """What is drawn for each stage."""
     indices = np.arange(len(samples))
     heights, widths = sizes(recipe, samples)
-    numbers = np.full_like(indices, number)
+    numbers = np.zeros_like(indices)
     arrays, _, _ = draw(
         recipe.stages, seed=0, indices=indices, numbers=numbers, heights=heights, widths=widths, versions=numbers
     )
+    return arrays
+
+
+def served(recipe, samples, lanes):
+    """What `serve` returns, made by kernels."""
+    arrays = parameters_of(recipe, samples)
     feeds = {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
     whole = part(recipe.stages, recipe.output, lanes)
     whole.submit({"sample": samples, **feeds})
@@ -136,7 +143,54 @@ def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(lanes
 def test_every_policys_layers_serve_what_dali_serves(lanes, stages):
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*[(64, 64)] * 200)
-    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
+    groups = [drawn["group"] for drawn in parameters_of(recipe, pictures).values()]
+    alike = ~np.any(np.equal(groups, Group.EQUALIZE), axis=0)
+    assert 100 < alike.sum() < 200
+    assert np.array_equal(served(recipe, pictures, lanes)[alike], serve(recipe, pictures)[alike])
+
+
+def equalized(pictures, lanes):
+    layer = RandAugmentLayer()
+    kernels, count = part([layer], None, lanes), len(pictures)
+    matrices = np.zeros((count, 3, 3), np.float32)
+    groups = np.full(count, Group.EQUALIZE, np.int32)
+    kernels.submit({"sample": pictures, f"{layer.name}/group": groups, f"{layer.name}/matrix": matrices})
+    return list(kernels.collect())
+
+
+def assert_equalized_as_by_pillow(pictures, lanes):
+    for picture, ours in zip(pictures, equalized(pictures, lanes), strict=True):
+        assert np.array_equal(ours, np.asarray(ImageOps.equalize(Image.fromarray(picture))))
+
+
+def test_equalize_is_pillows_at_every_size(lanes):
+    rng = np.random.default_rng(0)
+    sizes = [(1, 1), (1, 9), (9, 1), (15, 17), (16, 16), (17, 15), (2, 127), (2, 128), (32, 32), (33, 31), (224, 224)]
+    pictures = list(PICTURES.values())
+    for size in sizes:
+        for spread in (1, 2, 60, 256):
+            pictures.append(rng.integers(0, spread, (*size, 3)).astype(np.uint8))
+            pictures.append((255 - rng.integers(0, spread, (*size, 3)) ** 2 // 256).astype(np.uint8))
+            pictures.append(np.full((*size, 3), rng.integers(0, 256, 3), np.uint8))
+    assert_equalized_as_by_pillow(pictures, lanes)
+
+
+def test_equalize_is_pillows_where_most_pixels_are_of_the_highest_level_or_of_the_lowest(lanes):
+    """Where a level's step is a whole pixel or two, more levels would come of it than there are."""
+    pictures = []
+    for count in (254, 255, 256, 509, 510, 511, 600):
+        for most, others in ((255, 10), (0, 255), (200, 100)):
+            picture = np.full((32, 32, 3), most, np.uint8)
+            picture.reshape(-1, 3)[:count] = others
+            pictures.append(picture)
+    assert_equalized_as_by_pillow(pictures, lanes)
+
+
+def test_equalize_is_pillows_on_small_photographs(lanes, shared_data):
+    mosaics = [np.asarray(Image.open(path)) for path in sorted((shared_data / "cifar10").glob("test_*.webp"))]
+    tiles = [np.ascontiguousarray(mosaic[:32, x : x + 32]) for mosaic in mosaics for x in range(0, 320, 32)]
+    assert tiles[0].shape == (32, 32, 3)
+    assert_equalized_as_by_pillow(tiles, lanes)
 
 
 # Geometry

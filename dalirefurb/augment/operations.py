@@ -55,8 +55,9 @@ class Group(IntEnum):
     WARP = 7
     """Map coordinates. Nearest: exact, but where a source lies between two pixels either may be taken."""
     EQUALIZE = 8
-    """Spread each channel's histogram. Within 2 from 224 x 224 pixels on. Pillow cuts the pixels per level to
-    a whole number, which shows in small pictures, and leaves those of fewer than 255 pixels as they are."""
+    """Spread each channel's histogram. Compiled kernels: exact. DALI's: within 2 from 224 x 224 pixels on. Pillow cuts
+    the pixels per level to a whole number, which shows in small pictures, by 4.6 levels in the mean of CIFAR-10's test
+    images and by 209 at most, and leaves those of fewer than 255 pixels as they are."""
     AUTO_CONTRAST = 9
     """Stretch each channel to 0 .. 255. Within 1, where Pillow puts a whole number one lower; else exact."""
 

@@ -137,10 +137,10 @@ MAY_IMPORT = {
     # the same without DALI
     "kernels": set(),
     "kernels.blends": KERNEL,
-    "kernels.buffers": {"numpy"},
+    "kernels.buffers": {"errors", "numpy"},
     "kernels.draws": {"kernels.compiled", "rng", "numba", "numpy"},
     "kernels.compiled": {"numba", "llvmlite", "numpy"},
-    "kernels.geometry": KERNEL,
+    "kernels.geometry": KERNEL | {"augment.geometry"},
     "kernels.levels": KERNEL,
     "kernels.operate": KERNEL,
     "kernels.output": KERNEL | {"numba", "llvmlite"},
@@ -153,6 +153,7 @@ MAY_IMPORT = {
     "kernels.both_parts": {"graph", "images", "kernels", "recipe", "numpy"},
     "kernels.resize": KERNEL,
     "kernels.rows": KERNEL | {"numba"},
+    "kernels.scratch": {"augment.stage", "kernels", "numpy"},
     "kernels.steps": {"augment", "numpy"},
     "kernels.warp": KERNEL,
     # where they meet

@@ -22,7 +22,7 @@ _TABLES = 7
 """Those of `resize`, each of which begins with a cache line."""
 
 _MANY_TAPS = 64
-"""Weights of more are so small that what rounding leaves of them would count."""
+"""The weights of more are not made whole: of such small ones rounding would leave too much."""
 
 
 def taps(source: Any, target: Any) -> Any:
@@ -82,19 +82,7 @@ def _weigh(x: Any, scale: Any, radius: Any, weights: Any) -> Any:
 
 @compiled
 def _whole(weights: Any, whole: Any) -> None:
-    """Scale weights to whole numbers whose sum is 2 ** 13, int64 (taps,).
-
-    What rounding leaves goes to the largest; of many, to the next, so that none is far from what it should be.
-    """
-    if weights.size > _MANY_TAPS:
-        total, before = 0.0, 0
-        for tap in range(weights.size - 1):
-            total += weights[tap]
-            behind = min(int(np.rint(total * (1 << _WEIGHT_BITS))), 1 << _WEIGHT_BITS)
-            whole[tap] = behind - before
-            before = behind
-        whole[weights.size - 1] = (1 << _WEIGHT_BITS) - before
-        return
+    """Scale weights to whole numbers whose sum is 2 ** 13, int64 (taps,): what rounding leaves goes to the largest."""
     rest, largest = 1 << _WEIGHT_BITS, 0
     for tap in range(weights.size):
         whole[tap] = int(np.rint(weights[tap] * (1 << _WEIGHT_BITS)))
@@ -145,6 +133,25 @@ def _resize_row(packed: Any, firsts: Any, weights: Any, mirror: Any, row: Any) -
 
 
 @compiled
+def _average_row(
+    image: Any, start: Any, width: Any, first: Any, firsts: Any, weights: Any, mirror: Any, row: Any
+) -> None:
+    """Do the same to a row that is not packed, with weights whose sum is 1."""
+    target, taps = weights.shape
+    for x in range(target):
+        red, green, blue = 0.0, 0.0, 0.0
+        for tap in range(taps):
+            source = np.uint64(start + 3 * min(max(first + firsts[x] + tap, 0), width - 1))
+            red += image[source] * weights[x, tap]
+            green += image[source + np.uint64(1)] * weights[x, tap]
+            blue += image[source + np.uint64(2)] * weights[x, tap]
+        at = np.uint64(3 * (target - 1 - x if mirror else x))
+        row[at] = np.float32(red * (1 << _WEIGHT_BITS))
+        row[at + np.uint64(1)] = np.float32(green * (1 << _WEIGHT_BITS))
+        row[at + np.uint64(2)] = np.float32(blue * (1 << _WEIGHT_BITS))
+
+
+@compiled
 def resize(
     image: Any,
     width: Any,
@@ -176,11 +183,15 @@ def resize(
     across, down = _taps(window_width, full[1]), _taps(window_height, full[0])
     weights, room = memory(room, (across,), np.float64), _behind(room, 8 * across)
     firsts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
-    wholes, room = memory(room, (columns, across), np.int64), _behind(room, 8 * columns * across)
+    wholes, parts = memory(room, (columns, across), np.int64), memory(room, (columns, across), np.float64)
+    many, room = across > _MANY_TAPS, _behind(room, 8 * columns * across)
     begin = full[1] - start[1] - columns if mirror else start[1]
     for x in range(columns):
-        firsts[x] = _weigh(begin + x, scale_x, max(scale_x, 1.0), weights)
-        _whole(weights, wholes[x])
+        if many:
+            firsts[x] = _weigh(begin + x, scale_x, max(scale_x, 1.0), parts[x])
+        else:
+            firsts[x] = _weigh(begin + x, scale_x, max(scale_x, 1.0), weights)
+            _whole(weights, wholes[x])
     rows, room = memory(room, (lines,), np.int64), _behind(room, 8 * lines)
     shares, room = memory(room, (lines, down), np.float64), _behind(room, 8 * lines * down)
     for y in range(lines):
@@ -197,8 +208,12 @@ def resize(
         last = min(rows[y] + down, window_height)
         ready = max(ready, min(rows[y], last - 1))
         while ready < last:
-            _pack(image, 3 * ((top + ready) * width + left), window_width, first, packed)
-            _resize_row(packed, firsts, wholes, mirror, kept[ready % down])
+            line = 3 * ((top + ready) * width + left)
+            if many:
+                _average_row(image, line, window_width, first, firsts, parts, mirror, kept[ready % down])
+            else:
+                _pack(image, line, window_width, first, packed)
+                _resize_row(packed, firsts, wholes, mirror, kept[ready % down])
             ready += 1
         for tap in range(down):
             source = kept[min(max(rows[y] + tap, 0), window_height - 1) % down]

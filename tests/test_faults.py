@@ -285,7 +285,7 @@ class Exhausted(Standard):
 def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
     monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
 ) -> None:
-    monkeypatch.setattr(Recipe, "refusal", lambda *_: None)  # Else it would fail where samples are read.
+    monkeypatch.setattr(Recipe, "refusal", lambda *_, **__: None)  # Else it would fail where samples are read.
     planner = Refurbish(32, batch_size=4, reuse_factor=2)
     images = [np.full((40, 40, 3), index, np.uint8) for index in range(32)]
     small = int(list(planner.epoch(0))[2].indices[0])

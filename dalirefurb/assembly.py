@@ -276,9 +276,9 @@ def _open(
 ) -> None:
     """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
 
-    Nor do the final stages, unless images of some sizes are refused: then the store holds none that these cannot take.
-    What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone decides:
-    whether one is refused is found out again.
+    Nor do the final stages, unless they refuse images of some sizes, or make too large ones: the store holds none of
+    these. What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone
+    decides: whether one is refused is found out again.
     """
     if recipe.caches_encoded and isinstance(store, DeviceStore):
         raise ConfigurationError(

@@ -90,6 +90,7 @@ _SIZE_MARKER, _STYLE, _QUANTISATION, _COMMENT, _TILE = 0xFF51, 0xFF52, 0xFF5C, 0
 """Markers of segments of a main header, and what follows it."""
 
 _MOST_COMPONENTS, _MOST_BITS, _MOST_SAMPLING, _MOST_TILES, _MOST_LEVELS = 4, 16, 4, 65_535, 32
+"""What a plain header has, at most; OpenJPEG takes that and more."""
 
 
 def is_plain(stream: NDArray[np.uint8]) -> bool:

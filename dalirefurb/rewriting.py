@@ -26,6 +26,9 @@ _XMP_OF_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
 _XMP_OF_PNG = b"XML:com.adobe.xmp"
 _EXIF_OF_PNG = b"Raw profile type exif"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_MOST_TEXT = 1 << 20
+"""Bytes that are unpacked of a text in a PNG, at most."""
+
 _EXIF_OF_JPEG = b"Exif\0\0"
 _ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0\0"
 """The segment with which Adobe marks CMYK, not transformed."""
@@ -136,7 +139,7 @@ def _text(name: bytes, chunk: bytes) -> tuple[bytes, bytes]:
         packed, rest = rest[0] != 0, rest[2:].split(b"\0", 2)[-1]
     elif packed:
         rest = rest[1:]
-    return keyword, zlib.decompress(rest) if packed else rest
+    return keyword, zlib.decompressobj().decompress(rest, _MOST_TEXT) if packed else rest
 
 
 # WebP: chunks of a name, a length, and as many bytes, filled up to an even number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_exif_data_of_a_webp_are_found_behind_any_length(kernels: str, tmp_path:
         odd += rewritten(np.frombuffer(content, np.uint8)) is not None
         assert np.abs(served(tmp_path, content, kernels=kernels) - cropped(content)).max() <= 2
     assert 0 < odd < 10
+
+
+def test_of_a_text_that_unpacks_to_very_much_little_is_unpacked() -> None:
+    bomb = chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(bytes(1 << 26)))
+    content = written("PNG")
+    content = content[:33] + bomb + content[33:]
+    tracemalloc.start()
+    assert rewritten(np.frombuffer(content, np.uint8)) is None
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
 
 
 @pytest.mark.parametrize("name", [*STATED, *OTHERS])

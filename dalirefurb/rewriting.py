@@ -74,7 +74,7 @@ def _jpeg(content: memoryview) -> bytes | None:
             elif segment.startswith(_XMP_OF_JPEG):
                 xmp = segment
         elif marker == 0xEE:
-            adobe |= stop - start >= 14 and bytes(content[start + 4 : start + 9]) == b"Adobe"
+            adobe |= stop - start >= 16 and bytes(content[start + 4 : start + 9]) == b"Adobe"
         elif 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             frame, components = start, content[start + 9]
     orientation = _stated(xmp)

@@ -18,6 +18,9 @@ from dalirefurb.structure import StructureError
 
 _CODESTREAM = b"\xff\x4f"
 _CONTAINER = b"\0\0\0\x0cjP  \r\n\x87\n"
+_IMAGE_HEADER = 14
+"""Bytes in which a container tells the size of its image."""
+
 _SIZE = struct.Struct(">HHHHIIIIIIIIHBBB")
 """Start of codestream, marker of the size segment, its length and capabilities; width, height, and their offsets; of
 tiles likewise; components; of the first one: bits, columns and rows of the image for each of its own."""
@@ -41,19 +44,22 @@ def codestream(encoded: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 
 def _start(content: memoryview) -> int:
-    """Find where the codestream begins in a container."""
-    described = False
+    """Find where the codestream begins in a container, of which all readers read the same size."""
+    sizes = 0
     for number, (kind, start, stop) in enumerate(_boxes(content, 0, len(content))):
         if number == 1 and kind != b"ftyp":
             raise StructureError("its second box must be its type")
         if kind == b"jp2h":
-            described = True
             for inner, first, last in _boxes(content, start, stop):
                 if inner == b"colr" and (last - first < 3 or (content[first] == 1 and last - first < 7)):
                     raise StructureError("its colour space ends early")
+                if inner == b"ihdr":
+                    sizes += 1
+                    if last - first != _IMAGE_HEADER:
+                        raise StructureError(f"its size must be told in {_IMAGE_HEADER} bytes, not {last - first}")
         if kind == b"jp2c":
-            if not described:
-                raise StructureError("its header must come before its codestream")
+            if sizes != 1:
+                raise StructureError(f"its size must be told once before its codestream, but is {sizes} times")
             return start
     raise StructureError("it has no codestream")
 
@@ -89,7 +95,7 @@ def _check_size(head: bytes) -> None:
 _SIZE_MARKER, _STYLE, _QUANTISATION, _COMMENT, _TILE = 0xFF51, 0xFF52, 0xFF5C, 0xFF64, 0xFF90
 """Markers of segments of a main header, and what follows it."""
 
-_MOST_COMPONENTS, _MOST_BITS, _MOST_SAMPLING, _MOST_TILES, _MOST_LEVELS = 4, 16, 4, 65_535, 32
+_MOST_COMPONENTS, _MOST_BITS, _MOST_SAMPLING, _MOST_TILES, _MOST_LEVELS = 4, 16, 4, 1_024, 32
 """What a plain header has, at most; OpenJPEG takes that and more."""
 
 

@@ -40,6 +40,27 @@ def with_size(place: int, new: bytes, *, container: bool) -> bytes:
     return changed(content, content.index(b"\xff\x51") + place, new)
 
 
+def of_two_sizes(*, apart: bool) -> bytes:
+    """Say another size in a container before the right one, in the same header or in one before it."""
+    content = jpeg_2000()
+    start = content.index(b"ihdr") - 4
+    other = changed(content[start : start + 22], 8, struct.pack(">II", HEIGHT, WIDTH + 9))
+    if apart:
+        header = struct.pack(">I", 30) + b"jp2h" + other
+        return content[: start - 8] + header + content[start - 8 :]
+    (length,) = struct.unpack_from(">I", content, start - 8)
+    return content[: start - 8] + struct.pack(">I", length + 22) + b"jp2h" + other + content[start:]
+
+
+def of_size_in(length: int) -> bytes:
+    """Say the size of a container in fewer or more bytes."""
+    content = jpeg_2000()
+    start = content.index(b"ihdr") - 4
+    (header,) = struct.unpack_from(">I", content, start - 8)
+    size = struct.pack(">I", length + 8) + content[start + 4 : start + 8 + length]
+    return content[: start - 8] + struct.pack(">I", header - 14 + length) + b"jp2h" + size + content[start + 22 :]
+
+
 def tiff(*, bits: int = 8, again: tuple[int, int, int] | None = None, kind: int = 3) -> bytes:
     """A gray TIFF, with one more entry if asked for: tag, type, value; `kind` is the type of the width."""
     pixels = (np.arange(HEIGHT * WIDTH) % 200).astype(f"<u{bits // 8}").tobytes()
@@ -83,6 +104,9 @@ HARMFUL: dict[str, Callable[[], bytes]] = {
     "bad main header in a container": lambda: changed(jpeg_2000(), jpeg_2000().index(b"\xff\x52") + 2, b"\0\3"),
     "container without a codestream": lambda: jpeg_2000().replace(b"jp2c", b"jp2x"),
     "container cut in its main header": lambda: jpeg_2000()[: jpeg_2000().index(b"\xff\x52") + 6],
+    "two sizes in a container": lambda: of_two_sizes(apart=False),
+    "two headers in a container": lambda: of_two_sizes(apart=True),
+    "size in fewer bytes": lambda: of_size_in(13),
     "box of one byte": lambda: changed(jpeg_2000(), 12, b"\0\0\0\1"),
     "TIFF of two widths": lambda: tiff(again=(256, 3, 1)),
     "TIFF of two heights": lambda: tiff(again=(257, 4, 150)),
@@ -154,6 +178,9 @@ def test_the_reason_is_told() -> None:
     assert "0 components, each of 1 x 1 pixels, make no image" in reasons["no components"]
     assert "it has no codestream" in reasons["container without a codestream"]
     assert "decoding failed" in reasons["bad main header in a container"]
+    for name in ("two sizes in a container", "two headers in a container"):
+        assert "its size must be told once before its codestream, but is 2 times" in reasons[name]
+    assert "its size must be told in 14 bytes, not 13" in reasons["size in fewer bytes"]
     assert "a box of 1 bytes cannot be at byte 12" in reasons["box of one byte"]
     assert "its width must be told once, as one number, but is 2 times" in reasons["TIFF of two widths"]
     assert "its first directory ends early" in reasons["TIFF whose directory ends early"]

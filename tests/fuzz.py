@@ -1,0 +1,384 @@
+"""Serves broken files among good ones, in processes of their own, and tells what became of both.
+
+    python -m tests.fuzz --mutations 21000 --seed 1 --found /tmp/found
+
+breaks 3,000 files of each format, a quarter of the rows of batches of 64 at random places, serves them by both kernels,
+decoded by window and whole, with and without the fallback decoder, and prints what became of them. The exit code is 1
+if a process died or hung, a good image was wrong, or a broken file was neither served nor named. A process that
+dies is asked again with half of the files, until one is left; that is written into the folder `--found`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb import Loader, Recipe, Standard, evaluate, simple
+from dalirefurb.plan import Indices
+from dalirefurb.runners import Kernels
+from dalirefurb.source import Source
+from tests.mutations import FORMATS, mutation, notorious, originals
+
+BATCH = 64
+BATCHES = 4
+ROUND = BATCH
+"""Broken files that are served together: in a quarter of the rows of all batches."""
+
+SIZE = 32
+MAX_PIXELS = 300_000
+SILENT_S = 240.0
+"""A process that has not finished a round for so long hangs."""
+
+_TRIES = 3
+"""A process that dies of some files may survive them at times."""
+
+
+@dataclass
+class Outcome:
+    """What became of files, good and broken.
+
+    Attributes:
+        broken: Broken files that were given to loaders.
+        served: Broken files of which an image was served, whatever it shows.
+        named: Broken files that are among a loader's bad samples, with a reason.
+        good: Images of good files that were compared with what they are without broken ones.
+        wrong: What is not as it should be, in words.
+    """
+
+    broken: int = 0
+    served: int = 0
+    named: int = 0
+    good: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def __iadd__(self, other: Outcome) -> Outcome:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+        return self
+
+
+class Files(Source):
+    """Encoded files in memory."""
+
+    encoded = True
+
+    def __init__(self, contents: Sequence[bytes], names: Sequence[str]) -> None:
+        self._contents = [np.frombuffer(content, np.uint8) for content in contents]
+        self._names = names
+        self.labels = np.arange(len(contents))
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [self._contents[index] for index in self._checked(indices)]
+
+    def name(self, index: int) -> str:
+        return self._names[index]
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"files": len(self)}
+
+
+def broken_file(format_: str, seed: int, number: int) -> tuple[str, bytes]:
+    """Name a broken file, and return it. The format may be "mixed", each in turn, or "notorious"."""
+    if format_ == "notorious":
+        known = notorious()
+        return list(known.items())[number % len(known)]
+    if format_ == "mixed":
+        format_ = FORMATS[number % len(FORMATS)]
+    return f"{format_}-{seed}-{number}", mutation(seed, format_, number)
+
+
+# One round: what becomes of some broken files?
+
+
+def good_files() -> list[bytes]:
+    """Fill all rows: two files of each format, one landscape and one portrait."""
+    some = [content for format_ in FORMATS for content in originals(format_)[:2]]
+    return [some[index % len(some)] for index in range(BATCH * BATCHES)]
+
+
+def places() -> NDArray[np.int64]:
+    """Draw which rows of `good_files` are broken instead, shape (ROUND,); the planner draws where they are served."""
+    return np.sort(np.random.default_rng(0).permutation(BATCH * BATCHES)[:ROUND])
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was served in one epoch: rows in serving order.
+
+    Attributes:
+        planned: Samples that the plan asks for, shape (n,).
+        shown: Samples that were served, those that replace others included, shape (n,).
+        images: Shape (n, 3, SIZE, SIZE).
+    """
+
+    planned: Indices
+    shown: Indices
+    images: NDArray[np.float32]
+
+
+def served(
+    files: Sequence[bytes],
+    names: Sequence[str],
+    recipe: Recipe,
+    *,
+    kernels: Kernels,
+    fallback: Literal["pillow"] | None,
+    epochs: int,
+) -> tuple[list[Epoch], dict[int, str]]:
+    """Serve epochs; return them, and the reasons why samples are bad."""
+    planner = Standard(len(files), batch_size=BATCH, seed=3)
+    with Loader(
+        Files(files, names),
+        recipe,
+        planner,
+        kernels=kernels,
+        num_threads=2,
+        replicas=1,
+        batches_per_run=1,
+        with_indices=True,
+        max_pixels=MAX_PIXELS,
+        on_bad_sample="replace",
+        fallback_decoder=fallback,
+    ) as loader:
+        found = []
+        for epoch in range(epochs):
+            batches = [tuple(part.numpy().copy() for part in batch) for batch in loader]
+            images, _, shown = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+            found.append(Epoch(np.concatenate([plan.indices for plan in planner.epoch(epoch)]), shown, images))
+        return found, {sample.index: sample.reason for sample in loader.bad_samples()}
+
+
+class Rounds:
+    """Serves rounds of broken files, and compares good images with what they are without broken ones."""
+
+    def __init__(self, format_: str, seed: int) -> None:
+        self._format = format_
+        self._seed = seed
+        self._good = good_files()
+        self._wanted: dict[tuple[Kernels, bool], list[Epoch]] = {}
+
+    def round(self, first: int, count: int) -> Outcome:
+        """Serve broken files of these numbers; a number's place and settings are the same in every round."""
+        numbers = np.arange(first, first + count)
+        rows = places()[numbers % ROUND]
+        files, names = list(self._good), [f"good {index}" for index in range(len(self._good))]
+        for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
+            names[row], files[row] = broken_file(self._format, self._seed, number)
+        turn = first // ROUND
+        kernels: Kernels = "dali" if turn % 2 else "numba"
+        fallback: Literal["pillow"] | None = "pillow" if turn // 2 % 2 else None
+        outcome = Outcome(broken=count)
+        for whole in (False, True):
+            recipe, epochs = (evaluate(SIZE), 2) if whole else (simple(SIZE), 1)
+            if (kernels, whole) not in self._wanted:
+                wanted, none = served(self._good, names, recipe, kernels=kernels, fallback=None, epochs=epochs)
+                assert not none, none
+                self._wanted[kernels, whole] = wanted
+            epoch, reasons = served(files, names, recipe, kernels=kernels, fallback=fallback, epochs=epochs)
+            found = compared(epoch, self._wanted[kernels, whole], reasons, rows=rows, names=names, alike=whole)
+            found.wrong = [f"{kernels}, {'whole' if whole else 'window'}, {fallback}: {each}" for each in found.wrong]
+            outcome += found
+        # A file counts once; what is served by one recipe may be refused by another.
+        outcome.served, outcome.named = outcome.served // 2, outcome.named // 2
+        return outcome
+
+
+def compared(
+    epochs: Sequence[Epoch],
+    wanted: Sequence[Epoch],
+    reasons: dict[int, str],
+    *,
+    rows: Indices,
+    names: Sequence[str],
+    alike: bool,
+) -> Outcome:
+    """Compare what was served with what is served without broken files.
+
+    Args:
+        epochs: What was served.
+        wanted: What is served where there are good files in place of the broken ones.
+        reasons: Why samples are bad, by index.
+        rows: Indices of broken files.
+        names: Of all files.
+        alike: Whether an image looks the same whenever and in whose place it is served.
+    """
+    outcome = Outcome()
+    image_of = {index: image for index, image in zip(wanted[0].shown.tolist(), wanted[0].images, strict=True)}
+    first_image: dict[int, NDArray[np.float32]] = {}
+    broken = set(rows.tolist())
+    for number, (epoch, other) in enumerate(zip(epochs, wanted, strict=True)):
+        for row, (planned, shown) in enumerate(zip(epoch.planned.tolist(), epoch.shown.tolist(), strict=True)):
+            image = epoch.images[row]
+            if shown in broken:
+                if alike and not np.array_equal(first_image.setdefault(shown, image), image):
+                    outcome.wrong.append(f"{names[shown]} is served otherwise in epoch {number}")
+            elif alike or planned == shown:
+                outcome.good += 1
+                if not np.array_equal(image, image_of[shown] if alike else other.images[row]):
+                    outcome.wrong.append(f"{names[shown]}, a good image, is wrong in epoch {number}, row {row}")
+            if planned != shown and not reasons.get(planned):
+                outcome.wrong.append(f"{names[planned]} is neither served nor named in epoch {number}")
+    outcome.wrong += [f"{names[index]}, a good file, is named: {reasons[index]}" for index in set(reasons) - broken]
+    outcome.named = len(broken & set(reasons))
+    outcome.served = len(broken) - outcome.named
+    return outcome
+
+
+# Processes
+
+
+@dataclass
+class Report(Outcome):
+    """What became of files in several processes.
+
+    Attributes:
+        died: Files that processes died of, or ranges of numbers where it could not be narrowed down, with exit codes.
+        hung: Ranges of numbers at which a process was silent for too long.
+    """
+
+    died: list[str] = field(default_factory=list)
+    hung: list[str] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """Whether all is as it should be."""
+        return not (self.died or self.hung or self.wrong)
+
+
+@dataclass(frozen=True)
+class Fuzzer:
+    """Has processes serve broken files.
+
+    Attributes:
+        format_: One of FORMATS, "mixed" or "notorious".
+        seed: Of the mutations.
+        found: A folder for files that processes die of; None: they are only named.
+        options: Further words of the process's command line.
+    """
+
+    format_: str
+    seed: int
+    found: Path | None = None
+    options: tuple[str, ...] = ()
+
+    def run(self, mutations: int) -> Report:
+        """Serve so many broken files, in a process for as long as it lives."""
+        report, first = Report(), 0
+        while first < mutations:
+            ended = None
+            for ended in self._process(first, mutations - first):
+                if not isinstance(ended, Outcome):
+                    break
+                report += ended
+                first += min(ROUND, mutations - first)
+            if first < mutations:
+                count = min(ROUND - first % ROUND, mutations - first)
+                report.broken += count
+                if ended is None:
+                    report.hung.append(f"{self.format_}-{self.seed}-{first} to {first + count - 1}")
+                else:
+                    report.died.append(self._narrowed(first, count, int(ended)))
+                first += count
+        return report
+
+    def _process(self, first: int, count: int) -> Iterator[Outcome | int | None]:
+        """Serve some broken files; yield what became of each round, then the exit code, None if it hung."""
+        command = [sys.executable, "-m", "tests.fuzz", "--serve", self.format_, str(self.seed), str(first), str(count)]
+        with (
+            tempfile.TemporaryFile() as noise,
+            subprocess.Popen([*command, *self.options], stdout=subprocess.PIPE, stderr=noise) as process,
+        ):
+            assert process.stdout is not None
+            try:
+                while select.select([process.stdout], [], [], SILENT_S)[0]:
+                    line = process.stdout.readline()
+                    if not line:
+                        code = process.wait()
+                        if code > 0:
+                            noise.seek(0)
+                            raise RuntimeError(noise.read().decode(errors="replace")[-4000:])
+                        yield code
+                        return
+                    yield Outcome(**json.loads(line))
+                yield None
+            finally:
+                process.kill()
+
+    def _narrowed(self, first: int, count: int, code: int) -> str:
+        """Find which of some files a process dies of, and name it."""
+        while count > 1:
+            half = count // 2
+            for start, some in ((first, half), (first + half, count - half)):
+                codes = (list(self._process(start, some))[-1] for _ in range(_TRIES))
+                if (died := next((each for each in codes if each != 0), 0)) != 0:
+                    first, count, code = start, some, -1 if died is None else int(died)  # type: ignore[call-overload]
+                    break
+            else:
+                break
+        name, content = broken_file(self.format_, self.seed, first)
+        if count == 1 and self.found is not None:
+            self.found.mkdir(parents=True, exist_ok=True)
+            (self.found / name.replace(" ", "_")).write_bytes(content)
+        until = "" if count == 1 else f" to {first + count - 1}, which of them is unknown"
+        return f"{name}{until} (exit code {code})"
+
+
+def _serve(format_: str, seed: int, first: int, count: int) -> None:
+    """Print a line of JSON for each round, in a process of its own."""
+    rounds, last = Rounds(format_, seed), first + count
+    while first < last:
+        some = min(ROUND - first % ROUND, last - first)
+        sys.stdout.write(json.dumps(vars(rounds.round(first, some))) + "\n")
+        sys.stdout.flush()
+        first += some
+
+
+def _line(name: str, report: Report) -> str:
+    return (
+        f"{name:10s} {report.broken:6d} broken: {report.served:6d} served, {report.named:6d} named; "
+        f"{report.good:8d} good images compared, {len(report.wrong)} wrong; "
+        f"{len(report.died)} died, {len(report.hung)} hung\n"
+    )
+
+
+def main() -> int:
+    """Print what becomes of broken files; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutations", type=int, default=21_000, help="of all formats together")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=[*FORMATS, "mixed", "notorious"])
+    parser.add_argument("--found", type=Path, help="a folder for files that processes die of")
+    parser.add_argument("--processes", type=int, default=1, help="formats at a time")
+    parser.add_argument("--serve", nargs=4, metavar=("FORMAT", "SEED", "FIRST", "COUNT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        format_, *numbers = options.serve
+        _serve(format_, *map(int, numbers))
+        return 0
+    share = -(-options.mutations // len(options.formats))
+    clean = True
+    with ThreadPoolExecutor(options.processes) as pool:
+        reports = pool.map(lambda name: Fuzzer(name, options.seed, options.found).run(share), options.formats)
+        for name, report in zip(options.formats, reports, strict=True):
+            sys.stdout.write(_line(name, report))
+            for trouble in (*report.died, *report.hung, *report.wrong):
+                sys.stdout.write(f"    {trouble}\n")
+            sys.stdout.flush()
+            clean &= report.clean
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

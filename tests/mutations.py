@@ -1,0 +1,314 @@
+"""Image files of seven formats, and ways to break them: a mutation is a function of seed, format and number."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+
+from tests.pictures import picture
+
+FORMATS = ("JPEG", "PNG", "BMP", "WebP", "TIFF", "PNM", "JPEG2000")
+
+_HEAD = 160
+"""Most that a decoder is told lies in so many bytes from the start."""
+
+_SIDEWAYS = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+"""EXIF that says orientation 6: rows are shown as columns."""
+
+_TELLING = (0, 1, 2, 3, 4, 8, 16, 24, 32, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31, 2**32 - 1)
+"""Numbers at which programs go wrong."""
+
+
+@lru_cache(maxsize=None)
+def originals(format_: str) -> tuple[bytes, ...]:
+    """Return whole files of a format, small, of many kinds: colours, depths, compressions, orientations."""
+    return tuple(_ORIGINALS[format_]())
+
+
+def mutation(seed: int, format_: str, number: int) -> bytes:
+    """Return one of a format's files, broken in one to four ways; where it has check sums they often fit again."""
+    rng = np.random.default_rng((seed, FORMATS.index(format_), number))
+    files = originals(format_)
+    content = files[rng.integers(len(files))]
+    for _ in range(min(int(rng.geometric(0.6)), 4)):
+        content = _WAYS[rng.integers(len(_WAYS))](content, files, rng) or content
+    if rng.random() < 0.7:
+        content = mended(content)
+    return content
+
+
+def mended(content: bytes) -> bytes:
+    """Make the check sums of a PNG's chunks, or the length of a RIFF file, fit what is there."""
+    if content.startswith(b"RIFF"):
+        return b"RIFF" + struct.pack("<I", max(len(content) - 8, 0)) + content[8:]
+    if not content.startswith(b"\x89PNG\r\n\x1a\n"):
+        return content
+    chunks, at = bytearray(content), 8
+    while at + 12 <= len(chunks):
+        end = at + 8 + int.from_bytes(chunks[at : at + 4], "big")
+        if end + 4 > len(chunks):
+            break
+        chunks[end : end + 4] = zlib.crc32(chunks[at + 4 : end]).to_bytes(4, "big")
+        at = end + 4
+    return bytes(chunks)
+
+
+# Ways to break a file
+
+Way = Callable[[bytes, tuple[bytes, ...], np.random.Generator], bytes]
+
+
+def _bytes(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Change a few bytes anywhere."""
+    changed = bytearray(content)
+    for place in rng.integers(len(changed), size=rng.integers(1, 9)):
+        changed[place] = rng.integers(256)
+    return bytes(changed)
+
+
+def _head(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Change a few bytes near the start."""
+    changed = bytearray(content)
+    for place in rng.integers(min(len(changed), _HEAD), size=rng.integers(1, 4)):
+        changed[place] = rng.choice((0, 1, 127, 128, 255, rng.integers(256)))
+    return bytes(changed)
+
+
+def _lengths(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Write a telling number of 1, 2 or 4 bytes over what may be a length, or move that length a little."""
+    size = int(rng.choice((1, 2, 4)))
+    order = "big" if rng.random() < 0.5 else "little"
+    place = int(rng.integers(max(min(len(content), _HEAD) if rng.random() < 0.8 else len(content), 5) - size))
+    was = int.from_bytes(content[place : place + size], order)
+    told = int(rng.choice((*_TELLING, was + 1, was - 1, was * 2, was // 2, was + 256)))
+    return content[:place] + (told % 256**size).to_bytes(size, order) + content[place + size :]
+
+
+def _cut(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Leave the end out: anywhere, or near the start or the end, where headers and trailers are."""
+    place = rng.integers(len(content))
+    near = int(rng.integers(1, _HEAD))
+    return content[: max(int(rng.choice((place, near, len(content) - near))), 1)]
+
+
+def _splice(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Go on with another file of the format, from the same place or from elsewhere."""
+    other = files[rng.integers(len(files))]
+    place = int(rng.integers(len(content)))
+    return content[:place] + other[place if rng.random() < 0.5 else rng.integers(len(other)) :]
+
+
+def _leave_out(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Leave some bytes out."""
+    place, count = int(rng.integers(len(content))), int(rng.integers(1, 33))
+    return content[:place] + content[place + count :]
+
+
+def _repeat(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) -> bytes:
+    """Have some bytes twice."""
+    place, count = int(rng.integers(len(content))), int(rng.integers(1, 33))
+    return content[: place + count] + content[place:]
+
+
+_WAYS: tuple[Way, ...] = (_bytes, _head, _lengths, _lengths, _cut, _splice, _leave_out, _repeat)
+
+
+# Whole files
+
+_LANDSCAPE, _PORTRAIT = (41, 150), (150, 41)
+
+
+def _picture(mode: str = "RGB", size: tuple[int, int] = _LANDSCAPE) -> Image.Image:
+    height, width = size
+    return picture(len(mode) + height, height=height, width=width).convert(mode)
+
+
+def _saved(format_: str, mode: str = "RGB", size: tuple[int, int] = _LANDSCAPE, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    _picture(mode, size).save(buffer, format_, **options)
+    return buffer.getvalue()
+
+
+def _jpegs() -> list[bytes]:
+    return [
+        _saved("JPEG"),
+        _saved("JPEG", size=_PORTRAIT, subsampling=0),
+        _saved("JPEG", progressive=True),
+        _saved("JPEG", restart_marker_blocks=2),
+        _saved("JPEG", "L"),
+        _saved("JPEG", "CMYK"),
+        _saved("JPEG", exif=_SIDEWAYS),
+        _saved("JPEG", size=_PORTRAIT, exif=_SIDEWAYS),
+    ]
+
+
+def _pngs() -> list[bytes]:
+    deep = io.BytesIO()
+    _picture("L").convert("I;16").save(deep, "PNG")
+    return [
+        _saved("PNG"),
+        _saved("PNG", size=_PORTRAIT),
+        _saved("PNG", "RGBA"),
+        _saved("PNG", "LA"),
+        _saved("PNG", "P"),
+        _saved("PNG", "1"),
+        _saved("PNG", exif=_SIDEWAYS[6:]),
+        _saved("PNG", size=_PORTRAIT, exif=_SIDEWAYS[6:]),
+        _saved("PNG", save_all=True, append_images=[_picture(size=_LANDSCAPE), _picture(size=(20, 30))]),
+        deep.getvalue(),
+    ]
+
+
+def _bmps() -> list[bytes]:
+    return [
+        _saved("BMP"),
+        _saved("BMP", size=_PORTRAIT),
+        _saved("BMP", "L"),
+        _saved("BMP", "P"),
+        _saved("BMP", "1"),
+        _saved("BMP", "RGBA"),
+        _run_length_bmp(),
+    ]
+
+
+def _run_length_bmp() -> bytes:
+    """Write a 4-bit palette BMP, run-length encoded, which Pillow reads but does not write."""
+    height, width = 33, 60
+    rows = b"".join(bytes((width, 17 * (row % 16), 0, 0)) for row in range(height)) + b"\0\1"
+    palette = b"".join(bytes((16 * shade, 255 - 16 * shade, 8 * shade, 0)) for shade in range(16))
+    start = 14 + 40 + len(palette)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 4, 2, len(rows), 2835, 2835, 16, 16)
+    return b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + header + palette + rows
+
+
+def _webps() -> list[bytes]:
+    return [
+        _saved("WEBP"),
+        _saved("WEBP", size=_PORTRAIT),
+        _saved("WEBP", "RGBA"),
+        _saved("WEBP", lossless=True),
+        _saved("WEBP", exif=_SIDEWAYS),
+        _saved("WEBP", size=_PORTRAIT, exif=_SIDEWAYS),
+        _saved("WEBP", save_all=True, append_images=[_picture("L").convert("RGB")], duration=40),
+    ]
+
+
+def _tiffs() -> list[bytes]:
+    compressed = [_saved("TIFF", compression=name) for name in ("tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")]
+    deep = io.BytesIO()
+    _picture("L").convert("I;16").save(deep, "TIFF")
+    return [
+        _saved("TIFF"),
+        _saved("TIFF", size=_PORTRAIT),
+        *compressed,
+        *(_saved("TIFF", mode) for mode in ("L", "RGBA", "P", "F", "I", "CMYK")),
+        _saved("TIFF", "1", compression="group4"),
+        _saved("TIFF", size=_PORTRAIT, tiffinfo={274: 6}),
+        _saved("TIFF", save_all=True, append_images=[_picture(size=_PORTRAIT)]),
+        deep.getvalue(),
+    ]
+
+
+def _pnms() -> list[bytes]:
+    return [
+        _saved("PPM"),
+        _saved("PPM", size=_PORTRAIT),
+        _saved("PPM", "L"),
+        _saved("PPM", "1"),
+        _saved("PPM", "F"),
+        b"P3\n# made by hand\n14 13\n255\n" + b"10 20 30 " * 182,
+        b"P2\n14 13\n255\n" + b"10 " * 182,
+        b"P1\n14 13\n" + b"1 0 " * 91,
+        b"P6\n14 13\n65535\n" + b"ab" * 546,
+        b"P7\nWIDTH 14\nHEIGHT 13\nDEPTH 3\nMAXVAL 255\nTUPLTYPE RGB\nENDHDR\n" + b"abc" * 182,
+    ]
+
+
+def _jpeg2000s() -> list[bytes]:
+    return [
+        _saved("JPEG2000"),
+        _saved("JPEG2000", size=_PORTRAIT),
+        _saved("JPEG2000", "L"),
+        _saved("JPEG2000", "LA"),
+        _saved("JPEG2000", "RGBA"),
+        _saved("JPEG2000", irreversible=True, quality_mode="rates", quality_layers=[8, 2]),
+        _saved("JPEG2000", tile_size=(32, 32)),
+        _saved("JPEG2000", no_jp2=True),
+        _saved("JPEG2000", size=_PORTRAIT, no_jp2=True, progression="RPCL"),
+    ]
+
+
+_ORIGINALS: dict[str, Callable[[], list[bytes]]] = {
+    "JPEG": _jpegs,
+    "PNG": _pngs,
+    "BMP": _bmps,
+    "WebP": _webps,
+    "TIFF": _tiffs,
+    "PNM": _pnms,
+    "JPEG2000": _jpeg2000s,
+}
+
+
+# Files that once ended a process, or harmed others in their batch
+
+
+def notorious() -> dict[str, bytes]:
+    """Return a file of each kind, by what is wrong with it."""
+    return {
+        "BMP of a type that DALI does not know": _run_length_bmp(),
+        "TIFF of a type that DALI does not know": _with_tag(_saved("TIFF", "I"), 339, 1),
+        "PNG that is 2**32 - 9 pixels wide": _with_size(2**32 - 9, 41),
+        "PNG of which both sides are negative": _with_size(2**32 - 1, 2**32 - 1),
+        "PNG that is 0 pixels wide": _with_size(0, 41),
+        "JPEG 2000 whose main header ends early": _jpeg2000s()[0].partition(b"\xff\x52")[0] + b"\xff\x52\x00",
+        "JPEG 2000 whose coding style is impossible": _jpeg2000s()[0].replace(b"\xff\x52\0\x0c", b"\xff\x52\0\x0d"),
+        "JPEG 2000 with tiles that are 0 wide": _with_tiles(_jpeg2000s()[0], 0, 41),
+        "codestream with tiles that are 0 high": _with_tiles(_jpeg2000s()[7], 150, 0),
+        "codestream without components": _with_components(_jpeg2000s()[7], 0),
+        "WebP whose orientation one reader sees": _cut_riff(_webps()[5]),
+        "PNG whose orientation one reader sees": _with_broken_sum(_pngs()[7], b"eXIf"),
+        "TIFF that is told to be 1 pixel wide, too": _with_tag(_tiffs()[0], 284, 1, as_tag=256),
+        "TIFF that is told to have more rows": _with_tag(_tiffs()[0], 284, 5000, as_tag=257),
+        "animated PNG that jumps": _pngs()[8].replace(b"fcTL", b"ecTL", 1),
+        "animated PNG whose frame ends early": _pngs()[8].replace(b"fdAT\0\0\0\2", b"fdAT\0\0\0\7", 1),
+    }
+
+
+def _with_size(width: int, height: int) -> bytes:
+    content = _saved("PNG")
+    return mended(content[:16] + struct.pack(">II", width, height) + content[24:])
+
+
+def _with_tiles(content: bytes, width: int, height: int) -> bytes:
+    place = content.index(b"\xff\x4f\xff\x51") + 24
+    return content[:place] + struct.pack(">II", width, height) + content[place + 8 :]
+
+
+def _with_components(content: bytes, count: int) -> bytes:
+    place = content.index(b"\xff\x4f\xff\x51") + 40
+    return content[:place] + struct.pack(">H", count) + content[place + 2 :]
+
+
+def _cut_riff(content: bytes) -> bytes:
+    return content[:4] + struct.pack("<I", len(content) - 28) + content[8:]
+
+
+def _with_broken_sum(content: bytes, name: bytes) -> bytes:
+    """Break the check sum of the chunk before the one that is named."""
+    place = content.index(name) - 5
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def _with_tag(content: bytes, tag: int, value: int, *, as_tag: int | None = None) -> bytes:
+    """Set a number in a TIFF's first directory, perhaps under another tag."""
+    (start,) = struct.unpack_from("<I", content, 4)
+    for place in range(start + 2, start + 2 + 12 * struct.unpack_from("<H", content, start)[0], 12):
+        if struct.unpack_from("<H", content, place) == (tag,):
+            return content[:place] + struct.pack("<HHII", as_tag or tag, 4, 1, value) + content[place + 12 :]
+    raise AssertionError(f"no tag {tag}")

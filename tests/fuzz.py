@@ -64,7 +64,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def __iadd__(self, other: Outcome) -> Outcome:
-        for each in fields(self):
+        for each in fields(Outcome):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
         return self
 
@@ -215,7 +215,7 @@ def compared(
         alike: Whether an image looks the same whenever and in whose place it is served.
     """
     outcome = Outcome()
-    image_of = {index: image for index, image in zip(wanted[0].shown.tolist(), wanted[0].images, strict=True)}
+    image_of = dict(zip(wanted[0].shown.tolist(), wanted[0].images, strict=True))
     first_image: dict[int, NDArray[np.float32]] = {}
     broken = set(rows.tolist())
     for number, (epoch, other) in enumerate(zip(epochs, wanted, strict=True)):
@@ -244,8 +244,8 @@ class Report(Outcome):
     """What became of files in several processes.
 
     Attributes:
-        died: Files that processes died of, or ranges of numbers where it could not be narrowed down, with exit codes.
-        hung: Ranges of numbers at which a process was silent for too long.
+        died: Files that processes ended of, or ranges of numbers where it could not be narrowed down, and how.
+        hung: The same of processes that were silent for too long.
     """
 
     died: list[str] = field(default_factory=list)
@@ -258,6 +258,17 @@ class Report(Outcome):
 
 
 @dataclass(frozen=True)
+class End:
+    """How a process ended that served files: its exit code, None if it hung, and the last that it said."""
+
+    code: int | None
+    said: str = ""
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}" + (f": {self.said}" if (self.code or 0) > 0 else "")
+
+
+@dataclass(frozen=True)
 class Fuzzer:
     """Has processes serve broken files.
 
@@ -265,36 +276,35 @@ class Fuzzer:
         format_: One of FORMATS, "mixed" or "notorious".
         seed: Of the mutations.
         found: A folder for files that processes die of; None: they are only named.
+        silent_s: Seconds without a finished round after which a process hangs.
         options: Further words of the process's command line.
     """
 
     format_: str
     seed: int
     found: Path | None = None
+    silent_s: float = SILENT_S
     options: tuple[str, ...] = ()
 
     def run(self, mutations: int) -> Report:
         """Serve so many broken files, in a process for as long as it lives."""
         report, first = Report(), 0
         while first < mutations:
-            ended = None
-            for ended in self._process(first, mutations - first):
-                if not isinstance(ended, Outcome):
-                    break
-                report += ended
-                first += min(ROUND, mutations - first)
-            if first < mutations:
+            *outcomes, end = self._process(first, mutations - first)
+            for outcome in outcomes:
+                assert isinstance(outcome, Outcome)
+                report += outcome
+                first += outcome.broken
+            assert isinstance(end, End)
+            if end.code != 0:
                 count = min(ROUND - first % ROUND, mutations - first)
                 report.broken += count
-                if ended is None:
-                    report.hung.append(f"{self.format_}-{self.seed}-{first} to {first + count - 1}")
-                else:
-                    report.died.append(self._narrowed(first, count, int(ended)))
+                (report.hung if end.code is None else report.died).append(self._narrowed(first, count, end))
                 first += count
         return report
 
-    def _process(self, first: int, count: int) -> Iterator[Outcome | int | None]:
-        """Serve some broken files; yield what became of each round, then the exit code, None if it hung."""
+    def _process(self, first: int, count: int) -> Iterator[Outcome | End]:
+        """Serve some broken files; yield what became of each round, and how the process ended."""
         command = [sys.executable, "-m", "tests.fuzz", "--serve", self.format_, str(self.seed), str(first), str(count)]
         with (
             tempfile.TemporaryFile() as noise,
@@ -302,37 +312,38 @@ class Fuzzer:
         ):
             assert process.stdout is not None
             try:
-                while select.select([process.stdout], [], [], SILENT_S)[0]:
+                while select.select([process.stdout], [], [], self.silent_s)[0]:
                     line = process.stdout.readline()
                     if not line:
                         code = process.wait()
-                        if code > 0:
-                            noise.seek(0)
-                            raise RuntimeError(noise.read().decode(errors="replace")[-4000:])
-                        yield code
+                        noise.seek(0)
+                        said = noise.read().decode(errors="replace").strip().splitlines()
+                        yield End(code, said[-1] if said else "")
                         return
                     yield Outcome(**json.loads(line))
-                yield None
+                yield End(None)
             finally:
                 process.kill()
 
-    def _narrowed(self, first: int, count: int, code: int) -> str:
-        """Find which of some files a process dies of, and name it."""
+    def _narrowed(self, first: int, count: int, end: End) -> str:
+        """Find which of some files a process ends of, and name it."""
         while count > 1:
             half = count // 2
             for start, some in ((first, half), (first + half, count - half)):
-                codes = (list(self._process(start, some))[-1] for _ in range(_TRIES))
-                if (died := next((each for each in codes if each != 0), 0)) != 0:
-                    first, count, code = start, some, -1 if died is None else int(died)  # type: ignore[call-overload]
+                ends = (list(self._process(start, some))[-1] for _ in range(_TRIES))
+                found = next((each for each in ends if isinstance(each, End) and each.code != 0), None)
+                if found is not None:
+                    first, count, end = start, some, found
                     break
             else:
                 break
         name, content = broken_file(self.format_, self.seed, first)
-        if count == 1 and self.found is not None:
+        if count > 1:
+            return f"{name} and {count - 1} that follow, which of them is unknown ({end})"
+        if self.found is not None:
             self.found.mkdir(parents=True, exist_ok=True)
             (self.found / name.replace(" ", "_")).write_bytes(content)
-        until = "" if count == 1 else f" to {first + count - 1}, which of them is unknown"
-        return f"{name}{until} (exit code {code})"
+        return f"{name} ({end})"
 
 
 def _serve(format_: str, seed: int, first: int, count: int) -> None:

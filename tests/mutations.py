@@ -6,7 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -25,7 +25,7 @@ _TELLING = (0, 1, 2, 3, 4, 8, 16, 24, 32, 127, 128, 255, 256, 32767, 32768, 6553
 """Numbers at which programs go wrong."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def originals(format_: str) -> tuple[bytes, ...]:
     """Return whole files of a format, small, of many kinds: colours, depths, compressions, orientations."""
     return tuple(_ORIGINALS[format_]())

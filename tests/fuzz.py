@@ -29,7 +29,7 @@ from dalirefurb import Loader, Recipe, Standard, evaluate, simple
 from dalirefurb.plan import Indices
 from dalirefurb.runners import Kernels
 from dalirefurb.source import Source
-from tests.mutations import FORMATS, mutation, notorious, originals
+from tests.mutations import FORMATS, UNFIT, mutation, notorious, originals
 
 BATCH = 64
 BATCHES = 4
@@ -40,6 +40,8 @@ SIZE = 32
 MAX_PIXELS = 300_000
 SILENT_S = 240.0
 """A process that has not finished a round for so long hangs."""
+
+MIXED = "mixed"
 
 _TRIES = 3
 """A process that dies of some files may survive them at times."""
@@ -90,12 +92,13 @@ class Files(Source):
 
 
 def broken_file(format_: str, seed: int, number: int) -> tuple[str, bytes]:
-    """Name a broken file, and return it. The format may be "mixed", each in turn, or "notorious"."""
-    if format_ == "notorious":
-        known = notorious()
-        return list(known.items())[number % len(known)]
-    if format_ == "mixed":
-        format_ = FORMATS[number % len(FORMATS)]
+    """Name a broken file, and return it; of the format "mixed" each format's in turn, and those that are notorious."""
+    if format_ == MIXED:
+        number, turn = divmod(number, len(FORMATS) + 1)
+        if turn == len(FORMATS):
+            known = list(notorious().items())
+            return known[number % len(known)]
+        format_ = FORMATS[turn]
     return f"{format_}-{seed}-{number}", mutation(seed, format_, number)
 
 
@@ -190,6 +193,9 @@ class Rounds:
             found = compared(epoch, self._wanted[kernels, whole], reasons, rows=rows, names=names, alike=whole)
             found.wrong = [f"{kernels}, {'whole' if whole else 'window'}, {fallback}: {each}" for each in found.wrong]
             outcome += found
+            if fallback is None:
+                fit = UNFIT.intersection(names[row] for row in rows.tolist() if row not in reasons)
+                outcome.wrong += [f"{name} must be named, and is served" for name in sorted(fit)]
         # A file counts once; what is served by one recipe may be refused by another.
         outcome.served, outcome.named = outcome.served // 2, outcome.named // 2
         return outcome
@@ -244,8 +250,8 @@ class Report(Outcome):
     """What became of files in several processes.
 
     Attributes:
-        died: Files that processes ended of, or ranges of numbers where it could not be narrowed down, and how.
-        hung: The same of processes that were silent for too long.
+        died: Files that processes ended of, or files among which they are, and how.
+        hung: Files among which are those that processes hung of.
     """
 
     died: list[str] = field(default_factory=list)
@@ -273,18 +279,18 @@ class Fuzzer:
     """Has processes serve broken files.
 
     Attributes:
-        format_: One of FORMATS, "mixed" or "notorious".
+        format_: One of FORMATS, or MIXED.
         seed: Of the mutations.
         found: A folder for files that processes die of; None: they are only named.
         silent_s: Seconds without a finished round after which a process hangs.
-        options: Further words of the process's command line.
+        command: Starts a process that serves.
     """
 
     format_: str
     seed: int
     found: Path | None = None
     silent_s: float = SILENT_S
-    options: tuple[str, ...] = ()
+    command: tuple[str, ...] = (sys.executable, "-m", "tests.fuzz")
 
     def run(self, mutations: int) -> Report:
         """Serve so many broken files, in a process for as long as it lives."""
@@ -299,16 +305,19 @@ class Fuzzer:
             if end.code != 0:
                 count = min(ROUND - first % ROUND, mutations - first)
                 report.broken += count
-                (report.hung if end.code is None else report.died).append(self._narrowed(first, count, end))
+                if end.code is None:
+                    report.hung.append(f"{broken_file(self.format_, self.seed, first)[0]} or {count - 1} that follow")
+                else:
+                    report.died.append(self._narrowed(first, count, end))
                 first += count
         return report
 
     def _process(self, first: int, count: int) -> Iterator[Outcome | End]:
         """Serve some broken files; yield what became of each round, and how the process ended."""
-        command = [sys.executable, "-m", "tests.fuzz", "--serve", self.format_, str(self.seed), str(first), str(count)]
+        command = [*self.command, "--serve", self.format_, str(self.seed), str(first), str(count)]
         with (
             tempfile.TemporaryFile() as noise,
-            subprocess.Popen([*command, *self.options], stdout=subprocess.PIPE, stderr=noise) as process,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=noise) as process,
         ):
             assert process.stdout is not None
             try:
@@ -339,7 +348,7 @@ class Fuzzer:
                 break
         name, content = broken_file(self.format_, self.seed, first)
         if count > 1:
-            return f"{name} and {count - 1} that follow, which of them is unknown ({end})"
+            return f"{name} or {count - 1} that follow ({end})"
         if self.found is not None:
             self.found.mkdir(parents=True, exist_ok=True)
             (self.found / name.replace(" ", "_")).write_bytes(content)
@@ -369,7 +378,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mutations", type=int, default=21_000, help="of all formats together")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=[*FORMATS, "mixed", "notorious"])
+    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=[*FORMATS, MIXED])
     parser.add_argument("--found", type=Path, help="a folder for files that processes die of")
     parser.add_argument("--processes", type=int, default=1, help="formats at a time")
     parser.add_argument("--serve", nargs=4, metavar=("FORMAT", "SEED", "FIRST", "COUNT"), help=argparse.SUPPRESS)

@@ -312,3 +312,7 @@ def _with_tag(content: bytes, tag: int, value: int, *, as_tag: int | None = None
         if struct.unpack_from("<H", content, place) == (tag,):
             return content[:place] + struct.pack("<HHII", as_tag or tag, 4, 1, value) + content[place + 12 :]
     raise AssertionError(f"no tag {tag}")
+
+
+UNFIT = frozenset(name for name in notorious() if not name.startswith("animated"))
+"""Those that must not be served, since what they show is not defined; of an animated PNG the image at rest is."""

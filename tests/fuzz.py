@@ -2,9 +2,9 @@
 
     python -m tests.fuzz --mutations 21000 --seed 1 --found /tmp/found
 
-breaks 3,000 files of each format, a quarter of the rows of batches of 64 at random places, serves them by both kernels,
-decoded by window and whole, with and without the fallback decoder, and prints what became of them. The exit code is 1
-if a process died or hung, a good image was wrong, or a broken file was neither served nor named. A process that
+breaks 3,000 files of each format, serves them at random places among as many good ones in batches of 64, by either
+kernels, decoded by window or whole, with the fallback decoder or without, and prints what became of them. The exit code
+is 1 if a process died or hung, a good image was wrong, or a broken file was neither served nor named. A process that
 dies is asked again with half of the files, until one is left; that is written into the folder `--found`.
 """
 
@@ -33,8 +33,8 @@ from tests.mutations import FORMATS, UNFIT, mutation, notorious, originals
 
 BATCH = 64
 BATCHES = 4
-ROUND = BATCH
-"""Broken files that are served together: in a quarter of the rows of all batches."""
+ROUND = BATCH * BATCHES // 2
+"""Broken files that are served together: half of the rows of all batches, at random places."""
 
 SIZE = 32
 MAX_PIXELS = 300_000
@@ -91,7 +91,7 @@ class Files(Source):
         return {"files": len(self)}
 
 
-def broken_file(format_: str, seed: int, number: int) -> tuple[str, bytes]:
+def broken_file(format_: str, seed: int, number: int, folder: Path | None = None) -> tuple[str, bytes]:
     """Name a broken file, and return it; of the format "mixed" each format's in turn, and those that are notorious."""
     if format_ == MIXED:
         number, turn = divmod(number, len(FORMATS) + 1)
@@ -99,7 +99,7 @@ def broken_file(format_: str, seed: int, number: int) -> tuple[str, bytes]:
             known = list(notorious().items())
             return known[number % len(known)]
         format_ = FORMATS[turn]
-    return f"{format_}-{seed}-{number}", mutation(seed, format_, number)
+    return f"{format_}-{seed}-{number}", mutation(seed, format_, number, folder)
 
 
 # One round: what becomes of some broken files?
@@ -166,9 +166,10 @@ def served(
 class Rounds:
     """Serves rounds of broken files, and compares good images with what they are without broken ones."""
 
-    def __init__(self, format_: str, seed: int) -> None:
+    def __init__(self, format_: str, seed: int, folder: Path | None) -> None:
         self._format = format_
         self._seed = seed
+        self._folder = folder
         self._good = good_files()
         self._wanted: dict[tuple[Kernels, bool], list[Epoch]] = {}
 
@@ -178,26 +179,23 @@ class Rounds:
         rows = places()[numbers % ROUND]
         files, names = list(self._good), [f"good {index}" for index in range(len(self._good))]
         for row, number in zip(rows.tolist(), numbers.tolist(), strict=True):
-            names[row], files[row] = broken_file(self._format, self._seed, number)
+            names[row], files[row] = broken_file(self._format, self._seed, number, self._folder)
         turn = first // ROUND
         kernels: Kernels = "dali" if turn % 2 else "numba"
-        fallback: Literal["pillow"] | None = "pillow" if turn // 2 % 2 else None
-        outcome = Outcome(broken=count)
-        for whole in (False, True):
-            recipe, epochs = (evaluate(SIZE), 2) if whole else (simple(SIZE), 1)
-            if (kernels, whole) not in self._wanted:
-                wanted, none = served(self._good, names, recipe, kernels=kernels, fallback=None, epochs=epochs)
-                assert not none, none
-                self._wanted[kernels, whole] = wanted
-            epoch, reasons = served(files, names, recipe, kernels=kernels, fallback=fallback, epochs=epochs)
-            found = compared(epoch, self._wanted[kernels, whole], reasons, rows=rows, names=names, alike=whole)
-            found.wrong = [f"{kernels}, {'whole' if whole else 'window'}, {fallback}: {each}" for each in found.wrong]
-            outcome += found
-            if fallback is None:
-                fit = UNFIT.intersection(names[row] for row in rows.tolist() if row not in reasons)
-                outcome.wrong += [f"{name} must be named, and is served" for name in sorted(fit)]
-        # A file counts once; what is served by one recipe may be refused by another.
-        outcome.served, outcome.named = outcome.served // 2, outcome.named // 2
+        whole = turn % 4 in (1, 2)
+        fallback: Literal["pillow"] | None = "pillow" if turn // 4 % 2 else None
+        recipe, epochs = (evaluate(SIZE), 2) if whole else (simple(SIZE), 1)
+        if (kernels, whole) not in self._wanted:
+            wanted, none = served(self._good, names, recipe, kernels=kernels, fallback=None, epochs=epochs)
+            assert not none, none
+            self._wanted[kernels, whole] = wanted
+        epoch, reasons = served(files, names, recipe, kernels=kernels, fallback=fallback, epochs=epochs)
+        outcome = compared(epoch, self._wanted[kernels, whole], reasons, rows=rows, names=names, alike=whole)
+        if fallback is None:
+            unnamed = UNFIT.intersection(names[row] for row in rows.tolist() if row not in reasons)
+            outcome.wrong += [f"{name} must be named, and is served" for name in sorted(unnamed)]
+        settings = f"kernels {kernels}, {'whole' if whole else 'window'}, fallback {fallback}"
+        outcome.wrong = [f"{each} ({settings})" for each in outcome.wrong]
         return outcome
 
 
@@ -220,7 +218,7 @@ def compared(
         names: Of all files.
         alike: Whether an image looks the same whenever and in whose place it is served.
     """
-    outcome = Outcome()
+    outcome = Outcome(broken=len(rows))
     image_of = dict(zip(wanted[0].shown.tolist(), wanted[0].images, strict=True))
     first_image: dict[int, NDArray[np.float32]] = {}
     broken = set(rows.tolist())
@@ -281,6 +279,7 @@ class Fuzzer:
     Attributes:
         format_: One of FORMATS, or MIXED.
         seed: Of the mutations.
+        folder: Where there are files to break; None: those of `mutations`.
         found: A folder for files that processes die of; None: they are only named.
         silent_s: Seconds without a finished round after which a process hangs.
         command: Starts a process that serves.
@@ -288,6 +287,7 @@ class Fuzzer:
 
     format_: str
     seed: int
+    folder: Path | None = None
     found: Path | None = None
     silent_s: float = SILENT_S
     command: tuple[str, ...] = (sys.executable, "-m", "tests.fuzz")
@@ -306,7 +306,9 @@ class Fuzzer:
                 count = min(ROUND - first % ROUND, mutations - first)
                 report.broken += count
                 if end.code is None:
-                    report.hung.append(f"{broken_file(self.format_, self.seed, first)[0]} or {count - 1} that follow")
+                    report.hung.append(
+                        f"{broken_file(self.format_, self.seed, first, self.folder)[0]} or {count - 1} that follow"
+                    )
                 else:
                     report.died.append(self._narrowed(first, count, end))
                 first += count
@@ -314,7 +316,8 @@ class Fuzzer:
 
     def _process(self, first: int, count: int) -> Iterator[Outcome | End]:
         """Serve some broken files; yield what became of each round, and how the process ended."""
-        command = [*self.command, "--serve", self.format_, str(self.seed), str(first), str(count)]
+        files = () if self.folder is None else ("--files", str(self.folder))
+        command = [*self.command, *files, "--serve", self.format_, str(self.seed), str(first), str(count)]
         with (
             tempfile.TemporaryFile() as noise,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=noise) as process,
@@ -346,7 +349,7 @@ class Fuzzer:
                     break
             else:
                 break
-        name, content = broken_file(self.format_, self.seed, first)
+        name, content = broken_file(self.format_, self.seed, first, self.folder)
         if count > 1:
             return f"{name} or {count - 1} that follow ({end})"
         if self.found is not None:
@@ -355,9 +358,9 @@ class Fuzzer:
         return f"{name} ({end})"
 
 
-def _serve(format_: str, seed: int, first: int, count: int) -> None:
+def _serve(format_: str, seed: int, first: int, count: int, folder: Path | None) -> None:
     """Print a line of JSON for each round, in a process of its own."""
-    rounds, last = Rounds(format_, seed), first + count
+    rounds, last = Rounds(format_, seed, folder), first + count
     while first < last:
         some = min(ROUND - first % ROUND, last - first)
         sys.stdout.write(json.dumps(vars(rounds.round(first, some))) + "\n")
@@ -379,18 +382,21 @@ def main() -> int:
     parser.add_argument("--mutations", type=int, default=21_000, help="of all formats together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=[*FORMATS, MIXED])
+    parser.add_argument("--files", type=Path, help="a folder of files to break, in place of made ones")
     parser.add_argument("--found", type=Path, help="a folder for files that processes die of")
     parser.add_argument("--processes", type=int, default=1, help="formats at a time")
     parser.add_argument("--serve", nargs=4, metavar=("FORMAT", "SEED", "FIRST", "COUNT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
         format_, *numbers = options.serve
-        _serve(format_, *map(int, numbers))
+        _serve(format_, *map(int, numbers), options.files)
         return 0
     share = -(-options.mutations // len(options.formats))
     clean = True
     with ThreadPoolExecutor(options.processes) as pool:
-        reports = pool.map(lambda name: Fuzzer(name, options.seed, options.found).run(share), options.formats)
+        reports = pool.map(
+            lambda name: Fuzzer(name, options.seed, options.files, options.found).run(share), options.formats
+        )
         for name, report in zip(options.formats, reports, strict=True):
             sys.stdout.write(_line(name, report))
             for trouble in (*report.died, *report.hung, *report.wrong):

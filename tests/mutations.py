@@ -7,19 +7,38 @@ import struct
 import zlib
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.pictures import picture
 
 FORMATS = ("JPEG", "PNG", "BMP", "WebP", "TIFF", "PNM", "JPEG2000")
+
+_MAGIC: dict[str, tuple[bytes, ...]] = {
+    "JPEG": (b"\xff\xd8",),
+    "PNG": (b"\x89PNG",),
+    "BMP": (b"BM",),
+    "WebP": (b"RIFF",),
+    "TIFF": (b"II", b"MM"),
+    "PNM": (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"P7"),
+    "JPEG2000": (b"\0\0\0\x0cjP", b"\xff\x4f"),
+}
+"""What files begin with."""
+
+_LARGE = 300_000
+"""Bytes of a file that would take long."""
 
 _HEAD = 160
 """Most that a decoder is told lies in so many bytes from the start."""
 
 _SIDEWAYS = b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
 """EXIF that says orientation 6: rows are shown as columns."""
+
+_XMP = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+"""XMP that says the same."""
 
 _TELLING = (0, 1, 2, 3, 4, 8, 16, 24, 32, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31, 2**32 - 1)
 """Numbers at which programs go wrong."""
@@ -31,16 +50,26 @@ def originals(format_: str) -> tuple[bytes, ...]:
     return tuple(_ORIGINALS[format_]())
 
 
-def mutation(seed: int, format_: str, number: int) -> bytes:
-    """Return one of a format's files, broken in one to four ways; where it has check sums they often fit again."""
+def mutation(seed: int, format_: str, number: int, folder: Path | None = None) -> bytes:
+    """Return one of a format's files, broken in one to four ways; where it has check sums they often fit again.
+
+    With a folder it is one of those that are in it or below, if it has any of the format.
+    """
     rng = np.random.default_rng((seed, FORMATS.index(format_), number))
-    files = originals(format_)
+    files = (() if folder is None else found(folder, format_)) or originals(format_)
     content = files[rng.integers(len(files))]
     for _ in range(min(int(rng.geometric(0.6)), 4)):
         content = _WAYS[rng.integers(len(_WAYS))](content, files, rng) or content
     if rng.random() < 0.7:
         content = mended(content)
     return content
+
+
+@cache
+def found(folder: Path, format_: str) -> tuple[bytes, ...]:
+    """Return the files of a format in a folder and below it, but for large ones."""
+    files = (path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.stat().st_size < _LARGE)
+    return tuple(content for content in files if content.startswith(_MAGIC[format_]))
 
 
 def mended(content: bytes) -> bytes:
@@ -135,6 +164,13 @@ def _saved(format_: str, mode: str = "RGB", size: tuple[int, int] = _LANDSCAPE, 
     return buffer.getvalue()
 
 
+def _deep(format_: str) -> bytes:
+    """Save 16 bits a pixel."""
+    buffer = io.BytesIO()
+    _picture("L").convert("I;16").save(buffer, format_)
+    return buffer.getvalue()
+
+
 def _jpegs() -> list[bytes]:
     return [
         _saved("JPEG"),
@@ -145,12 +181,11 @@ def _jpegs() -> list[bytes]:
         _saved("JPEG", "CMYK"),
         _saved("JPEG", exif=_SIDEWAYS),
         _saved("JPEG", size=_PORTRAIT, exif=_SIDEWAYS),
+        _saved("JPEG", size=_PORTRAIT, xmp=_XMP),
     ]
 
 
 def _pngs() -> list[bytes]:
-    deep = io.BytesIO()
-    _picture("L").convert("I;16").save(deep, "PNG")
     return [
         _saved("PNG"),
         _saved("PNG", size=_PORTRAIT),
@@ -160,9 +195,16 @@ def _pngs() -> list[bytes]:
         _saved("PNG", "1"),
         _saved("PNG", exif=_SIDEWAYS[6:]),
         _saved("PNG", size=_PORTRAIT, exif=_SIDEWAYS[6:]),
+        _saved("PNG", size=_PORTRAIT, pnginfo=_noted()),
+        _deep("PNG"),
         _saved("PNG", save_all=True, append_images=[_picture(size=_LANDSCAPE), _picture(size=(20, 30))]),
-        deep.getvalue(),
     ]
+
+
+def _noted() -> PngInfo:
+    note = PngInfo()
+    note.add_itxt("XML:com.adobe.xmp", _XMP.decode())
+    return note
 
 
 def _bmps() -> list[bytes]:
@@ -173,8 +215,26 @@ def _bmps() -> list[bytes]:
         _saved("BMP", "P"),
         _saved("BMP", "1"),
         _saved("BMP", "RGBA"),
+        _top_down_bmp(),
+        _deep_bmp(),
         _run_length_bmp(),
     ]
+
+
+def _top_down_bmp() -> bytes:
+    """Tell a negative height: rows from the top."""
+    content = _saved("BMP")
+    return content[:22] + struct.pack("<i", -_LANDSCAPE[0]) + content[26:]
+
+
+def _deep_bmp() -> bytes:
+    """Write 16 bits a pixel, 5, 6 and 5 of them for each colour."""
+    height, width = 33, 60
+    rows = np.random.default_rng(0).integers(0, 65536, (height, width), dtype=np.uint16).tobytes()
+    masks = struct.pack("<III", 0xF800, 0x07E0, 0x001F)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 16, 3, len(rows), 2835, 2835, 0, 0) + masks
+    start = 14 + len(header)
+    return b"BM" + struct.pack("<IHHI", start + len(rows), 0, 0, start) + header + rows
 
 
 def _run_length_bmp() -> bytes:
@@ -195,14 +255,13 @@ def _webps() -> list[bytes]:
         _saved("WEBP", lossless=True),
         _saved("WEBP", exif=_SIDEWAYS),
         _saved("WEBP", size=_PORTRAIT, exif=_SIDEWAYS),
+        _saved("WEBP", size=_PORTRAIT, icc_profile=b"profile" * 9, xmp=_XMP, exif=_SIDEWAYS),
         _saved("WEBP", save_all=True, append_images=[_picture("L").convert("RGB")], duration=40),
     ]
 
 
 def _tiffs() -> list[bytes]:
     compressed = [_saved("TIFF", compression=name) for name in ("tiff_lzw", "tiff_adobe_deflate", "jpeg", "packbits")]
-    deep = io.BytesIO()
-    _picture("L").convert("I;16").save(deep, "TIFF")
     return [
         _saved("TIFF"),
         _saved("TIFF", size=_PORTRAIT),
@@ -210,8 +269,9 @@ def _tiffs() -> list[bytes]:
         *(_saved("TIFF", mode) for mode in ("L", "RGBA", "P", "F", "I", "CMYK")),
         _saved("TIFF", "1", compression="group4"),
         _saved("TIFF", size=_PORTRAIT, tiffinfo={274: 6}),
+        _saved("TIFF", big_tiff=True),
         _saved("TIFF", save_all=True, append_images=[_picture(size=_PORTRAIT)]),
-        deep.getvalue(),
+        _deep("TIFF"),
     ]
 
 
@@ -240,6 +300,7 @@ def _jpeg2000s() -> list[bytes]:
         _saved("JPEG2000", irreversible=True, quality_mode="rates", quality_layers=[8, 2]),
         _saved("JPEG2000", tile_size=(32, 32)),
         _saved("JPEG2000", no_jp2=True),
+        _deep("JPEG2000"),
         _saved("JPEG2000", size=_PORTRAIT, no_jp2=True, progression="RPCL"),
     ]
 
@@ -269,14 +330,14 @@ def notorious() -> dict[str, bytes]:
         "JPEG 2000 whose main header ends early": _jpeg2000s()[0].partition(b"\xff\x52")[0] + b"\xff\x52\x00",
         "JPEG 2000 whose coding style is impossible": _jpeg2000s()[0].replace(b"\xff\x52\0\x0c", b"\xff\x52\0\x0d"),
         "JPEG 2000 with tiles that are 0 wide": _with_tiles(_jpeg2000s()[0], 0, 41),
-        "codestream with tiles that are 0 high": _with_tiles(_jpeg2000s()[7], 150, 0),
-        "codestream without components": _with_components(_jpeg2000s()[7], 0),
+        "codestream with tiles that are 0 high": _with_tiles(_jpeg2000s()[-1], 150, 0),
+        "codestream without components": _with_components(_jpeg2000s()[-1], 0),
         "WebP whose orientation one reader sees": _cut_riff(_webps()[5]),
         "PNG whose orientation one reader sees": _with_broken_sum(_pngs()[7], b"eXIf"),
         "TIFF that is told to be 1 pixel wide, too": _with_tag(_tiffs()[0], 284, 1, as_tag=256),
         "TIFF that is told to have more rows": _with_tag(_tiffs()[0], 284, 5000, as_tag=257),
-        "animated PNG that jumps": _pngs()[8].replace(b"fcTL", b"ecTL", 1),
-        "animated PNG whose frame ends early": _pngs()[8].replace(b"fdAT\0\0\0\2", b"fdAT\0\0\0\7", 1),
+        "animated PNG that jumps": _pngs()[-1].replace(b"fcTL", b"ecTL", 1),
+        "animated PNG whose frame ends early": _pngs()[-1].replace(b"fdAT\0\0\0\2", b"fdAT\0\0\0\7", 1),
     }
 
 

@@ -14,7 +14,7 @@ from tests.fuzz import MIXED, ROUND, Epoch, Fuzzer, Outcome, broken_file, compar
 from tests.mutations import FORMATS, mutation, notorious, originals
 
 MUTATIONS = int(os.environ.get("DALIREFURB_FUZZ", 2 * ROUND))
-"""Two rounds: one by compiled kernels, one by DALI's; in them each of those that are notorious once."""
+"""Two rounds: windows by compiled kernels, whole images by DALI's; in either each of those that are notorious."""
 
 
 def test_broken_files_end_no_process_and_harm_no_good_image(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_broken_files_end_no_process_and_harm_no_good_image(tmp_path: Path) -> N
     assert (report.died, report.hung, report.wrong) == ([], [], [])
     assert report.broken == report.served + report.named == MUTATIONS
     assert min(report.served, report.named) > MUTATIONS // 8
-    assert report.good > 3 * MUTATIONS
+    assert report.good > MUTATIONS
 
 
 # The mutations
@@ -37,8 +37,8 @@ def test_a_mutation_depends_on_seed_format_and_number_alone(format_: str) -> Non
     assert sum(file in originals(format_) for file in files) < 8
 
 
-def test_a_few_rounds_have_all_that_are_notorious() -> None:
-    names = [broken_file(MIXED, 0, number)[0] for number in range(2 * ROUND)]
+def test_a_round_has_all_that_are_notorious() -> None:
+    names = [broken_file(MIXED, 0, number)[0] for number in range(ROUND)]
     assert set(notorious()) <= set(names)
     assert {name.split("-")[0] for name in names} >= set(FORMATS)
 
@@ -50,7 +50,7 @@ import json, os, signal, sys, time
 first, count = map(int, sys.argv[-2:])
 while count:
     some = min({round} - first % {round}, count)
-    if first <= 77 < first + some:
+    if first <= 177 < first + some:
         {trouble}
     print(json.dumps({{"broken": some}}), flush=True)
     first, count = first + some, count - some
@@ -64,15 +64,15 @@ def fuzzer(trouble: str, found: Path) -> Fuzzer:
 
 def test_a_file_that_a_process_dies_of_is_found_and_the_rest_is_served(tmp_path: Path) -> None:
     report = fuzzer("os.kill(os.getpid(), signal.SIGSEGV)", tmp_path).run(3 * ROUND)
-    assert report.died == ["JPEG-0-77 (exit code -11)"]
-    assert (tmp_path / "JPEG-0-77").read_bytes() == mutation(0, "JPEG", 77)
+    assert report.died == ["JPEG-0-177 (exit code -11)"]
+    assert (tmp_path / "JPEG-0-177").read_bytes() == mutation(0, "JPEG", 177)
     assert report.broken == 3 * ROUND
     assert not report.clean
 
 
 def test_what_is_raised_is_told(tmp_path: Path) -> None:
     assert fuzzer("raise KeyError('lost')", tmp_path).run(2 * ROUND).died == [
-        "JPEG-0-77 (exit code 1: KeyError: 'lost')"
+        "JPEG-0-177 (exit code 1: KeyError: 'lost')"
     ]
 
 
@@ -101,10 +101,10 @@ def changed(row: int) -> Epoch:
 
 def test_what_is_as_it_should_be_is_counted() -> None:
     replaced = replace(ALL, shown=np.array([2, 0, 0]), images=IMAGES[[0, 2, 2]])
-    assert found([ALL, ALL], {}) == Outcome(served=1, good=4)
-    assert found([replaced], {1: "cut"}) == Outcome(named=1, good=3)
-    assert found([replaced], {1: "cut"}, alike=False) == Outcome(named=1, good=2)
-    assert found([changed(1)], {}) == Outcome(served=1, good=2)
+    assert found([ALL, ALL], {}) == Outcome(broken=1, served=1, good=4)
+    assert found([replaced], {1: "cut"}) == Outcome(broken=1, named=1, good=3)
+    assert found([replaced], {1: "cut"}, alike=False) == Outcome(broken=1, named=1, good=2)
+    assert found([changed(1)], {}) == Outcome(broken=1, served=1, good=2)
 
 
 def test_what_is_wrong_is_told() -> None:

@@ -332,10 +332,13 @@ def notorious() -> dict[str, bytes]:
         "JPEG 2000 with tiles that are 0 wide": _with_tiles(_jpeg2000s()[0], 0, 41),
         "codestream with tiles that are 0 high": _with_tiles(_jpeg2000s()[-1], 150, 0),
         "codestream without components": _with_components(_jpeg2000s()[-1], 0),
+        "JPEG 2000 that tells its size twice": _told_twice(_jpeg2000s()[0]),
         "WebP whose orientation one reader sees": _cut_riff(_webps()[5]),
         "PNG whose orientation one reader sees": _with_broken_sum(_pngs()[7], b"eXIf"),
         "TIFF that is told to be 1 pixel wide, too": _with_tag(_tiffs()[0], 284, 1, as_tag=256),
         "TIFF that is told to have more rows": _with_tag(_tiffs()[0], 284, 5000, as_tag=257),
+        "TIFF whose directory is 2**63 bytes away": b"II+\0\x08\0\0\0" + struct.pack("<Q", 2**63) + _tiffs()[0],
+        "TIFF of 2**64 - 1 entries": b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 2**64 - 1) + _tiffs()[0],
         "animated PNG that jumps": _pngs()[-1].replace(b"fcTL", b"ecTL", 1),
         "animated PNG whose frame ends early": _pngs()[-1].replace(b"fdAT\0\0\0\2", b"fdAT\0\0\0\7", 1),
     }
@@ -354,6 +357,15 @@ def _with_tiles(content: bytes, width: int, height: int) -> bytes:
 def _with_components(content: bytes, count: int) -> bytes:
     place = content.index(b"\xff\x4f\xff\x51") + 40
     return content[:place] + struct.pack(">H", count) + content[place + 2 :]
+
+
+def _told_twice(content: bytes) -> bytes:
+    """Give a container a second header before its own, with another size; one reader takes the first, one the last."""
+    start = content.index(b"jp2h") - 4
+    stop = start + int.from_bytes(content[start : start + 4], "big")
+    place = content.index(b"ihdr") + 4
+    other = content[start:place] + struct.pack(">II", 41, 159) + content[place + 8 : stop]
+    return content[:start] + other + content[start:]
 
 
 def _cut_riff(content: bytes) -> bytes:

@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +26,13 @@ from tqdm import tqdm
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.packages import require
 from dalirefurb.source import FileList
+from dalirefurb.store.budget import amount
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 WIDTH, HEIGHT = 500, 375
+_IMAGE_BYTES = 65_000
 _QUALITY = 90
 _GRAIN = 8.0
 _GRAIN_MARGIN = 256
@@ -91,7 +94,7 @@ class Photographs:
         with ExitStack() as stack:
             if path is None:
                 path = stack.enter_context(self._made(None, progress=progress))
-            elif not self._is_at(path):
+            elif not self.is_at(path):
                 with self._made(path.absolute().parent, progress=progress) as made, _writing():
                     # Whole or not at all: an interrupted call leaves nothing at `path`.
                     made.rename(path)
@@ -104,21 +107,35 @@ class Photographs:
             with _writing():
                 if parent is not None:
                     parent.mkdir(parents=True, exist_ok=True)
+                self._check_room(tempfile.gettempdir() if parent is None else parent)
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
                 self._write(made, progress=progress)
             yield made
 
-    def _is_at(self, path: Path) -> bool:
-        """Tell whether the folder is there; refuse to touch what is not the demo's."""
-        if not path.exists():
-            return False
-        description = path / _DESCRIPTION
-        found = json.loads(description.read_text()) if description.is_file() else None
+    def _check_room(self, folder: str | Path) -> None:
+        """Refuse more images than there is room for."""
+        needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(folder).free
+        if needed > free:
+            raise ConfigurationError(
+                f"images must fit on the disk, but {self.images} take about {amount(needed)}, and {folder} has "
+                f"{amount(free)} left; make fewer, or name another folder with --folder"
+            )
+
+    def is_at(self, path: Path) -> bool:
+        """Tell whether the folder is there; refuse to touch what is not the demo's.
+
+        Raises:
+            ConfigurationError: If `path` holds something else, or cannot be looked into.
+        """
+        with _writing():
+            if not path.exists():
+                return False
+            if path.is_dir() and not any(path.iterdir()):
+                return False
+        found = _description(path / _DESCRIPTION)
         if found == asdict(self):
             return True
-        if path.is_dir() and not any(path.iterdir()):
-            return False
         given = "other files" if found is None else f"those of {_words(found)}"
         raise ConfigurationError(
             f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
@@ -224,6 +241,15 @@ def _writing() -> Iterator[None]:
             f"the images' folder must be writable and have room, but {error.filename or 'writing'} fails: "
             f"{error.strerror}; name another with --folder"
         ) from error
+
+
+def _description(path: Path) -> dict[str, int] | None:
+    """Read what a folder of the demo's says of itself; None if it does not."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _words(description: dict[str, int]) -> str:

@@ -5,6 +5,7 @@ Made for the command line: it shows what a loader does for a training loop, it i
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,8 @@ from dalirefurb.plan import Planner
 from dalirefurb.quarantine import BadSample
 from dalirefurb.ranks import present
 from dalirefurb.recipe import Recipe
-from dalirefurb.screening import OnBadSample
+from dalirefurb.runners import Kernels
+from dalirefurb.screening import FallbackDecoder, OnBadSample
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 
@@ -90,7 +92,11 @@ class Trainer:
         learning_rate: The highest of the schedule.
         look_ahead: Of the loader; None for its default.
         batches_per_run: Likewise.
-        on_bad_sample: As for `Loader`.
+        kernels: As for `Loader`, like the four that follow.
+        max_pixels: Of an encoded image.
+        on_bad_sample: What happens if one cannot be used.
+        quarantine: A file of those that cannot.
+        fallback_decoder: What decodes where DALI cannot.
         progress: Show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -109,7 +115,11 @@ class Trainer:
         learning_rate: float = 0.01,
         look_ahead: int | None = None,
         batches_per_run: int | None = None,
+        kernels: Kernels | None = None,
+        max_pixels: int | None = 100_000_000,
         on_bad_sample: OnBadSample = "raise",
+        quarantine: str | os.PathLike[str] | None = None,
+        fallback_decoder: FallbackDecoder | None = None,
         progress: bool = False,
     ) -> None:
         rank = present()
@@ -142,7 +152,11 @@ class Trainer:
             self._store,
             look_ahead=look_ahead,
             batches_per_run=batches_per_run,
+            kernels=kernels,
+            max_pixels=max_pixels,
             on_bad_sample=on_bad_sample,
+            quarantine=quarantine,
+            fallback_decoder=fallback_decoder,
         )
 
     @property

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dalirefurb.cli import cache, explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
+from dalirefurb.cli.numbers import Whole, learning_rate, path
 from dalirefurb.cli.show import PRESETS, show
-from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, flag, owners_of
+from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
+from dalirefurb.cli.terminal import complain, escaped, say
+
+_NETWORK_SIZE = 32
+_MOST = 1_000_000_000
+"""Where a number decides how much is done, rather than fits a limit of its own."""
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
+
+
+_MUST = re.compile(r"^argument ([\w-]+): must ")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,7 +31,16 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
-        self.exit(2, f"dalirefurb: error: {message}; see {self.prog} --help\n")
+        message = escaped(_MUST.sub(r"\1 must ", message))
+        complain(f"dalirefurb: error: {message}; see {self.prog} --help")
+        self.exit(2)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help where all is printed, which fails if it cannot be."""
+        if file is sys.stdout:
+            say(message.removesuffix("\n"))
+        else:
+            super()._print_message(message, file)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -74,7 +94,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_train(train_parser: argparse.ArgumentParser) -> None:
-    train_parser.add_argument("folder", metavar="FOLDER", help=_FOLDER)
+    train_parser.add_argument("folder", type=path, metavar="FOLDER", help=_FOLDER)
     group = train_parser.add_argument_group("technique")
     group.add_argument(
         "--technique",
@@ -90,21 +110,29 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         "and smartcache all but decoding",
     )
     group = train_parser.add_argument_group("augmentation")
-    _add_size(group)
+    _add_size(
+        group, Whole(_NETWORK_SIZE, _MOST, f"the network needs images of at least {_NETWORK_SIZE} pixels, got {{}}")
+    )
     group.add_argument(
         "--layers",
-        type=int,
+        type=Whole(1, 100, "must be a positive integer, got {}"),
         default=2,
         metavar="N",
         help="operations of RandAugment applied to an image, one after the other (2)",
     )
-    group.add_argument("--magnitude", type=int, default=9, metavar="M", help="of these operations, 0 .. 30 (9)")
+    group.add_argument("--magnitude", type=Whole(), default=9, metavar="M", help="of these operations, 0 .. 30 (9)")
     _add_order(group, default="paper")
     group = train_parser.add_argument_group("training")
-    group.add_argument("--epochs", type=int, default=5, metavar="N", help="rounds of training and report (5)")
-    group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images learned from at a time (64)")
     group.add_argument(
-        "--learning-rate", type=float, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
+        "--epochs",
+        type=Whole(1, _MOST, "must be at least 1, got {}"),
+        default=5,
+        metavar="N",
+        help="rounds of training and report (5)",
+    )
+    group.add_argument("--batch-size", type=Whole(), default=64, metavar="N", help="images learned from at a time (64)")
+    group.add_argument(
+        "--learning-rate", type=learning_rate, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
     )
     group.add_argument(
         "--on-bad-sample",
@@ -115,20 +143,47 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         "list them all in the end (raise)",
     )
     _add_seed(group, "of order, augmentation and initial weights")
+    group = train_parser.add_argument_group("odd images and machines")
+    group.add_argument(
+        "--quarantine",
+        type=path,
+        metavar="FILE",
+        help="with --on-bad-sample replace: bad images are written there, and never read again by a later run",
+    )
+    group.add_argument(
+        "--fallback-decoder",
+        choices=("pillow",),
+        metavar="NAME",
+        help="pillow: decode with it what DALI cannot decode, such as GIF",
+    )
+    group.add_argument(
+        "--max-pixels",
+        type=Whole(1),
+        default=100_000_000,
+        metavar="N",
+        help="of an image; a larger one is bad (100000000)",
+    )
+    group.add_argument(
+        "--kernels",
+        choices=("numba", "dali"),
+        metavar="NAME",
+        help='what augments. numba: compiled kernels, which need pip install "dalirefurb[fast]"; dali: DALI\'s '
+        "operators (numba, if it is installed)",
+    )
 
 
 def _add_show(show_parser: argparse.ArgumentParser) -> None:
-    show_parser.add_argument("folder", metavar="FOLDER", nargs="?", help=_FOLDER)
+    show_parser.add_argument("folder", type=path, metavar="FOLDER", nargs="?", help=_FOLDER)
     modes = show_parser.add_mutually_exclusive_group()
     modes.add_argument("--operations", action="store_true", help="draw the preset's operations instead")
     modes.add_argument("--plan", action="store_true", help="draw the misses of epochs and batches instead")
     show_parser.add_argument(
         "--out",
-        type=Path,
+        type=path,
         metavar="FILE",
         help="the PNG; one that is there is replaced (show.png, operations.png or plan.png)",
     )
-    _add_option(show_parser, "reuse_factor")
+    _add_option(show_parser, "reuse_factor", kind=Whole(None, MOST_REUSE))
     _add_seed(show_parser, "of augmentation and order")
     group = show_parser.add_argument_group("augmentation")
     group.add_argument(
@@ -140,13 +195,16 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
     )
     _add_order(group, default=None)
     _add_split(group, default="the last operation is final, or crop and flip with --order crop_last")
-    _add_size(group)
+    _add_size(group, Whole(None, _MOST))
     group = show_parser.add_argument_group("with --plan")
     group.add_argument(
-        "--num-samples", type=int, metavar="N", help="images of the data set (those of FOLDER, or 10000)"
+        "--num-samples",
+        type=Whole(None, 10**15),
+        metavar="N",
+        help="images of the data set (those of FOLDER, or 10000)",
     )
-    group.add_argument("--batch-size", type=int, default=64, metavar="N", help="images served at a time (64)")
-    group.add_argument("--epochs", type=int, default=9, metavar="N", help="planned, from the first (9)")
+    group.add_argument("--batch-size", type=Whole(), default=64, metavar="N", help="images served at a time (64)")
+    group.add_argument("--epochs", type=Whole(1, _MOST), default=9, metavar="N", help="planned, from the first (9)")
     group.add_argument(
         "--technique",
         choices=TECHNIQUES,
@@ -159,28 +217,28 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
 def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
     demo_parser.add_argument(
         "--folder",
-        type=Path,
+        type=path,
         metavar="DIR",
         help="keep the images there, and use them again; by default they are deleted in the end",
     )
     demo_parser.add_argument(
         "--out",
-        type=Path,
+        type=path,
         default=Path("dalirefurb-demo"),
         metavar="DIR",
         help="for the pictures; made if it is not there (dalirefurb-demo)",
     )
     demo_parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
     _add_option(demo_parser, "reuse_factor", default=3)
-    for name, meaning in (
-        ("images", "JPEGs made, about 65 KB each"),
-        ("epochs", "of each run"),
-        ("batch_size", "images learned from at a time"),
-        ("size", "side in pixels of the images that the network sees"),
+    for name, limits, meaning in (
+        ("images", (), "JPEGs made, about 65 KB each"),
+        ("epochs", (1, _MOST), "of each run"),
+        ("batch_size", (), "images learned from at a time"),
+        ("size", (_NETWORK_SIZE, _MOST), "side in pixels of the images that the network sees"),
     ):
         demo_parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
+            flag(name),
+            type=Whole(*limits),
             metavar="N",
             help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)",
         )
@@ -195,7 +253,7 @@ def _add_cache(cache_parser: argparse.ArgumentParser) -> None:
         (cache.purge, "delete it, unless it is in use, or no store"),
     ):
         made = parsers.add_parser(function.__name__, help=summary, description=f"{summary.capitalize()}.")
-        made.add_argument("path", type=Path, metavar="PATH", help="the file that DiskStore(PATH) was given")
+        made.add_argument("path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given")
         made.set_defaults(command=function)
 
 
@@ -205,14 +263,20 @@ def _add_options(group: argparse._ActionsContainer, *, without: str = "") -> Non
             _add_option(group, name)
 
 
-def _add_option(group: argparse._ActionsContainer, name: str, *, default: float | None = None) -> None:
+def _add_option(
+    group: argparse._ActionsContainer,
+    name: str,
+    *,
+    default: float | None = None,
+    kind: Callable[[str], float] | None = None,
+) -> None:
     """Add a technique's option. By default it is None, so that one that was given can be told from one that was not."""
     option, owners = OPTIONS[name], owners_of(name)
     usual = TECHNIQUES[owners[0]].options[name]
     of = "" if name == "reuse_factor" else f"{' and '.join(owners)}: "
     group.add_argument(
         flag(name),
-        type=option.kind,
+        type=kind or option.kind,
         default=default,
         metavar=option.letter,
         help=f"{of}{option.help}{'' if usual is None else f' ({usual})'}",
@@ -240,12 +304,12 @@ def _add_order(group: argparse._ActionsContainer, *, default: str | None) -> Non
     )
 
 
-def _add_size(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--size", type=int, default=224, metavar="PIXELS", help="side of the images (224)")
+def _add_size(group: argparse._ActionsContainer, kind: Whole) -> None:
+    group.add_argument("--size", type=kind, default=224, metavar="PIXELS", help="side of the images (224)")
 
 
 def _add_seed(group: argparse._ActionsContainer, of: str) -> None:
-    group.add_argument("--seed", type=int, default=0, metavar="N", help=f"{of} (0)")
+    group.add_argument("--seed", type=Whole(), default=0, metavar="N", help=f"{of} (0)")
 
 
 def _split(text: str) -> str | int:

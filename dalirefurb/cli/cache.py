@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from dalirefurb.cli.terminal import say
+from dalirefurb.cli.terminal import escaped, say
 
 if TYPE_CHECKING:
     from dalirefurb.store.opening import Opening
@@ -20,8 +20,8 @@ def inspect(options: argparse.Namespace) -> None:
     from dalirefurb.store.budget import amount
 
     found = upkeep.inspect(options.path)
-    say(f"store        {found.path}, {amount(found.nbytes)}")
-    say(f"in use by    {found.holder or 'nobody'}")
+    say(f"store        {escaped(found.path)}, {amount(found.nbytes)}")
+    say(f"in use by    {escaped(found.holder or 'nobody')}")
     say(f"slots        {_slots(found.opening)}")
     say(f"held         {found.held:,} samples, {amount(found.held_bytes)}")
     say("fingerprint")
@@ -34,11 +34,11 @@ def verify(options: argparse.Namespace) -> int:
 
     found = upkeep.verify(options.path)
     if found.ok:
-        say(f"{options.path} is intact: {found.intact:,} samples")
+        say(f"{escaped(options.path)} is intact: {found.intact:,} samples")
         return 0
     say(
-        f"{options.path} is not intact. Samples: {found.intact:,} intact, {len(found.damaged):,} damaged; slots that "
-        f"do not say what they hold: {found.torn:,}. Nothing damaged is served: it is computed again"
+        f"{escaped(options.path)} is not intact. Samples: {found.intact:,} intact, {len(found.damaged):,} damaged; "
+        f"slots that do not say what they hold: {found.torn:,}. Nothing damaged is served: it is computed again"
     )
     for index, version in found.damaged[:_SHOWN_VERSIONS]:
         say(f"  damaged: sample {index}, version {version}")
@@ -52,7 +52,7 @@ def purge(options: argparse.Namespace) -> None:
     from dalirefurb.store import upkeep
     from dalirefurb.store.budget import amount
 
-    say(f"{options.path} is deleted: {amount(upkeep.purge(options.path))}")
+    say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
 
 
 def _slots(opening: Opening) -> str:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dalirefurb.cli.show import draw_all
+from dalirefurb.cli.codec_noise import without_codec_noise
+from dalirefurb.cli.memory import PIXEL_BYTES, check_memory
+from dalirefurb.cli.show import draw_all, make_folder
 from dalirefurb.cli.techniques import choose
-from dalirefurb.cli.terminal import say
+from dalirefurb.cli.terminal import escaped, one_line, say
+from dalirefurb.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dalirefurb.assistant import AssistantReport
+    from dalirefurb.plan import Planner
     from dalirefurb.quarantine import BadSample
     from dalirefurb.recipe import Recipe
     from dalirefurb.source import ImageFolder
@@ -29,24 +35,35 @@ QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
 def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
     technique = choose(options.technique, options)
-    source = _source(options.folder)
+    _check_alone()
+    _check_odd(options)
     from dalirefurb.presets import rand_augment
 
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
+    source = _source(options.folder)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
-    from dalirefurb.train import Trainer
+    _check_room(planner, options.size)
+    with ExitStack() as stack:
+        stack.enter_context(without_codec_noise())
+        from dalirefurb.train import Trainer
 
-    _share_cores()
-    with Trainer(
-        source,
-        recipe,
-        planner,
-        epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        on_bad_sample=options.on_bad_sample,
-        progress=True,
-    ) as trainer:
+        _share_cores()
+        trainer = stack.enter_context(
+            Trainer(
+                source,
+                recipe,
+                planner,
+                epochs=options.epochs,
+                learning_rate=options.learning_rate,
+                kernels=options.kernels,
+                max_pixels=options.max_pixels,
+                on_bad_sample=options.on_bad_sample,
+                quarantine=options.quarantine,
+                fallback_decoder=options.fallback_decoder,
+                progress=True,
+            )
+        )
         say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
         say(f"{technique.describe(planner)}: {_stages(recipe, trainer)}")
         say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
@@ -58,7 +75,42 @@ def train(options: argparse.Namespace) -> None:
             say(f"\n{_replaced(trainer.bad_samples)}")
 
 
-def _source(folder: str) -> ImageFolder:
+def _check_alone() -> None:
+    """Refuse to be one of several processes."""
+    from dalirefurb.launcher import told
+
+    if told("RANK") is not None and (told("WORLD_SIZE") or 1) > 1:
+        raise ConfigurationError(
+            f"this trains in one process, but it is rank {told('RANK')} of {told('WORLD_SIZE')}: start it without "
+            f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+        )
+
+
+def _check_odd(options: argparse.Namespace) -> None:
+    """Refuse what is said of bad images and of kernels, if it cannot work."""
+    from dalirefurb.screening import Screening
+
+    Screening(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
+    if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
+        raise ConfigurationError(
+            "--kernels numba needs Numba, which cannot be found; pip install 'dalirefurb[fast]', or leave it out"
+        )
+
+
+def _check_room(planner: Planner, size: int) -> None:
+    """Refuse images of which the batches that are made ahead fill the memory."""
+    from dalirefurb.pace import set_pace
+
+    pace = set_pace(planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+    batches = min(len(planner), pace.look_ahead * pace.batches_per_run)
+    check_memory(
+        batches * planner.batch_size * PIXEL_BYTES * size**2,
+        f"{batches} batches of {planner.batch_size} images of {size} x {size}",
+        "pass a smaller --size or --batch-size",
+    )
+
+
+def _source(folder: Path) -> ImageFolder:
     """List the images before anything slow is imported."""
     from dalirefurb.source import ImageFolder
 
@@ -75,25 +127,33 @@ def demo(options: argparse.Namespace) -> None:
             setattr(options, name, value)
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
+    if options.folder is not None:
+        photographs.is_at(options.folder)
+    from dalirefurb.presets import rand_augment
+    from dalirefurb.refurbish import Refurbish
+
+    def planner(num_samples: int, reuse_factor: int) -> Refurbish:
+        return Refurbish(num_samples, batch_size=options.batch_size, reuse_factor=reuse_factor, seed=options.seed)
+
+    _check_alone()
+    paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
+    _check_room(planner(options.images, options.reuse_factor), options.size)
     with ExitStack() as stack:
         folder = stack.enter_context(photographs.folder(options.folder, progress=True))
-        source = _source(str(folder))
+        make_folder(options.out)
+        source = _source(folder)
+        stack.enter_context(without_codec_noise())
         from dalirefurb.compare import compare, explanation, plot, table
-        from dalirefurb.presets import rand_augment
-        from dalirefurb.refurbish import Refurbish
         from dalirefurb.show.files import write_plot
         from dalirefurb.train import Trainer
 
         def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
-            planner = Refurbish(
-                len(source), batch_size=options.batch_size, reuse_factor=reuse_factor, seed=options.seed
-            )
             # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.
             return stack.enter_context(
                 Trainer(
                     source,
                     recipe,
-                    planner,
+                    planner(len(source), reuse_factor),
                     epochs=options.epochs,
                     look_ahead=2,
                     batches_per_run=1,
@@ -102,7 +162,6 @@ def demo(options: argparse.Namespace) -> None:
             )
 
         _share_cores()
-        paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
         trainers = {
             "standard": trainer(paper, 1),
             "refurbished": trainer(paper, options.reuse_factor),
@@ -124,7 +183,7 @@ def demo(options: argparse.Namespace) -> None:
     say(f"\n{explanation(runs, step_ms=step_ms)}")
     drawn.append(options.out / "table.png")
     write_plot(drawn[-1], plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\nmedians {after}"))
-    say(f"\ndrawn: {', '.join(map(str, drawn))}")
+    say(f"\ndrawn: {', '.join(map(escaped, drawn))}")
 
 
 def _share_cores() -> None:
@@ -163,7 +222,7 @@ def _replaced(samples: Sequence[BadSample]) -> str:
     """
     if not samples:
         return "no bad images"
-    lines = (f"  {sample.name}: {sample.reason}" for sample in samples)
+    lines = (f"  {escaped(sample.name)}: {escaped(one_line(sample.reason))}" for sample in samples)
     return "\n".join([f"{len(samples)} bad image{'s' * (len(samples) > 1)}, replaced by others:", *lines])
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dalirefurb.cli.numbers import Number, Whole
 from dalirefurb.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,26 +35,29 @@ class Option:
     help: str
 
 
+MOST_REUSE = 1000
+"""Epochs in which a cached image can be used, on the command line. More epochs than that are `frozen`."""
+
 OPTIONS = {
     "reuse_factor": Option(
-        int,
+        Whole(1, MOST_REUSE),
         "N",
         "epochs in which a cached image is used before it is made anew. 2 and 3 are usual, 1 caches nothing: "
         "standard training. More is faster, but the network sees fewer different images",
     ),
-    "echoing_factor": Option(float, "X", "how often an image, or a batch, is served on average, at least 1"),
+    "echoing_factor": Option(Number(1, 1000), "X", "how often an image, or a batch, is served on average, at least 1"),
     "buffer_size": Option(
-        int,
+        Whole(0),
         "N",
         "images among which repeats are shuffled, 0 for none; by default those of 16 batches. With batch_echo batches, "
         "by default none",
     ),
     "num_cache_objects": Option(
-        int, "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
+        Whole(), "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
     ),
-    "replace_percent": Option(float, "X", "share of them that is replaced after an epoch, 0 .. 1"),
-    "lag": Option(int, "N", "batches between a loss and the first choice that knows of it"),
-    "remove_layers": Option(int, "N", "operations left out, the last ones"),
+    "replace_percent": Option(Number(0, 1), "X", "share of them that is replaced after an epoch, 0 .. 1"),
+    "lag": Option(Whole(1, 100_000), "N", "batches between a loss and the first choice that knows of it"),
+    "remove_layers": Option(Whole(1), "N", "operations left out, the last ones"),
 }
 """By name, as a parameter has it; on the command line with hyphens."""
 
@@ -141,7 +145,14 @@ def _after_what_is_not_random(recipe: Recipe, options: dict[str, Any]) -> Recipe
 def _with_fewer_layers(recipe: Recipe, options: dict[str, Any]) -> Recipe:
     from dalirefurb.presets import simplified
 
-    return simplified(recipe, options["remove_layers"])
+    removed = options["remove_layers"]
+    operations = [stage.name for stage in recipe.stages if stage.name.startswith("rand_augment")]
+    if removed > len(operations):
+        raise ConfigurationError(
+            f"--remove-layers must be at most the number of operations, got {removed} for {', '.join(operations)}: "
+            f"leave fewer out, or begin with more --layers"
+        )
+    return simplified(recipe, removed)
 
 
 @dataclass(frozen=True)

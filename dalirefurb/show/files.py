@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import io
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -51,8 +54,7 @@ def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reu
     pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
     title = f"What is cached, and what the network sees: {name}, reuse factor {reuse_factor}"
     sheet = pictures_sheet(pictures, recipe, title=title, reuse_factor=reuse_factor)
-    with _writing(path):
-        sheet.save(path, "PNG")
+    _write_png(path, lambda file: sheet.save(file, "PNG"))
 
 
 def write_operations(path: Path, source: Source, *, preset: str, size: int) -> None:
@@ -77,8 +79,7 @@ def write_operations(path: Path, source: Source, *, preset: str, size: int) -> N
     sheet = operations_sheet(
         rows, title=f"The operations of {preset}, over the ranges of their magnitudes", note=table.note
     )
-    with _writing(path):
-        sheet.save(path, "PNG")
+    _write_png(path, lambda file: sheet.save(file, "PNG"))
 
 
 def write_plan(path: Path, comparison: Comparison) -> None:
@@ -120,8 +121,37 @@ def write_plot(path: Path, figure: Figure) -> None:
     Raises:
         ConfigurationError: If `path` cannot be written.
     """
+    _write_png(path, lambda file: figure.savefig(file, format="png", dpi=_DPI))
+
+
+def check_writable(path: Path) -> None:
+    """Find out whether a picture can be written, before it is made. Nothing is left there.
+
+    Raises:
+        ConfigurationError: If it cannot.
+    """
     with _writing(path):
-        figure.savefig(path, format="png", dpi=_DPI)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.is_file():
+            path.open("r+b").close()
+        elif not os.path.lexists(path):
+            path.open("xb").close()
+            path.unlink()
+
+
+def _write_png(path: Path, save: Callable[[BinaryIO], object]) -> None:
+    """Write a picture whole or not at all, if it is new."""
+    content = io.BytesIO()
+    save(content)
+    with _writing(path):
+        is_new = not path.exists()
+        try:
+            path.write_bytes(content.getbuffer())
+        except OSError:
+            if is_new:
+                path.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager

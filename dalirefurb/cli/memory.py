@@ -1,0 +1,30 @@
+"""Is there memory for what is asked? Found out before anything is made."""
+
+from __future__ import annotations
+
+from dalirefurb.errors import ConfigurationError
+
+PIXEL_BYTES = 12
+"""Of a final image: three channels in float32."""
+
+
+def check_memory(nbytes: int, what: str, remedy: str) -> None:
+    """Refuse what does not fit into the memory at hand.
+
+    Args:
+        nbytes: The least that it needs.
+        what: Needs them, for the message.
+        remedy: What to do.
+
+    Raises:
+        ConfigurationError: If it does not fit.
+    """
+    from dalirefurb.store.available import available_bytes
+    from dalirefurb.store.budget import amount
+
+    available = available_bytes()
+    if available is not None and nbytes > available:
+        raise ConfigurationError(
+            f"memory must hold {what}, which is at least {amount(nbytes)}, but {amount(available)} are available: "
+            f"{remedy}"
+        )

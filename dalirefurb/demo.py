@@ -94,7 +94,7 @@ class Photographs:
         with ExitStack() as stack:
             if path is None:
                 path = stack.enter_context(self._made(None, progress=progress))
-            elif not self.is_at(path):
+            elif not self.is_made(path):
                 with self._made(path.absolute().parent, progress=progress) as made, _writing():
                     # Whole or not at all: an interrupted call leaves nothing at `path`.
                     made.rename(path)
@@ -107,40 +107,40 @@ class Photographs:
             with _writing():
                 if parent is not None:
                     parent.mkdir(parents=True, exist_ok=True)
-                self._check_room(tempfile.gettempdir() if parent is None else parent)
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
                 self._write(made, progress=progress)
             yield made
 
-    def _check_room(self, folder: str | Path) -> None:
-        """Refuse more images than there is room for."""
-        needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(folder).free
-        if needed > free:
-            raise ConfigurationError(
-                f"images must fit on the disk, but {self.images} take about {amount(needed)}, and {folder} has "
-                f"{amount(free)} left; make fewer, or name another folder with --folder"
-            )
-
-    def is_at(self, path: Path) -> bool:
-        """Tell whether the folder is there; refuse to touch what is not the demo's.
+    def is_made(self, path: Path | None) -> bool:
+        """Tell whether the folder is there; refuse to touch what is not the demo's, and to make what has no room.
 
         Raises:
-            ConfigurationError: If `path` holds something else, or cannot be looked into.
+            ConfigurationError: If `path` holds something else or cannot be looked into, or the disk has no room.
         """
         with _writing():
-            if not path.exists():
-                return False
-            if path.is_dir() and not any(path.iterdir()):
-                return False
+            if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+                self._check_own(path)
+                return True
+            place = Path(tempfile.gettempdir()) if path is None else path.absolute()
+            there = next(each for each in (place, *place.parents) if each.exists())
+            needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(there).free
+        if needed > free:
+            raise ConfigurationError(
+                f"images must fit on the disk, but {self.images} take about {amount(needed)}, and {there} has "
+                f"{amount(free)} left; make fewer, or name another folder with --folder"
+            )
+        return False
+
+    def _check_own(self, path: Path) -> None:
+        """Refuse what is not a folder of these images."""
         found = _description(path / _DESCRIPTION)
-        if found == asdict(self):
-            return True
-        given = "other files" if found is None else f"those of {_words(found)}"
-        raise ConfigurationError(
-            f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
-            f"holds {given}; name another or delete it"
-        )
+        if found != asdict(self):
+            given = "other files" if found is None else f"those of {_words(found)}"
+            raise ConfigurationError(
+                f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
+                f"holds {given}; name another or delete it"
+            )
 
     def _write(self, folder: Path, *, progress: bool) -> None:
         """Write all images, then their description."""

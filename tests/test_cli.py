@@ -19,6 +19,7 @@ from dalirefurb.demo import Photographs
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store import DiskStore
 from tests.interruptible import interruptible
+from tests.one_line import error_of
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -28,19 +29,6 @@ def photographs(tmp_path_factory):
     path = tmp_path_factory.mktemp("demo") / "photographs"
     with Photographs(images=48).folder(path):
         return path
-
-
-def error_of(capsys, *arguments):
-    """Run a command that must fail; return its exit status and the one line that it says."""
-    try:
-        status = main([str(argument) for argument in arguments])
-    except SystemExit as exited:
-        status = exited.code
-    said = capsys.readouterr()
-    lines = said.err.splitlines()
-    assert len(lines) == 1, said.err
-    assert lines[0].startswith("dalirefurb: error: ")
-    return status, lines[0]
 
 
 def rows(output):
@@ -187,7 +175,7 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
         (["--reuse-factor", "0"], "--reuse-factor must be an int of at least 1, got 0"),
         (["--reuse-factor", "many"], "argument --reuse-factor: invalid int value: 'many'; see dalirefurb train --help"),
         (["--batch-size", "49"], "--batch-size must be an int in 1..48, got 49"),
-        (["--batch-size", "0"], "--batch-size must be an int in 1..48, got 0"),
+        (["--batch-size", "0"], "--batch-size must be an int of at least 1, got 0"),
         (["--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["--learning-rate", "0"], "learning rate must be a positive number, got 0.0"),
         (["--learning-rate", "nan"], "learning rate must be a positive number, got nan"),
@@ -219,7 +207,7 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
             ["--technique", "smartcache", "--num-cache-objects", "8"],
             "--num-cache-objects must be an int in 16..48, got 8",
         ),
-        (["--technique", "smartcache", "--batch-size", "0"], "--batch-size must be an int in 1..48, got 0"),
+        (["--technique", "smartcache", "--batch-size", "0"], "--batch-size must be an int of at least 1, got 0"),
         (["--technique", "simplified", "--remove-layers", "3"], "got 3 for rand_augment_1, rand_augment_2"),
         (["--technique", "autoassist", "--lag", "0"], "--lag must be an int of at least 1, got 0"),
         (["--colour"], "unrecognized arguments: --colour"),

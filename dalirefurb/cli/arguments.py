@@ -17,6 +17,7 @@ from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, own
 from dalirefurb.cli.terminal import complain, escaped, say
 
 _NETWORK_SIZE = 32
+_TOO_SMALL = f"the network needs images of at least {_NETWORK_SIZE} pixels, got {{}}"
 _MOST = 1_000_000_000
 """Where a number decides how much is done, rather than fits a limit of its own."""
 
@@ -110,9 +111,7 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         "and smartcache all but decoding",
     )
     group = train_parser.add_argument_group("augmentation")
-    _add_size(
-        group, Whole(_NETWORK_SIZE, _MOST, f"the network needs images of at least {_NETWORK_SIZE} pixels, got {{}}")
-    )
+    _add_size(group, Whole(_NETWORK_SIZE, _MOST, _TOO_SMALL))
     group.add_argument(
         "--layers",
         type=Whole(1, 100, "must be a positive integer, got {}"),
@@ -130,7 +129,9 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rounds of training and report (5)",
     )
-    group.add_argument("--batch-size", type=Whole(), default=64, metavar="N", help="images learned from at a time (64)")
+    group.add_argument(
+        "--batch-size", type=Whole(1), default=64, metavar="N", help="images learned from at a time (64)"
+    )
     group.add_argument(
         "--learning-rate", type=learning_rate, default=0.01, metavar="X", help="the highest of AdamW's schedule (0.01)"
     )
@@ -203,7 +204,7 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images of the data set (those of FOLDER, or 10000)",
     )
-    group.add_argument("--batch-size", type=Whole(), default=64, metavar="N", help="images served at a time (64)")
+    group.add_argument("--batch-size", type=Whole(1), default=64, metavar="N", help="images served at a time (64)")
     group.add_argument("--epochs", type=Whole(1, _MOST), default=9, metavar="N", help="planned, from the first (9)")
     group.add_argument(
         "--technique",
@@ -231,10 +232,10 @@ def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
     demo_parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
     _add_option(demo_parser, "reuse_factor", default=3)
     for name, limits, meaning in (
-        ("images", (), "JPEGs made, about 65 KB each"),
+        ("images", (None, 10**15), "JPEGs made, about 65 KB each"),
         ("epochs", (1, _MOST), "of each run"),
-        ("batch_size", (), "images learned from at a time"),
-        ("size", (_NETWORK_SIZE, _MOST), "side in pixels of the images that the network sees"),
+        ("batch_size", (1,), "images learned from at a time"),
+        ("size", (_NETWORK_SIZE, _MOST, _TOO_SMALL), "side in pixels of the images that the network sees"),
     ):
         demo_parser.add_argument(
             flag(name),

@@ -61,7 +61,7 @@ def without_codec_noise() -> Iterator[None]:
         except Exception as error:
             from dalirefurb.errors import DalirefurbError, LoaderError  # The other process has no use for them.
 
-            done = isinstance(error, DalirefurbError) and not isinstance(error, LoaderError)
+            done = isinstance(error, (DalirefurbError, OSError)) and not isinstance(error, LoaderError)
             raise
         finally:
             if done:

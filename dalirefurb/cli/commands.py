@@ -91,9 +91,24 @@ def _check_odd(options: argparse.Namespace) -> None:
     from dalirefurb.screening import Screening
 
     Screening(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
+    if options.quarantine is not None:
+        _check_quarantine(options.quarantine)
     if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
         raise ConfigurationError(
             "--kernels numba needs Numba, which cannot be found; pip install 'dalirefurb[fast]', or leave it out"
+        )
+
+
+def _check_quarantine(path: Path) -> None:
+    """Refuse what is no file, and has perhaps no end, and a file that could not be made."""
+    try:
+        fits = path.is_file() or (path.parent.is_dir() and not path.exists())
+    except OSError:
+        fits = False
+    if not fits:
+        raise ConfigurationError(
+            f"--quarantine must be a text file that can be read and written, but {path} is not: pass the path of a "
+            f"file in a folder that is there"
         )
 
 
@@ -127,8 +142,7 @@ def demo(options: argparse.Namespace) -> None:
             setattr(options, name, value)
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
-    if options.folder is not None:
-        photographs.is_at(options.folder)
+    photographs.is_made(options.folder)
     from dalirefurb.presets import rand_augment
     from dalirefurb.refurbish import Refurbish
 
@@ -138,9 +152,9 @@ def demo(options: argparse.Namespace) -> None:
     _check_alone()
     paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
     _check_room(planner(options.images, options.reuse_factor), options.size)
+    make_folder(options.out)
     with ExitStack() as stack:
         folder = stack.enter_context(photographs.folder(options.folder, progress=True))
-        make_folder(options.out)
         source = _source(folder)
         stack.enter_context(without_codec_noise())
         from dalirefurb.compare import compare, explanation, plot, table

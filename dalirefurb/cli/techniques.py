@@ -53,7 +53,7 @@ OPTIONS = {
         "by default none",
     ),
     "num_cache_objects": Option(
-        Whole(), "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
+        Whole(1), "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
     ),
     "replace_percent": Option(Number(0, 1), "X", "share of them that is replaced after an epoch, 0 .. 1"),
     "lag": Option(Whole(1, 100_000), "N", "batches between a loss and the first choice that knows of it"),

@@ -10,7 +10,7 @@ from typing import Literal, TextIO
 _LONGEST = 2000
 
 
-class OutputError(Exception):
+class OutputError(OSError):
     """Standard output cannot be written."""
 
 

@@ -1,0 +1,455 @@
+"""Does the command line bear whatever it is given: arguments, files, streams, interrupts?"""
+
+import errno
+import io
+import json
+import os
+import re
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import dalirefurb
+from dalirefurb.cli import main
+from dalirefurb.cli.codec_noise import without_codec_noise
+from dalirefurb.cli.techniques import OPTIONS
+from dalirefurb.loader import Loader
+from tests.interruptible import interruptible
+from tests.one_line import error_of
+from tests.pictures import write_folder
+
+SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("photographs"), num_samples=48)
+
+
+REFUSED = [
+    ("train FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000, got 9999999"),
+    ("train FOLDER --reuse-factor 0", "--reuse-factor must be an int of at least 1, got 0"),
+    ("train FOLDER --reuse-factor 1e9", "argument --reuse-factor: invalid int value: '1e9'"),
+    (
+        "train FOLDER --technique echo --echoing-factor 1e9",
+        "--echoing-factor must be a number of at most 1000, got 10000",
+    ),
+    (
+        "train FOLDER --technique echo --echoing-factor 1e400",
+        "--echoing-factor must be a number of at most 1000, got inf",
+    ),
+    ("train FOLDER --technique echo --echoing-factor nan", "--echoing-factor must be a number of at least 1, got nan"),
+    ("train FOLDER --technique echo --buffer-size -1", "--buffer-size must be an int of at least 0, got -1"),
+    (
+        "train FOLDER --technique smartcache --replace-percent 2",
+        "--replace-percent must be a number of at most 1, got 2.0",
+    ),
+    ("train FOLDER --technique smartcache --replace-percent -inf", "expected one argument"),
+    ("train FOLDER --technique autoassist --lag 99999999999999999999", "--lag must be an int of at most 100000"),
+    (
+        "train FOLDER --technique simplified --remove-layers 99",
+        "--remove-layers must be at most the number of operations",
+    ),
+    ("train FOLDER --technique simplified --remove-layers -1", "--remove-layers must be an int of at least 1, got -1"),
+    ("train FOLDER --epochs 99999999999999999999", "--epochs must be an int of at most 1000000000, got 9999999"),
+    ("train FOLDER --size 99999999999999999999", "--size must be an int of at most 1000000000, got 9999999"),
+    ("train FOLDER --size 31", "the network needs images of at least 32 pixels, got 31"),
+    ("train FOLDER --layers 1000000", "--layers must be an int of at most 100, got 1000000"),
+    ("train FOLDER --magnitude 99999999999999999999", "--magnitude must be in 0 .. 30, got 99999999999999999999"),
+    ("train FOLDER --learning-rate 1e300", "the learning rate must be at most 1000, got 1e+300"),
+    ("train FOLDER --learning-rate inf", "the learning rate must be a positive number, got inf"),
+    ("train FOLDER --learning-rate=-1", "the learning rate must be a positive number, got -1.0"),
+    ("train FOLDER --max-pixels 0", "--max-pixels must be an int of at least 1, got 0"),
+    ("train FOLDER --split 99", "--split must be a stage's name or a count of partial stages in 1..5"),
+    ("train FOLDER --seed " + 5000 * "9", "argument --seed: invalid int value"),
+    ("train FOLDER --quarantine bad.jsonl", "but --on-bad-sample is 'raise'"),
+    (
+        "train FOLDER --on-bad-sample replace --quarantine /dev/full",
+        "but /dev/full is not: pass the path of a file in a",
+    ),
+    (
+        "train FOLDER --on-bad-sample replace --quarantine no/bad.jsonl",
+        "but no/bad.jsonl is not: pass the path of a file",
+    ),
+    (
+        "train FOLDER --on-bad-sample replace --quarantine .",
+        "but . is not: pass the path of a file in a folder that is",
+    ),
+    ("train FOLDER --fallback-decoder opencv", "argument --fallback-decoder: invalid choice: 'opencv'"),
+    ("train FOLDER --kernels cuda", "argument --kernels: invalid choice: 'cuda'"),
+    ("show FOLDER --size 99999", "memory must hold 3 images of 99999 x 99999, which is at least 359"),
+    ("show FOLDER --operations --size 99999", "memory must hold 80 images of 99999 x 99999"),
+    ("show FOLDER --operations --preset simple", "must have operations of varying magnitude, but simple has none"),
+    ("show FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000"),
+    ("show FOLDER --num-samples 9", "--num-samples is for --plan, got 9 without it; add --plan"),
+    ("show FOLDER --out missing/a.png", "writing missing/a.png fails: No such file or directory"),
+    ("show --plan --num-samples 1000000000000", " epochs of 1000000000000 rows, which is at least "),
+    ("show --plan --num-samples 99999999999999999999", "--num-samples must be an int of at most"),
+    ("show --plan --epochs 1000000000", "memory must hold the plans of 1000000000 epochs of 10000 rows"),
+    ("show --plan --technique echo --echoing-factor 1e9", "--echoing-factor must be a number of at most 1000"),
+    ("show --plan --batch-size 10001", "--batch-size must be an int in 1..10000, got 10001"),
+    ("show --plan --batch-size 0", "--batch-size must be an int of at least 1, got 0"),
+    ("show --plan --out .", "writing . fails: Is a directory"),
+    ("demo --images 1000000000000", "--images must fit on the disk, but 1000000000000 take about 65000.00 TB"),
+    ("demo --images 7", "--images must be at least 8, one per class, got 7"),
+    ("demo --seed -1", "--seed must be at least 0, got -1"),
+    ("demo --quick --batch-size 129", "--batch-size must be an int in 1..128, got 129"),
+    ("demo --size 1", "the network needs images of at least 32 pixels, got 1"),
+    ("demo --folder /dev/null/a", "name another with --folder"),
+    ("demo --out /dev/null", "/dev/null cannot be made: File exists; name another with --out"),
+    ("cache inspect /dev/null", "/dev/null, but it is no regular file"),
+]
+"""Command lines, and what is said of them. FOLDER must not even be looked at."""
+
+
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory):
+    """What each of `REFUSED` led to: exit status, standard output and error, and what was imported."""
+    program = """if True:
+        import contextlib, io, json, sys
+        from dalirefurb.cli import main
+        results = []
+        for line in json.load(sys.stdin):
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    status = main(line.split(" "))
+                except SystemExit as exited:
+                    status = exited.code
+            slow = [name for name in ("torch", "nvidia.dali", "numba", "matplotlib") if name in sys.modules]
+            results.append([status, out.getvalue(), err.getvalue(), slow])
+        print(json.dumps(results))"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps([line for line, _ in REFUSED]),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path_factory.mktemp("nothing"),
+        env={**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1])},
+    )
+    return dict(zip(REFUSED, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case[0][:60])
+def test_what_cannot_work_is_refused_in_one_line_before_torch_dali_or_a_folder_is_touched(refusals, case):
+    status, out, err, slow = refusals[case]
+    assert (status, out, slow) == (2, "", [])
+    assert err.startswith("dalirefurb: error: ")
+    assert err.count("\n") == 1
+    assert case[1] in err
+    assert len(err) < 2500
+
+
+def test_no_message_names_an_argument_of_python(refusals):
+    names = "|".join(
+        name
+        for name in (*OPTIONS, "learning_rate", "num_samples", "batch_size", "max_pixels", "on_bad_sample")
+        if "_" in name
+    )
+    assert not [err for _, _, err, _ in refusals.values() if re.search(rf"\b({names}|\w+=)\b", err)]
+
+
+def test_images_that_fill_the_memory_are_refused(photographs, capsys):
+    status, line = error_of(capsys, "train", photographs, "--size", 10**6, "--batch-size", 16)
+    assert status == 2
+    assert "memory must hold 3 batches of 16 images of 1000000 x 1000000, which is at least 576.00 TB, but" in line
+    assert "pass a smaller --size or --batch-size" in line
+
+
+def test_a_lag_that_is_too_short_is_refused_in_options(photographs, capsys):
+    status, line = error_of(capsys, "train", photographs, *SMALL, "--technique", "autoassist", "--lag", "1")
+    assert status == 2
+    assert re.search(r"--lag must exceed the batches .*, got --lag 1 and \d+ batches: pass --lag \d+$", line)
+
+
+@pytest.mark.parametrize("text", ["", "a\0b"])
+@pytest.mark.parametrize("command", [["train"], ["show"], ["cache", "purge"], ["demo", "--out"], ["demo", "--folder"]])
+def test_a_path_that_no_file_can_have_is_one_line(capsys, command, text):
+    status, line = error_of(capsys, *command, text)
+    assert status == 2
+    assert f"must be a path, got {text!r}; see dalirefurb" in line
+
+
+def test_one_process_of_several_is_refused_before_its_folder_is_looked_at(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    status, line = error_of(capsys, "train", "missing")
+    assert status == 2
+    assert "this trains in one process, but it is rank 1 of 2" in line
+
+
+ODD_NAME = "odd\n\x1b[31m" + os.fsdecode(b"\xff") + ".png"
+ESCAPED_NAME = r"odd\n\x1b[31m\udcff.png"
+
+
+@pytest.fixture
+def odd(photographs, tmp_path):
+    """A folder with a broken file of each kind, and one whose name no terminal should get."""
+    folder = tmp_path / "photographs"
+    shutil.copytree(photographs, folder)
+    folder_of_one = folder / "class_1"
+    with Image.open(next(folder_of_one.iterdir())) as image:
+        for kind in ("JPEG", "PNG", "BMP", "TIFF", "PPM", "JPEG2000"):
+            encoded = io.BytesIO()
+            image.resize((64, 48)).save(encoded, kind)
+            for share, name in ((2, "half"), (64, "header")):
+                content = encoded.getvalue()[: len(encoded.getvalue()) // share]
+                (folder_of_one / f"{name}_{kind}.png").write_bytes(content)
+        (folder_of_one / ODD_NAME).write_bytes(encoded.getvalue()[:100])
+    return folder
+
+
+def test_broken_files_are_named_and_nothing_else_is_said_of_them(odd, capfd):
+    assert main(["train", str(odd), *SMALL, "--on-bad-sample", "replace"]) == 0
+    said = capfd.readouterr()
+    assert said.err == ""
+    assert "\n13 bad images, replaced by others:\n" in said.out
+    assert f"{odd}/class_1/{ESCAPED_NAME}: not an image" in said.out
+    assert "\x1b" not in said.out
+
+
+@pytest.mark.parametrize("command", [["train", *SMALL], ["show", "--size", "32"]])
+def test_a_file_is_named_with_escapes_where_its_name_has_no_letters(odd, tmp_path, monkeypatch, capfd, command):
+    for path in (odd / "class_1").iterdir():
+        if path.name != ODD_NAME:
+            path.unlink()
+    monkeypatch.chdir(tmp_path)
+    assert main([command[0], str(odd), *command[1:]]) == 1
+    said = capfd.readouterr().err
+    assert re.fullmatch(rf"dalirefurb: error: sample \d+ \({re.escape(f'{odd}/class_1/{ESCAPED_NAME}')}\): .*\n", said)
+
+
+def test_a_picture_is_named_with_escapes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "--plan", "--num-samples", "99", "--out", ODD_NAME]) == 0
+    assert capsys.readouterr().out == f"drawn: {ESCAPED_NAME}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [ODD_NAME]
+
+
+def test_a_name_that_standard_output_cannot_encode_is_written_with_escapes(tmp_path):
+    done = run_outside(
+        ["show", "--plan", "--num-samples", "99", "--out", "é.png"], cwd=tmp_path, PYTHONIOENCODING="ascii"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "drawn: \\xe9.png\n", "")
+
+
+NOISE = b"\x1b[0;31m[ERROR] \x1b[0m[png_parser] Could not retrieve image info from png stream\n"
+
+
+def test_what_is_no_noise_of_a_codec_gets_through_while_images_are_decoded(capfd):
+    with without_codec_noise():
+        os.write(2, b"out of paper\n")
+        sys.stderr.write("said in Python\n")
+        time.sleep(0.7)  # A burst ends.
+        os.write(2, NOISE)
+    os.write(2, b"the usual way again\n")
+    assert sorted(capfd.readouterr().err.splitlines()) == ["out of paper", "said in Python", "the usual way again"]
+
+
+def test_noise_is_told_where_something_unforeseen_happens(capfd):
+    def fail():
+        os.write(2, NOISE)
+        raise TypeError
+
+    with pytest.raises(TypeError), without_codec_noise():
+        fail()
+    assert capfd.readouterr().err == NOISE.decode()
+
+
+def test_what_a_dying_process_writes_gets_through():
+    program = f"""if True:
+        import os
+        from dalirefurb.cli.codec_noise import without_codec_noise
+        with without_codec_noise():
+            os.write(2, {NOISE!r} + b"free(): invalid pointer\\n")
+            os.abort()"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGABRT
+    assert done.stderr == NOISE + b"free(): invalid pointer\n"
+
+
+def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, shell=None, cwd=None, **environment):
+    """Run a command in a process of its own; `shell` is what a shell adds to it."""
+    command = [sys.executable, "-m", "dalirefurb", *arguments]
+    if shell is not None:
+        command = ["bash", "-c", f"{shlex.join(command)} {shell}"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), **environment}
+    return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, cwd=cwd, env=environment)
+
+
+PLAN = ["show", "--plan", "--num-samples", "99"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shell", "status", "said"),
+    [
+        (["--help"], "> /dev/full", 1, "standard output must be writable, but is not: No space left on device"),
+        (
+            [*PLAN, "--out", "/dev/null"],
+            "> /dev/full",
+            1,
+            "standard output must be writable, but is not: No space left",
+        ),
+        ([*PLAN, "--out", "/dev/full"], "", 2, "writing /dev/full fails: No space left on device; name another"),
+        (["train", "missing"], ">&-", 1, "standard output must be open, but is closed"),
+        (["--help"], ">&-", 1, "standard output must be open, but is closed"),
+        (["train", "missing"], "2> /dev/full", 2, ""),
+        (["train", "missing"], "2>&-", 2, ""),
+        (["--colour"], "2> /dev/full", 2, ""),
+        (["--colour"], "2>&-", 2, ""),
+    ],
+)
+def test_a_stream_that_is_closed_or_full_costs_no_traceback(arguments, shell, status, said):
+    done = run_outside(arguments, shell=shell)
+    assert done.returncode == status
+    assert done.stderr.count("\n") == (1 if said else 0)
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], [*PLAN, "--out", "/dev/null"]])
+def test_a_reader_that_has_gone_costs_no_traceback(arguments):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run_outside(arguments, stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("module", ["numpy", "torch", "nvidia.dali"])
+def test_an_interrupt_while_something_is_imported_is_one_line(photographs, module):
+    program = f"""if True:
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting())
+        from dalirefurb.cli import main
+        sys.exit(main({["train", str(photographs), *SMALL]!r}))"""
+    with interruptible([sys.executable, "-c", program]) as process:
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out, said) == (130, "", "dalirefurb: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            MemoryError("Unable to allocate 7 TiB"),
+            "there must be enough memory, but it is used up (Unable to allocate 7",
+        ),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "there must be enough memory, but"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), "a\n\x1b.jpg"), r"a\n\x1b.jpg: Input/output error; see to it"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error, said):
+    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", raising(error))
+    status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    assert status == 1
+    assert said in line
+
+
+def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", raising(TypeError("two\nlines")))
+    status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    assert status == 1
+    assert "this is a fault of dalirefurb's: TypeError: two lines; please report it" in line
+    kept = Path(re.search(r"with its traceback in (\S+)$", line)[1]).read_text()
+    assert kept.startswith("Traceback (most recent call last):")
+    assert "in _show_plan" in kept
+
+
+def raising(error):
+    def fail(**_):
+        raise error
+
+    return fail
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_of_options(tmp_path, capsys):
+    smartcache = ["--technique", "smartcache", "--batch-size", "8", "--num-cache-objects", "33"]
+    assert main([*PLAN, *smartcache, "--out", str(tmp_path / "plan.png")]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(
+        "dalirefurb: warning: --num-cache-objects should be a multiple of --batch-size, got 33 and 8"
+    )
+    assert said.count("\n") == 1
+
+
+def test_what_dali_cannot_decode_is_decoded_by_pillow_where_it_is_asked_for(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    Image.new("RGB", (40, 30)).save(folder / "class_1" / "really_a_gif.png", "GIF")
+    status, line = error_of(capsys, "train", folder, *SMALL)
+    assert status == 1
+    assert "really_a_gif.png): not an image that DALI can decode" in line
+    assert main(["train", str(folder), *SMALL, "--fallback-decoder", "pillow"]) == 0
+    assert "49 images in 3 classes" in capsys.readouterr().out
+
+
+def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    bad = folder / "class_1" / "bad.jpg"
+    bad.write_text("no image")
+    quarantine = tmp_path / "bad.jsonl"
+    assert main(["train", str(folder), *SMALL, "--on-bad-sample", "replace", "--quarantine", str(quarantine)]) == 0
+    assert [json.loads(line)["name"] for line in quarantine.read_text().splitlines()] == [str(bad)]
+    assert f"  {bad}: " in capsys.readouterr().out
+
+
+def test_an_image_is_too_large_where_it_is_said(photographs, capsys):
+    status, line = error_of(capsys, "train", photographs, *SMALL, "--max-pixels", 1000)
+    assert status == 1
+    assert re.search(r"1,000 pixels at most, but its header declares \d+ x \d+: pass a larger --max-pixels", line)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+def test_training_augments_with_the_kernels_asked_for(photographs, capsys, monkeypatch, kernels):
+    made = []
+    usual = Loader.__init__
+    monkeypatch.setattr(
+        Loader, "__init__", lambda self, *args, **given: (made.append(given), usual(self, *args, **given))[1]
+    )
+    assert main(["train", str(photographs), *SMALL, "--epochs", "1", "--kernels", kernels]) == 0
+    assert [given["kernels"] for given in made] == [kernels]
+    capsys.readouterr()
+
+
+def test_kernels_that_are_not_installed_are_one_line(photographs, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "numba", None)
+    status, line = error_of(capsys, "train", photographs, "--kernels", "numba")
+    assert status == 2
+    assert "--kernels numba needs Numba, which cannot be found; pip install 'dalirefurb[fast]'" in line
+
+
+def test_a_picture_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+    try:
+        status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    assert status == 2
+    assert "plan.png fails: File too large; name another with --out" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "{", "\udcff", "7"])
+def test_a_folder_whose_description_is_another_kind_of_file_is_not_the_demos(tmp_path, capsys, content):
+    (tmp_path / "dalirefurb-demo.json").write_text(content, errors="surrogateescape")
+    status, line = error_of(capsys, "demo", "--quick", "--folder", tmp_path)
+    assert status == 2
+    assert f"{tmp_path} holds other files; name another or delete it" in line

@@ -26,7 +26,6 @@ from tqdm import tqdm
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.packages import require
 from dalirefurb.source import FileList
-from dalirefurb.store.budget import amount
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -127,8 +126,8 @@ class Photographs:
             needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(there).free
         if needed > free:
             raise ConfigurationError(
-                f"images must fit on the disk, but {self.images} take about {amount(needed)}, and {there} has "
-                f"{amount(free)} left; make fewer, or name another folder with --folder"
+                f"images must fit on the disk, but {self.images} take about {needed / 1e9:.1f} GB, and {there} has "
+                f"{free / 1e9:.1f} GB left; make fewer, or name another folder with --folder"
             )
         return False
 

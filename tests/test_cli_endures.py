@@ -99,7 +99,7 @@ REFUSED = [
     ("show --plan --batch-size 10001", "--batch-size must be an int in 1..10000, got 10001"),
     ("show --plan --batch-size 0", "--batch-size must be an int of at least 1, got 0"),
     ("show --plan --out .", "writing . fails: Is a directory"),
-    ("demo --images 1000000000000", "--images must fit on the disk, but 1000000000000 take about 65000.00 TB"),
+    ("demo --images 1000000000000", "--images must fit on the disk, but 1000000000000 take about 65000000.0 GB"),
     ("demo --images 7", "--images must be at least 8, one per class, got 7"),
     ("demo --seed -1", "--seed must be at least 0, got -1"),
     ("demo --quick --batch-size 129", "--batch-size must be an int in 1..128, got 129"),
@@ -266,6 +266,16 @@ def test_noise_is_told_where_something_unforeseen_happens(capfd):
     assert capfd.readouterr().err == NOISE.decode()
 
 
+def test_python_writes_what_it_wants_while_images_are_decoded():
+    program = """if True:
+        import os, sys
+        from dalirefurb.cli.codec_noise import without_codec_noise
+        with without_codec_noise():
+            sys.stderr.write("\\x1b[31mred\\x1b[0m\\n")"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stderr == b"\x1b[31mred\x1b[0m\n"
+
+
 def test_what_a_dying_process_writes_gets_through():
     program = f"""if True:
         import os
@@ -283,7 +293,8 @@ def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, sh
     command = [sys.executable, "-m", "dalirefurb", *arguments]
     if shell is not None:
         command = ["bash", "-c", f"{shlex.join(command)} {shell}"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), **environment}
+    usual = {"PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, **usual, **environment}
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, cwd=cwd, env=environment)
 
 

@@ -46,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; it sets `command`, a function of the options."""
-    root = _Parser(prog="dalirefurb", description=explanations.DESCRIPTION)
+    root = _Parser(prog="dalirefurb", description=explanations.DESCRIPTION, epilog=explanations.EPILOG)
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def added(name: str, summary: str, description: str, epilog: str) -> argparse.ArgumentParser:

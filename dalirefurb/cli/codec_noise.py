@@ -78,7 +78,8 @@ def without_codec_noise() -> Iterator[None]:
 def _python_elsewhere(descriptor: int) -> Iterator[int]:
     """Have Python's standard error, if it is descriptor 2, written to another one, which is closed in the end."""
     usual = sys.stderr
-    with open(descriptor, "w", buffering=1, encoding=usual.encoding, errors="backslashreplace") as other:
+    encoding = getattr(usual, "encoding", None)
+    with open(descriptor, "w", buffering=1, encoding=encoding, errors="backslashreplace") as other:
         if _is_2(usual):
             sys.stderr = other
         try:
@@ -91,7 +92,7 @@ def _is_2(stream: TextIO) -> bool:
     """Tell whether a stream leads to descriptor 2; one that a test or a notebook puts there may have none."""
     try:
         return stream.fileno() == 2
-    except OSError:
+    except (AttributeError, OSError):
         return False
 
 

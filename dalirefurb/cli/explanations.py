@@ -7,6 +7,10 @@ from dalirefurb.cli.techniques import TECHNIQUES
 DESCRIPTION = """\
 Data refurbishing: train on images whose augmentation is partly cached and reused."""
 
+EPILOG = """\
+exit status: 0 done; 1 an image cannot be used, a store is damaged, or the machine has failed; 2 anything else to
+correct; 130 interrupted; 141 whoever read the output has gone"""
+
 TRAIN_DESCRIPTION = """\
 Train a small residual network on the images of FOLDER, and show what the data cost.
 
@@ -37,7 +41,9 @@ examples:
   dalirefurb train photos/ --order crop_last        only crop and flip are fresh: faster, nearly as diverse
   dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip
   dalirefurb train photos/ --technique echo --echoing-factor 3 --split end
-                                                    data echoing after augmentation; without --split, before"""
+                                                    data echoing after augmentation; without --split, before
+  dalirefurb train photos/ --fallback-decoder pillow --on-bad-sample replace --quarantine bad.jsonl
+                                                    with files that are odd or broken"""
 
 SHOW_DESCRIPTION = """\
 Draw what refurbishing does to images, into a PNG.

@@ -10,7 +10,6 @@ import importlib.util
 import io
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tqdm import tqdm
 
+from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.packages import require
 from dalirefurb.source import FileList
@@ -155,7 +155,7 @@ class Photographs:
             (folder / paths[kind].stem / f"{index:06}.jpg").write_bytes(encoded)
 
         # Pillow lets other threads run while it turns and encodes.
-        pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        pool = ThreadPoolExecutor(usable_cores())
         try:
             bar = tqdm(
                 pool.map(write, range(self.images)),

@@ -21,7 +21,7 @@ class Directory:
         entries: Tag, type, count, and the value or where it is, of each.
 
     Raises:
-        ValueError: If it is nothing of this kind.
+        ValueError: If it is nothing of this kind, or something in it lies beyond its end.
         struct.error: If it ends early.
     """
 
@@ -57,4 +57,6 @@ class Directory:
         return struct.calcsize(self._order + kind)
 
     def _read(self, kind: str, start: int) -> tuple[int, ...]:
+        if start > len(self._content):  # It may be more than an index can be.
+            raise ValueError(start)
         return struct.unpack_from(self._order + kind, self._content, start)

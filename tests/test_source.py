@@ -235,12 +235,14 @@ def test_a_file_that_cannot_be_read_names_its_sample(tmp_path: Path) -> None:
     fill(tmp_path, "good.jpg")
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
     reasons = {
         "missing.jpg": "cannot be read: No such file or directory",
         "empty.jpg": "is empty",
         "folder.jpg": "cannot be read: Is a directory",
+        "pipe.jpg": "is no regular file",
     }
-    source = FileList([tmp_path / name for name in ("good.jpg", *reasons)], range(4))
+    source = FileList([tmp_path / name for name in ("good.jpg", *reasons)], range(5))
     for index, (name, reason) in enumerate(reasons.items(), start=1):
         with pytest.raises(SampleError) as caught:
             source.read(np.array([0, index]))

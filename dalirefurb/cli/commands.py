@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ from dalirefurb.cli.memory import PIXEL_BYTES, check_memory
 from dalirefurb.cli.show import draw_all, make_folder
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
+from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _share_cores() -> None:
     """Leave half the cores to the loader. torch's threads wait by spinning, which slows both where they are full."""
     import torch
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // 2))
+    torch.set_num_threads(max(1, usable_cores() // 2))
 
 
 def _count(source: ImageFolder) -> str:

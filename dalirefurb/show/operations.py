@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.graph import Graph, Replica
 from dalirefurb.recipe import Output, Recipe
@@ -127,7 +127,7 @@ def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.
     """Apply one operation to each of n copies, in one run of a graph that has no other stage, shape (n, H, W, 3)."""
     size = len(picture)
     count, sides = len(choice.operations), np.full(len(choice.operations), size)
-    threads = len(os.sched_getaffinity(0))
+    threads = usable_cores()
     recipe = Recipe((layer,), Output(size), split=0)
     graph = Graph(recipe, "whole")
     replica = Replica.of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -191,9 +192,13 @@ class ImageFolder(Source):
 def read_file(path: str, index: int) -> NDArray[np.uint8]:
     """Read a whole file in four system calls, shape (length,)."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A pipe is not waited for.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # To read a folder raises.
+                raise SampleError(index, path, "is no regular file")
+            size = status.st_size
             content = os.read(descriptor, size)
             # One call returns everything from a local file below 2 GiB.
             while len(content) < size and (more := os.read(descriptor, size - len(content))):

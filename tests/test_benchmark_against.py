@@ -174,7 +174,7 @@ def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite)
     of_standard = speeds(case, "reuse factor 3, step 1.5")[0] / speeds(case, "standard, step 1.5")[0]
     assert claim["figure"]["median"] == pytest.approx(of_standard)
     memory = median(speeds(case, "from memory, step 1.5"))
-    assert memory == pytest.approx(8 / (1.5 * case["standard_s"]), rel=0.5)
+    assert memory <= 1.5 * 8 / (1.5 * case["standard_s"])  # As slow as its steps are long, at least.
     fed = {"standard", "reuse factor 3", "from memory"}
     loading = {"standard, 1 core", "reuse factor 3, 1 core", f"{stock_dali.NEAREST}, 1 core"}
     assert {each["contender"] for each in case["slices"]} == {f"{name}, step 1.5" for name in fed} | loading

@@ -60,7 +60,7 @@ REFUSED = [
     ),
     ("train FOLDER --technique simplified --remove-layers -1", "--remove-layers must be an int of at least 1, got -1"),
     ("train FOLDER --epochs 99999999999999999999", "--epochs must be an int of at most 1000000000, got 9999999"),
-    ("train FOLDER --size 99999999999999999999", "--size must be an int of at most 1000000000, got 9999999"),
+    ("train FOLDER --size 99999999999999999999", "--size must be an int of at most 20000, got 9999999"),
     ("train FOLDER --size 31", "the network needs images of at least 32 pixels, got 31"),
     ("train FOLDER --layers 1000000", "--layers must be an int of at most 100, got 1000000"),
     ("train FOLDER --magnitude 99999999999999999999", "--magnitude must be in 0 .. 30, got 99999999999999999999"),
@@ -68,7 +68,7 @@ REFUSED = [
     ("train FOLDER --learning-rate inf", "the learning rate must be a positive number, got inf"),
     ("train FOLDER --learning-rate=-1", "the learning rate must be a positive number, got -1.0"),
     ("train FOLDER --max-pixels 0", "--max-pixels must be an int of at least 1, got 0"),
-    ("train FOLDER --split 99", "--split must be a stage's name or a count of partial stages in 1..5"),
+    ("train FOLDER --split 99", "--split must be a stage's name or a count of partial stages in 0..5"),
     ("train FOLDER --seed " + 5000 * "9", "argument --seed: invalid int value"),
     ("train FOLDER --quarantine bad.jsonl", "but --on-bad-sample is 'raise'"),
     (
@@ -85,8 +85,8 @@ REFUSED = [
     ),
     ("train FOLDER --fallback-decoder opencv", "argument --fallback-decoder: invalid choice: 'opencv'"),
     ("train FOLDER --kernels cuda", "argument --kernels: invalid choice: 'cuda'"),
-    ("show FOLDER --size 99999", "memory must hold 3 images of 99999 x 99999, which is at least 359"),
-    ("show FOLDER --operations --size 99999", "memory must hold 80 images of 99999 x 99999"),
+    ("show FOLDER --size 99999", "--size must be an int of at most 20000, got 99999"),
+    ("show FOLDER --operations --size 99999", "--size must be an int of at most 20000, got 99999"),
     ("show FOLDER --operations --preset simple", "must have operations of varying magnitude, but simple has none"),
     ("show FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000"),
     ("show FOLDER --num-samples 9", "--num-samples is for --plan, got 9 without it; add --plan"),
@@ -158,10 +158,11 @@ def test_no_message_names_an_argument_of_python(refusals):
     assert not [err for _, _, err, _ in refusals.values() if re.search(rf"\b({names}|\w+=)\b", err)]
 
 
-def test_images_that_fill_the_memory_are_refused(photographs, capsys):
-    status, line = error_of(capsys, "train", photographs, "--size", 10**6, "--batch-size", 16)
+def test_images_that_fill_the_memory_are_refused(photographs, capsys, monkeypatch):
+    monkeypatch.setattr("dalirefurb.store.available.available_bytes", lambda: 10**9)
+    status, line = error_of(capsys, "train", photographs, "--size", 20000, "--batch-size", 16)
     assert status == 2
-    assert "memory must hold 3 batches of 16 images of 1000000 x 1000000, which is at least 576.00 TB, but" in line
+    assert "memory must hold 3 batches of 16 images of 20000 x 20000, which is at least 230.40 GB, but" in line
     assert "pass a smaller --size or --batch-size" in line
 
 

@@ -218,10 +218,17 @@ def test_a_bad_file_among_good_ones_is_named(tmp_path, kind):
     assert f"sample 7 ({source.name(7)}): " in str(caught.value)
 
 
+class Unnoticed(ImageFolder):
+    """A folder that does not tell a store whether its files have changed."""
+
+    def content(self):
+        return {}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     """The graph counts misses only; the row it reports has to be mapped back."""
-    source = ImageFolder(write_folder(tmp_path, num_samples=48))
+    source = Unnoticed(write_folder(tmp_path, num_samples=48))
     planner = Refurbish(48, batch_size=8, reuse_factor=2)
     *_, last = planner.epoch(1)
     index = int(last.indices[last.miss][-1])

@@ -21,6 +21,9 @@ _TOO_SMALL = f"the network needs images of at least {_NETWORK_SIZE} pixels, got 
 _MOST = 1_000_000_000
 """Where a number decides how much is done, rather than fits a limit of its own."""
 
+_LARGEST = 20_000
+"""Side of an image in pixels: operations refuse what is not much larger."""
+
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
 
 
@@ -111,7 +114,7 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         "and smartcache all but decoding",
     )
     group = train_parser.add_argument_group("augmentation")
-    _add_size(group, Whole(_NETWORK_SIZE, _MOST, _TOO_SMALL))
+    _add_size(group, Whole(_NETWORK_SIZE, _LARGEST, _TOO_SMALL))
     group.add_argument(
         "--layers",
         type=Whole(1, 100, "must be a positive integer, got {}"),
@@ -196,7 +199,7 @@ def _add_show(show_parser: argparse.ArgumentParser) -> None:
     )
     _add_order(group, default=None)
     _add_split(group, default="the last operation is final, or crop and flip with --order crop_last")
-    _add_size(group, Whole(None, _MOST))
+    _add_size(group, Whole(None, _LARGEST))
     group = show_parser.add_argument_group("with --plan")
     group.add_argument(
         "--num-samples",
@@ -235,7 +238,7 @@ def _add_demo(demo_parser: argparse.ArgumentParser) -> None:
         ("images", (None, 10**15), "JPEGs made, about 65 KB each"),
         ("epochs", (1, _MOST), "of each run"),
         ("batch_size", (1,), "images learned from at a time"),
-        ("size", (_NETWORK_SIZE, _MOST, _TOO_SMALL), "side in pixels of the images that the network sees"),
+        ("size", (_NETWORK_SIZE, _LARGEST, _TOO_SMALL), "side in pixels of the images that the network sees"),
     ):
         demo_parser.add_argument(
             flag(name),

@@ -6,7 +6,8 @@
 
 Claims, on any machine, at batches of 256:
     the 99th over the 50th percentile of time per batch is at most 1.15 times standard's;
-    without either shuffler it is worse: at least 1.5 times with reference counts, 1.03 times with a plain shuffle.
+    with reference counts it is at least 1.5 times as large. With a plain shuffle batches differ in misses, which shows
+    in their time by less than the threads of the loader get in each other's way, so nothing is promised of that.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 9 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
 slice holds each epoch of the cycle once.
@@ -45,7 +46,7 @@ REFERENCE_COUNTS = "reference counts"
 PLAIN_SHUFFLE = "plain shuffle"
 MOST_OF_STANDARD = 1.15
 FIXED = {STANDARD: "fixed work, as long as standard", REFURBISH: "fixed work, as long as refurbish"}
-LEAST_WORSE = {REFERENCE_COUNTS: 1.5, PLAIN_SHUFFLE: 1.03}
+LEAST_WORSE = {REFERENCE_COUNTS: 1.5, PLAIN_SHUFFLE: None}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,8 +99,7 @@ class Reader:
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
-        chunks = [indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size)]
-        sizes = np.concatenate([self._sizes(chunk) for chunk in chunks], axis=1)
+        sizes = np.concatenate([self._sizes(chunk) for chunk in self._chunks(indices)], axis=1)
         return sizes[0], sizes[1]
 
     def _sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -110,9 +109,12 @@ class Reader:
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Read some encoded samples now, or what replaces their version 0; return the bytes of each, shape (n,)."""
-        chunks = (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
-        read = (self._read(chunk, np.zeros_like(chunk)).as_read for chunk in chunks)
+        read = (self._read(chunk, np.zeros_like(chunk)).as_read for chunk in self._chunks(indices))
         return np.array([len(sample) for samples in read for sample in samples], np.int64)
+
+    def _chunks(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Part indices into as many as are read together."""
+        return (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""

@@ -36,9 +36,9 @@ from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, layered, repeated
 
 from dalirefurb import Refurbish, Standard
-from dalirefurb.plan import Planner
-from dalirefurb.refurbish import ReferenceCount
-from dalirefurb.shuffle import PlainShuffler
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import ReferenceCount
+from dalirefurb.planning.shuffle import PlainShuffler
 
 STANDARD = "standard"
 REFURBISH = "refurbish"

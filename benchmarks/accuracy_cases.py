@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from choosers import MEAN, SIZE, STD
 
 from dalirefurb import Echo, Frozen, Recipe, Refurbish, Standard, auto_augment, rand_augment, simplified
-from dalirefurb.plan import Planner
-from dalirefurb.presets import Order
+from dalirefurb.augment.presets import Order
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 REUSE = "reuse factor"

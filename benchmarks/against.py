@@ -38,8 +38,8 @@ from harness import Claim, Contender, Entrant, Placement, Slice, Spread
 from loaders import LoaderTurns, default_placement, layered, repeated
 
 from dalirefurb import FileList, Refurbish, Standard
-from dalirefurb.plan import Planner
-from dalirefurb.presets import Order
+from dalirefurb.augment.presets import Order
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 DATA_LOADER = "DataLoader"

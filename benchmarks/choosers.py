@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dalirefurb import Arrays, AutoAssist, Loader, Standard, evaluate
-from dalirefurb.assistant import AssistantReport
+from dalirefurb.planning.assistant import AssistantReport
 
 Batch = tuple[torch.Tensor, torch.Tensor, NDArray[np.int64]]
 

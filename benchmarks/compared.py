@@ -16,7 +16,7 @@ from dalirefurb import (
     rand_augment,
     simplified,
 )
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 

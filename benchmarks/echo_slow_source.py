@@ -39,7 +39,7 @@ from PIL import Image, ImageOps
 from slow_source import SlowSource
 
 from dalirefurb import Arrays, BatchEcho, Echo, FileList, ImageFolder, Recipe, Standard, rand_augment
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 
 NONE = "no echoing"

@@ -31,8 +31,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dalirefurb.cores import usable_cores
-from dalirefurb.idle import wait_until_idle
+from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.idle import wait_until_idle
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

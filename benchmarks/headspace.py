@@ -34,8 +34,8 @@ from harness import Claim, Contender, Entrant, Slice, Spread
 from loaders import LoaderTurns, Step, default_placement, layered, repeated
 
 from dalirefurb import FileList, Refurbish, Standard
-from dalirefurb.network import SmallResNet
-from dalirefurb.plan import Planner
+from dalirefurb.cli.network import SmallResNet
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 MEMORY = "from memory"

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from dalirefurb import ImageFolder, Output, Recipe, rng
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Stage
 from dalirefurb.augment.operations import OPERATIONS, Choice
+from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.graph import Feed, Graph, Part, Replicas, Runner, views
-from dalirefurb.kernels.lanes import Lane, Lanes
-from dalirefurb.kernels.part import KernelPart
-from dalirefurb.kernels.steps import steps_of
-from dalirefurb.recipe import draw
+from dalirefurb.dali import Feed, Graph, Part, Replicas, Runner, views
+from dalirefurb.kernels.lower import steps_of
+from dalirefurb.kernels.part_runner import KernelPart
+from dalirefurb.kernels.pipelines import Lane, Lanes
 
 Images = list[NDArray[np.uint8]]
 

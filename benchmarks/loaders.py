@@ -23,8 +23,8 @@ import torch
 from harness import Contender, Placement
 
 from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats, rand_augment, simplified
-from dalirefurb.plan import Planner
-from dalirefurb.presets import Order
+from dalirefurb.augment.presets import Order
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 

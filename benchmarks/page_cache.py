@@ -23,12 +23,12 @@ import numpy as np
 from harness import Contender, Placement
 from numpy.typing import NDArray
 
-from dalirefurb.pace import set_pace
-from dalirefurb.plan import Planner
-from dalirefurb.runs import Position, Run, announced, planned, runs
+from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
+from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
-from dalirefurb.store.arena import rounded
-from dalirefurb.store.file_header import SAMPLES_START, alignment_of
+from dalirefurb.store.allocator import rounded
+from dalirefurb.store.disk.file_header import SAMPLES_START, alignment_of
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from dalirefurb import rng
 from dalirefurb.augment.geometry import Device
-from dalirefurb.graph import Part
-from dalirefurb.pace import Pace
-from dalirefurb.reader import Reader
-from dalirefurb.recipe import Recipe, draw
-from dalirefurb.runners import Kernels, Runners, choose_kernels
+from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.dali import Part
+from dalirefurb.engine.backend_factory import Kernels, Runners, choose_kernels
+from dalirefurb.engine.prefetch import Pace
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 
 _READING_THREADS = 4

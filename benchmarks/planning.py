@@ -26,7 +26,7 @@ import numpy as np
 from harness import Spread
 
 from dalirefurb import Recipe, Refurbish, rand_augment
-from dalirefurb.recipe import draw
+from dalirefurb.augment.recipe import draw
 
 _HEIGHT, _WIDTH = 375, 500
 """Of the images in pixels, as ImageNet's are on average."""

@@ -31,7 +31,7 @@ from loaders import default_placement, endless
 from parts import Parts
 
 from dalirefurb import Arrays, Frozen, Loader, MemoryStore, Recipe, Refurbish, Standard, auto_augment, rand_augment
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 ALL_HITS = "every sample a hit"

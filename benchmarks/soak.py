@@ -43,9 +43,9 @@ from PIL import Image
 
 from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
 from dalirefurb.augment.geometry import Device
-from dalirefurb.graph import release_unused_memory
-from dalirefurb.idle import wait_until_idle
+from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import Store
+from dalirefurb.system.idle import wait_until_idle
 
 REFERENCE_EPOCH = 1
 MOST_GROWTH = 0.01

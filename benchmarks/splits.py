@@ -26,7 +26,7 @@ from harness import Claim, Slice, Spread
 from loaders import LoaderTurns, layered, repeated
 
 from dalirefurb import Refurbish, Standard
-from dalirefurb.presets import Order
+from dalirefurb.augment.presets import Order
 
 STANDARD = "standard"
 

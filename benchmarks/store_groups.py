@@ -14,7 +14,7 @@ from page_cache import Usage
 from store_turns import Metered, StoreTurns
 
 from dalirefurb import Recipe
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store, TieredStore
 

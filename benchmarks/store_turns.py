@@ -22,7 +22,7 @@ from loaders import default_placement, endless
 from page_cache import Usage, drop
 
 from dalirefurb import Loader, Recipe
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 

@@ -50,9 +50,10 @@ from small_samples import SmallSamples, compare_small
 from store_groups import Entries, Group
 
 from dalirefurb import Frozen, Refurbish, rand_augment
-from dalirefurb.plan import Planner
-from dalirefurb.store import DiskStore, MemoryStore, slot_reader
+from dalirefurb.planning.planner import Planner
+from dalirefurb.store import DiskStore, MemoryStore
 from dalirefurb.store.compressed import Compressed
+from dalirefurb.store.disk import slot_reader
 
 MEMORY = "MemoryStore"
 DISK = "DiskStore"

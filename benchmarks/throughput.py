@@ -37,9 +37,9 @@ from loaders import LoaderTurns, default_placement, repeated
 from parts import Parts
 
 from dalirefurb import FileList, Frozen, Refurbish, Standard, rand_augment
-from dalirefurb.plan import Planner
-from dalirefurb.presets import Order
-from dalirefurb.runners import Kernels
+from dalirefurb.augment.presets import Order
+from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.planning.planner import Planner
 
 STANDARD = "standard"
 ALL_HITS = "every sample a hit"

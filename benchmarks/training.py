@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dalirefurb import AutoAssist, Standard
-from dalirefurb.network import SmallResNet
+from dalirefurb.cli.network import SmallResNet
 
 UNIFORM = "uniform"
 AUTO_ASSIST = "AutoAssist"

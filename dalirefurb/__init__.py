@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
-    from dalirefurb.autoassist import AutoAssist as AutoAssist
-    from dalirefurb.coverage import propose_coverage as propose_coverage
-    from dalirefurb.echo import BatchEcho as BatchEcho
-    from dalirefurb.echo import Echo as Echo
+    from dalirefurb.augment.presets import auto_augment as auto_augment
+    from dalirefurb.augment.presets import evaluate as evaluate
+    from dalirefurb.augment.presets import rand_augment as rand_augment
+    from dalirefurb.augment.presets import simple as simple
+    from dalirefurb.augment.presets import simplified as simplified
+    from dalirefurb.augment.presets import trivial_augment as trivial_augment
+    from dalirefurb.augment.recipe import Output as Output
+    from dalirefurb.augment.recipe import Recipe as Recipe
+    from dalirefurb.engine.stats import Stats as Stats
     from dalirefurb.errors import DalirefurbError as DalirefurbError
-    from dalirefurb.frozen import Frozen as Frozen
     from dalirefurb.loader import Loader as Loader
-    from dalirefurb.presets import auto_augment as auto_augment
-    from dalirefurb.presets import evaluate as evaluate
-    from dalirefurb.presets import rand_augment as rand_augment
-    from dalirefurb.presets import simple as simple
-    from dalirefurb.presets import simplified as simplified
-    from dalirefurb.presets import trivial_augment as trivial_augment
-    from dalirefurb.recipe import Output as Output
-    from dalirefurb.recipe import Recipe as Recipe
-    from dalirefurb.refurbish import Refurbish as Refurbish
-    from dalirefurb.refurbish import Standard as Standard
-    from dalirefurb.smartcache import SmartCache as SmartCache
+    from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
+    from dalirefurb.planning.echo import BatchEcho as BatchEcho
+    from dalirefurb.planning.echo import Echo as Echo
+    from dalirefurb.planning.frozen import Frozen as Frozen
+    from dalirefurb.planning.refurbish import Refurbish as Refurbish
+    from dalirefurb.planning.refurbish import Standard as Standard
+    from dalirefurb.planning.smart_cache import SmartCache as SmartCache
+    from dalirefurb.reading.coverage import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import FileList as FileList
     from dalirefurb.source import HuggingFaceImages as HuggingFaceImages
     from dalirefurb.source import ImageFolder as ImageFolder
     from dalirefurb.source import TarShards as TarShards
     from dalirefurb.source import TorchDataset as TorchDataset
-    from dalirefurb.stats import Stats as Stats
     from dalirefurb.store import DeviceStore as DeviceStore
     from dalirefurb.store import DiskStore as DiskStore
     from dalirefurb.store import MemoryStore as MemoryStore
@@ -44,36 +44,36 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Arrays": "source",
-    "AutoAssist": "autoassist",
-    "BatchEcho": "echo",
+    "AutoAssist": "planning.auto_assist",
+    "BatchEcho": "planning.echo",
     "Compressed": "store.compressed",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",
     "DiskStore": "store",
-    "Echo": "echo",
+    "Echo": "planning.echo",
     "FileList": "source",
-    "Frozen": "frozen",
+    "Frozen": "planning.frozen",
     "HuggingFaceImages": "source",
     "ImageFolder": "source",
     "Loader": "loader",
     "MemoryStore": "store",
-    "Output": "recipe",
-    "Recipe": "recipe",
-    "Refurbish": "refurbish",
-    "SmartCache": "smartcache",
-    "Standard": "refurbish",
-    "Stats": "stats",
+    "Output": "augment.recipe",
+    "Recipe": "augment.recipe",
+    "Refurbish": "planning.refurbish",
+    "SmartCache": "planning.smart_cache",
+    "Standard": "planning.refurbish",
+    "Stats": "engine.stats",
     "TarShards": "source",
     "TieredStore": "store",
     "TorchDataset": "source",
-    "auto_augment": "presets",
-    "evaluate": "presets",
-    "propose_coverage": "coverage",
-    "rand_augment": "presets",
-    "simple": "presets",
-    "simplified": "presets",
-    "trivial_augment": "presets",
+    "auto_augment": "augment.presets",
+    "evaluate": "augment.presets",
+    "propose_coverage": "reading.coverage",
+    "rand_augment": "augment.presets",
+    "simple": "augment.presets",
+    "simplified": "augment.presets",
+    "trivial_augment": "augment.presets",
 }
 
 __all__ = sorted(_HOMES)

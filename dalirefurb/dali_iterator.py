@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,10 +11,29 @@ from nvidia.dali import types
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-if TYPE_CHECKING:
-    from dalirefurb.loader import Batch, Loader
-
 DaliBatch = list[dict[str, torch.Tensor]]
+
+
+class Epochs(Protocol):
+    """What the iterator asks of a loader."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch."""
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether batches end with the samples' indices."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Serve one epoch: images, labels and, if asked for, indices."""
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
 
 
 class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
@@ -24,9 +43,9 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
     between. Where DALI's own iterator would go on with an epoch that was left early, this one begins the next.
     """
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Epochs) -> None:
         self._loader = loader
-        self._epoch: Iterator[Batch] | None = None
+        self._epoch: Iterator[tuple[torch.Tensor, ...]] | None = None
         # The base class wants a pipeline to describe; the loader's own belong to another thread.
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))

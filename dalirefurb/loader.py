@@ -13,24 +13,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.assembler import Assembler
-from dalirefurb.assembly import Assembly, assemble, check_kinds, configuration
-from dalirefurb.assistant import Assistant, AssistantReport
 from dalirefurb.augment.geometry import Device
-from dalirefurb.autoassist import AutoAssist
-from dalirefurb.engine import Engine
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.assembler import Assembler
+from dalirefurb.engine.backend_factory import Kernels, choose_kernels
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.build import Assembly, assemble, check_kinds, configuration
+from dalirefurb.engine.checkpoint import restored, saved
+from dalirefurb.engine.engine import Engine
+from dalirefurb.engine.prefetch import Pace, set_pace
+from dalirefurb.engine.rank import chosen
+from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.pace import Pace, set_pace
-from dalirefurb.plan import Planner, integer
-from dalirefurb.quarantine import BadSample
-from dalirefurb.ranks import chosen
-from dalirefurb.recipe import Recipe
-from dalirefurb.runners import Kernels, choose_kernels
-from dalirefurb.runs import Position
-from dalirefurb.screening import FallbackDecoder, OnBadSample, Screening
+from dalirefurb.planning.assistant import Assistant, AssistantReport
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.reading.bad_sample_policy import FallbackDecoder, OnBadSample, Screening
+from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
-from dalirefurb.state import restored, saved
-from dalirefurb.stats import Stats
 from dalirefurb.store import Store
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import ImageFolder, rng
-from dalirefurb.graph import Graph, HeaderReader, Replica
-from dalirefurb.plan import Planner
-from dalirefurb.recipe import Recipe, draw
+from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.dali import Graph, HeaderReader, Replica
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from tests.pictures import jpeg, picture, write_folder
 

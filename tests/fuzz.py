@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb import Loader, Recipe, Standard, evaluate, simple
-from dalirefurb.plan import Indices
-from dalirefurb.runners import Kernels
+from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.planning.planner import Indices
 from dalirefurb.source import Source
 from tests.mutations import FORMATS, UNFIT, mutation, notorious, originals
 

@@ -13,8 +13,8 @@ from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.graph import Feed, Graph, HeaderReader, Replica
-from dalirefurb.recipe import Output, Recipe, draw
+from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.dali import Feed, Graph, HeaderReader, Replica
 
 MAX_BATCH_SIZE = 512
 

@@ -10,7 +10,7 @@ import torch
 from dalirefurb import MemoryStore
 from dalirefurb.augment.geometry import Device
 from dalirefurb.store import Store
-from dalirefurb.store.device import DeviceStore
+from dalirefurb.store.device.store import DeviceStore
 
 Placement = tuple[Device, Device]
 """Of the partial part and of the final one."""

@@ -6,12 +6,12 @@ import warnings
 import numpy as np
 from hypothesis import strategies as st
 
-from dalirefurb.autoassist import AutoAssist
-from dalirefurb.echo import BatchEcho, Echo
-from dalirefurb.frozen import Frozen
-from dalirefurb.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
-from dalirefurb.shuffle import BatchShuffler, PlainShuffler
-from dalirefurb.smartcache import SmartCache
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
+from dalirefurb.planning.smart_cache import SmartCache
 
 FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)

@@ -11,8 +11,8 @@ from itertools import islice
 import torch
 
 from dalirefurb import AutoAssist, Loader
-from dalirefurb.plan import Planner
-from tests.test_bit_identity import Batches, assert_same
+from dalirefurb.planning.planner import Planner
+from tests.engine.test_bit_identity import Batches, assert_same
 
 Resume = Callable[[], AbstractContextManager[Loader]]
 """Makes a loader, with a store of its own."""

@@ -11,7 +11,7 @@ import pytest
 
 from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Recipe, Refurbish
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.plan import Planner
+from dalirefurb.planning.planner import Planner
 
 SIZE = 8
 NUM_SAMPLES = 11

@@ -28,14 +28,8 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.errors import (
-    ConfigurationError,
-    LoaderError,
-    OutOfMemoryError,
-    SampleError,
-    StateMismatchError,
-)
-from dalirefurb.upstream import Upstream
+from dalirefurb.engine.prepare_thread import Upstream
+from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -469,7 +463,7 @@ def test_a_gpu_placement_without_a_gpu_is_refused(folder: ImageFolder) -> None:
 def test_a_store_that_would_not_fit_is_refused_with_both_numbers(
     folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dalirefurb.store.memory.available_bytes", lambda: 10_000)
+    monkeypatch.setattr("dalirefurb.store.memory.store.available_bytes", lambda: 10_000)
     with pytest.raises(OutOfMemoryError, match=r"GB.*GB"):
         make(folder)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 from dalirefurb.cli.terminal import escaped, say
 
 if TYPE_CHECKING:
-    from dalirefurb.store.opening import Opening
+    from dalirefurb.store.spec import Opening
 
 _SHOWN_VERSIONS = 10
 
 
 def inspect(options: argparse.Namespace) -> None:
     """Print what is in a store."""
-    from dalirefurb.store import upkeep
-    from dalirefurb.store.budget import amount
+    from dalirefurb.store.disk import upkeep
+    from dalirefurb.store.memory_budget import amount
 
     found = upkeep.inspect(options.path)
     say(f"store        {escaped(found.path)}, {amount(found.nbytes)}")
@@ -30,7 +30,7 @@ def inspect(options: argparse.Namespace) -> None:
 
 def verify(options: argparse.Namespace) -> int:
     """Read every sample of a store; return 1 if one is damaged, otherwise 0."""
-    from dalirefurb.store import upkeep
+    from dalirefurb.store.disk import upkeep
 
     found = upkeep.verify(options.path)
     if found.ok:
@@ -49,14 +49,14 @@ def verify(options: argparse.Namespace) -> int:
 
 def purge(options: argparse.Namespace) -> None:
     """Delete a store."""
-    from dalirefurb.store import upkeep
-    from dalirefurb.store.budget import amount
+    from dalirefurb.store.disk import upkeep
+    from dalirefurb.store.memory_budget import amount
 
     say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
 
 
 def _slots(opening: Opening) -> str:
-    from dalirefurb.store.budget import amount
+    from dalirefurb.store.memory_budget import amount
 
     if opening.slot_shape is None:
         return f"{opening.slots:,} of any size, together at most {amount(opening.nbytes)}"

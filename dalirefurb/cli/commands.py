@@ -14,16 +14,16 @@ from dalirefurb.cli.memory import PIXEL_BYTES, check_memory
 from dalirefurb.cli.show import draw_all, make_folder
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
-from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.system.cores import usable_cores
 
 if TYPE_CHECKING:
-    from dalirefurb.assistant import AssistantReport
-    from dalirefurb.plan import Planner
-    from dalirefurb.quarantine import BadSample
-    from dalirefurb.recipe import Recipe
+    from dalirefurb.augment.recipe import Recipe
+    from dalirefurb.cli.train import EpochReport, Trainer
+    from dalirefurb.planning.assistant import AssistantReport
+    from dalirefurb.planning.planner import Planner
+    from dalirefurb.reading.quarantine import BadSample
     from dalirefurb.source import ImageFolder
-    from dalirefurb.train import EpochReport, Trainer
 
 FULL = {"images": 2000, "epochs": 5, "batch_size": 64, "size": 224}
 """What the demo does by default."""
@@ -37,7 +37,7 @@ def train(options: argparse.Namespace) -> None:
     technique = choose(options.technique, options)
     _check_alone()
     _check_odd(options)
-    from dalirefurb.presets import rand_augment
+    from dalirefurb.augment.presets import rand_augment
 
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
@@ -46,7 +46,7 @@ def train(options: argparse.Namespace) -> None:
     _check_room(planner, options.size)
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())
-        from dalirefurb.train import Trainer
+        from dalirefurb.cli.train import Trainer
 
         _share_cores()
         trainer = stack.enter_context(
@@ -77,7 +77,7 @@ def train(options: argparse.Namespace) -> None:
 
 def _check_alone() -> None:
     """Refuse to be one of several processes."""
-    from dalirefurb.launcher import told
+    from dalirefurb.system.launch_env import told
 
     if told("RANK") is not None and (told("WORLD_SIZE") or 1) > 1:
         raise ConfigurationError(
@@ -88,7 +88,7 @@ def _check_alone() -> None:
 
 def _check_odd(options: argparse.Namespace) -> None:
     """Refuse what is said of bad images and of kernels, if it cannot work."""
-    from dalirefurb.screening import Screening
+    from dalirefurb.reading.bad_sample_policy import Screening
 
     Screening(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
     if options.quarantine is not None:
@@ -114,7 +114,7 @@ def _check_quarantine(path: Path) -> None:
 
 def _check_room(planner: Planner, size: int) -> None:
     """Refuse images of which the batches that are made ahead fill the memory."""
-    from dalirefurb.pace import set_pace
+    from dalirefurb.engine.prefetch import set_pace
 
     pace = set_pace(planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
     batches = min(len(planner), pace.look_ahead * pace.batches_per_run)
@@ -134,7 +134,7 @@ def _source(folder: Path) -> ImageFolder:
 
 def demo(options: argparse.Namespace) -> None:
     """Make images, draw what the library does, train in three ways, print a table, and draw that, too."""
-    from dalirefurb.demo import HEIGHT, WIDTH, Photographs
+    from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
     from dalirefurb.show.packages import require
 
     for name, value in (QUICK if options.quick else FULL).items():
@@ -143,8 +143,8 @@ def demo(options: argparse.Namespace) -> None:
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
     photographs.is_made(options.folder)
-    from dalirefurb.presets import rand_augment
-    from dalirefurb.refurbish import Refurbish
+    from dalirefurb.augment.presets import rand_augment
+    from dalirefurb.planning.refurbish import Refurbish
 
     def planner(num_samples: int, reuse_factor: int) -> Refurbish:
         return Refurbish(num_samples, batch_size=options.batch_size, reuse_factor=reuse_factor, seed=options.seed)
@@ -157,9 +157,9 @@ def demo(options: argparse.Namespace) -> None:
         folder = stack.enter_context(photographs.folder(options.folder, progress=True))
         source = _source(folder)
         stack.enter_context(without_codec_noise())
-        from dalirefurb.compare import compare, explanation, plot, table
+        from dalirefurb.cli.compare import compare, explanation, plot, table
+        from dalirefurb.cli.train import Trainer
         from dalirefurb.show.files import write_plot
-        from dalirefurb.train import Trainer
 
         def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
             # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.

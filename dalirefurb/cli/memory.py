@@ -20,7 +20,7 @@ def check_memory(nbytes: int, what: str, remedy: str) -> None:
         ConfigurationError: If it does not fit.
     """
     from dalirefurb.store.available import available_bytes
-    from dalirefurb.store.budget import amount
+    from dalirefurb.store.memory_budget import amount
 
     available = available_bytes()
     if available is not None and nbytes > available:

@@ -16,7 +16,7 @@ from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from dalirefurb.recipe import Recipe
+    from dalirefurb.augment.recipe import Recipe
     from dalirefurb.source import Source
 
 PRESETS = ("rand_augment", "auto_augment", "auto_augment_cifar10", "trivial_augment", "simple", "evaluate")
@@ -43,7 +43,7 @@ def show(options: argparse.Namespace) -> None:
     for name in ("technique", "num_samples"):
         if (value := getattr(options, name)) is not None:
             raise ConfigurationError(f"{flag(name)} is for --plan, got {value} without it; add --plan")
-    from dalirefurb.plan import integer
+    from dalirefurb.planning.planner import integer
     from dalirefurb.show.files import MOST_USES, check_writable, write_operations, write_pictures
 
     if options.operations:
@@ -78,7 +78,7 @@ def show(options: argparse.Namespace) -> None:
 def _source(folder: Path | None) -> Source:
     """List the images before anything slow is imported."""
     if folder is None:
-        from dalirefurb.demo import whole_photographs
+        from dalirefurb.cli.demo import whole_photographs
 
         return whole_photographs()
     from dalirefurb.source import ImageFolder
@@ -87,7 +87,7 @@ def _source(folder: Path | None) -> Source:
 
 
 def _show_plan(options: argparse.Namespace, technique: Chosen, out: Path) -> None:
-    from dalirefurb.plan import integer
+    from dalirefurb.planning.planner import integer
     from dalirefurb.show.files import check_writable, write_history, write_plan
     from dalirefurb.show.plans import compare_plans, history
 
@@ -122,7 +122,7 @@ def _show_plan(options: argparse.Namespace, technique: Chosen, out: Path) -> Non
 
 
 def _preset(preset: str, size: int, *, order: str | None) -> Recipe:
-    from dalirefurb.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
+    from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 
     without_order: dict[str, Callable[..., Recipe]] = {"simple": simple, "evaluate": evaluate}
     if preset not in without_order:
@@ -140,7 +140,7 @@ def _preset(preset: str, size: int, *, order: str | None) -> Recipe:
 
 def draw_all(options: argparse.Namespace, recipe: Recipe) -> list[Path]:
     """Draw what needs no training. It comes before training, so that a folder that cannot be written costs no time."""
-    from dalirefurb.demo import whole_photographs
+    from dalirefurb.cli.demo import whole_photographs
     from dalirefurb.show.files import MOST_USES, write_operations, write_pictures, write_plan
     from dalirefurb.show.plans import compare_plans
 

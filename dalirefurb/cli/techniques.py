@@ -16,8 +16,8 @@ from dalirefurb.cli.numbers import Number, Whole
 from dalirefurb.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from dalirefurb.plan import Planner
-    from dalirefurb.recipe import Recipe
+    from dalirefurb.augment.recipe import Recipe
+    from dalirefurb.planning.planner import Planner
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ OPTIONS = {
 
 
 def _standard(num_samples: int, batch_size: int, seed: int) -> Planner:
-    from dalirefurb.refurbish import Standard
+    from dalirefurb.planning.refurbish import Standard
 
     return Standard(num_samples, batch_size=batch_size, seed=seed)
 
 
 def _refurbish(num_samples: int, batch_size: int, seed: int, *, reuse_factor: int = 3) -> Planner:
-    from dalirefurb.refurbish import Refurbish
+    from dalirefurb.planning.refurbish import Refurbish
 
     return Refurbish(num_samples, batch_size=batch_size, seed=seed, reuse_factor=reuse_factor)
 
@@ -77,7 +77,7 @@ def _refurbish(num_samples: int, batch_size: int, seed: int, *, reuse_factor: in
 def _echo(
     num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int | None = None
 ) -> Planner:
-    from dalirefurb.echo import Echo
+    from dalirefurb.planning.echo import Echo
 
     rows = 16 * batch_size if buffer_size is None else buffer_size
     return Echo(_standard(num_samples, batch_size, seed), echoing_factor=echoing_factor, buffer_size=rows)
@@ -86,7 +86,7 @@ def _echo(
 def _batch_echo(
     num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int = 0
 ) -> Planner:
-    from dalirefurb.echo import BatchEcho
+    from dalirefurb.planning.echo import BatchEcho
 
     inner = _standard(num_samples, batch_size, seed)
     return BatchEcho(inner, echoing_factor=echoing_factor, buffer_size=buffer_size)
@@ -100,7 +100,7 @@ def _smartcache(
     num_cache_objects: int | None = None,
     replace_percent: float = 0.1,
 ) -> Planner:
-    from dalirefurb.smartcache import SmartCache
+    from dalirefurb.planning.smart_cache import SmartCache
 
     if num_cache_objects is None:
         batches = num_samples // 2 // max(1, batch_size)
@@ -115,13 +115,13 @@ def _smartcache(
 
 
 def _autoassist(num_samples: int, batch_size: int, seed: int, *, lag: int = 32) -> Planner:
-    from dalirefurb.autoassist import AutoAssist
+    from dalirefurb.planning.auto_assist import AutoAssist
 
     return AutoAssist(_standard(num_samples, batch_size, seed), lag=lag)
 
 
 def _frozen(num_samples: int, batch_size: int, seed: int) -> Planner:
-    from dalirefurb.frozen import Frozen
+    from dalirefurb.planning.frozen import Frozen
 
     return Frozen(num_samples, batch_size=batch_size, seed=seed)
 
@@ -143,7 +143,7 @@ def _after_what_is_not_random(recipe: Recipe, options: dict[str, Any]) -> Recipe
 
 
 def _with_fewer_layers(recipe: Recipe, options: dict[str, Any]) -> Recipe:
-    from dalirefurb.presets import simplified
+    from dalirefurb.augment.presets import simplified
 
     removed = options["remove_layers"]
     operations = [stage.name for stage in recipe.stages if stage.name.startswith("rand_augment")]

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.graph import Feed
-from dalirefurb.images import Images, Rows, row_addresses
-from dalirefurb.kernels.crew import Crew
-from dalirefurb.kernels.lanes import Lanes
+from dalirefurb.augment.recipe import Output
+from dalirefurb.dali import Feed
+from dalirefurb.image_batch import Images, Rows, row_addresses
+from dalirefurb.kernels.lower import Step
+from dalirefurb.kernels.output_buffers import Reserve, Rooms
+from dalirefurb.kernels.pipelines import Lanes
 from dalirefurb.kernels.program import Program, Work
-from dalirefurb.kernels.rooms import Reserve, Rooms
-from dalirefurb.kernels.steps import Step
-from dalirefurb.recipe import Output
+from dalirefurb.kernels.thread_pool import Crew
 
 _LET_PASS_S = 0.001
 """How long those who hand a batch over have Python's lock to themselves; whoever has it could keep it for 5 ms."""

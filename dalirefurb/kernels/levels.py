@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.operations import TRUNCATE
-from dalirefurb.kernels.compiled import compiled, grey, memory
+from dalirefurb.kernels.llvm import compiled, grey, memory
 
 _TRUNCATE = np.float32(TRUNCATE)
 # As DALI computes it, from a share of the highest level.

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.operations import Group
-from dalirefurb.kernels.blends import color, sharpness
-from dalirefurb.kernels.compiled import compiled
+from dalirefurb.kernels.filters import color, sharpness
 from dalirefurb.kernels.levels import LEVELS_BYTES, auto_contrast, brightness, contrast, equalize, posterize, solarize
+from dalirefurb.kernels.llvm import compiled
 from dalirefurb.kernels.warp import COLUMN_BYTES, warp_bilinear, warp_nearest
 
 _IDENTITY, _POSTERIZE, _SOLARIZE = int(Group.IDENTITY), int(Group.POSTERIZE), int(Group.SOLARIZE)

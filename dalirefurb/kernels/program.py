@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.recipe import Output
+from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
-from dalirefurb.graph import Feed, GraphError
-from dalirefurb.images import Images, Places
-from dalirefurb.kernels.output import LANES
+from dalirefurb.image_batch import Images, Places
+from dalirefurb.kernels.lower import WIDTH, Step
+from dalirefurb.kernels.normalize import LANES
 from dalirefurb.kernels.rows import DONE, FLOATS, HALVES, NOT_SPLIT, NOTHING, PROBLEMS, WORK
 from dalirefurb.kernels.scratch import Scratch
-from dalirefurb.kernels.steps import WIDTH, Step
-from dalirefurb.recipe import Output
 
 STREAMED_BYTES = 16 << 20
 """Results of a batch from which on they are streamed."""

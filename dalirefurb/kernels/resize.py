@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.compiled import compiled, memory
+from dalirefurb.kernels.llvm import compiled, memory
 
 _WEIGHT_BITS = 13
 _FIELD_BITS = 21

@@ -9,12 +9,12 @@ import numpy as np
 from numba import types
 
 from dalirefurb.augment.operations import MOST_PIXELS, Group
-from dalirefurb.kernels.compiled import c_function, compiled, fence, fetch_add, memory, source_digest
-from dalirefurb.kernels.geometry import crop, flip, pick, pick_bytes
+from dalirefurb.kernels.crop_flip import crop, flip, pick, pick_bytes
+from dalirefurb.kernels.llvm import c_function, compiled, fence, fetch_add, memory, source_digest
+from dalirefurb.kernels.lower import FULL, MIRROR, START, WIDTH, Code
+from dalirefurb.kernels.normalize import half_pixels, half_planes, normalise
 from dalirefurb.kernels.operate import operate, operate_bytes
-from dalirefurb.kernels.output import half_pixels, half_planes, normalise
 from dalirefurb.kernels.resize import resize, resize_bytes, taps
-from dalirefurb.kernels.steps import FULL, MIRROR, START, WIDTH, Code
 
 MATRIX_BYTES = 64
 """Of an operation's numbers, which are laid out in front of what its kernel needs."""

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.geometry import pick_bytes
+from dalirefurb.kernels.crop_flip import pick_bytes
+from dalirefurb.kernels.lower import Code, Step
 from dalirefurb.kernels.operate import operate_bytes
 from dalirefurb.kernels.resize import resize_bytes, taps
 from dalirefurb.kernels.rows import MATRIX_BYTES
-from dalirefurb.kernels.steps import Code, Step
 
 
 class Scratch(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.compiled import compiled, fused, load_pixel, memory, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""

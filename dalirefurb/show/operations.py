@@ -13,12 +13,12 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.recipe import Output, Recipe
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
-from dalirefurb.cores import usable_cores
+from dalirefurb.dali import Graph, Replica
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.graph import Graph, Replica
-from dalirefurb.recipe import Output, Recipe
 from dalirefurb.show.pictures import Image, levels
+from dalirefurb.system.cores import usable_cores
 
 MAGNITUDES = 7
 """Of each operation that has a range. Signed ones are shown without effect in the middle."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.presets import evaluate
+from dalirefurb.augment.recipe import Output, Recipe
 from dalirefurb.loader import Loader
-from dalirefurb.plan import BatchPlan, Planner, batch_plans
-from dalirefurb.presets import evaluate
-from dalirefurb.recipe import Output, Recipe
+from dalirefurb.planning.planner import BatchPlan, Planner, batch_plans
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 

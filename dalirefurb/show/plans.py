@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.plan import Planner, integer
-from dalirefurb.refurbish import ReferenceCount, Refurbish
-from dalirefurb.shuffle import PlainShuffler
+from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.planning.refurbish import ReferenceCount, Refurbish
+from dalirefurb.planning.shuffle import PlainShuffler
 
 Misses = NDArray[np.int64]
 """Misses of each batch, shape (epochs, batches)."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from PIL.Image import Image
 
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.recipe import Recipe
 from dalirefurb.show.canvas import CACHED, FRESH, GREY, LINE, Canvas, line_height, text_width, wrap
 from dalirefurb.show.operations import MAGNITUDES, Row
 from dalirefurb.show.pictures import Pictures

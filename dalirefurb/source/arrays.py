@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.images import Images
+from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
 from dalirefurb.source.stamps import hash_pixels
 

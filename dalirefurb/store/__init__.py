@@ -1,10 +1,10 @@
 """Where partially augmented samples wait to be used again."""
 
-from dalirefurb.images import Image
-from dalirefurb.store.contract import Lease, Store
-from dalirefurb.store.device import DeviceStore
-from dalirefurb.store.disk import DiskStore
-from dalirefurb.store.memory import MemoryStore
-from dalirefurb.store.tiered import Tier, TieredStore
+from dalirefurb.image_batch import Image
+from dalirefurb.store.base import Lease, Store
+from dalirefurb.store.device.store import DeviceStore
+from dalirefurb.store.disk.store import DiskStore
+from dalirefurb.store.memory.store import MemoryStore
+from dalirefurb.store.tiered.store import Tier, TieredStore
 
 __all__ = ["DeviceStore", "DiskStore", "Image", "Lease", "MemoryStore", "Store", "Tier", "TieredStore"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dalirefurb.control_groups import Group, groups, text
-from dalirefurb.launcher import local_processes
+from dalirefurb.system.control_groups import Group, groups, text
+from dalirefurb.system.launch_env import local_processes
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:

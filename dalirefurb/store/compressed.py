@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.cores import usable_cores
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.images import Image, Images
-from dalirefurb.store.arena import ALIGNMENT
-from dalirefurb.store.contract import Lease, Store
-from dalirefurb.store.opening import Opening
+from dalirefurb.image_batch import Image, Images
+from dalirefurb.store.allocator import ALIGNMENT
+from dalirefurb.store.base import Lease, Store
+from dalirefurb.store.spec import Opening
+from dalirefurb.system.cores import usable_cores
 
 _FORMAT = 1
 _LEVEL = 1

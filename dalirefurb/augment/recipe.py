@@ -1,0 +1,340 @@
+"""What is done to an image, and how much of it is cached? Ordered stages, and where they split.
+
+encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
+           └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘
+                                                                 split
+
+Split before all stages, a recipe for encoded images caches these as they were read: decoding is final, too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb import rng
+from dalirefurb.augment.diversity import diversity
+from dalirefurb.augment.geometry import Decode, require_positive, window_of
+from dalirefurb.augment.stage import Arrays, Sizes, Stage
+from dalirefurb.errors import ConfigurationError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+LONGEST_SIDE = 2**24
+"""Pixels, of what a stage makes: DALI takes sizes in single precision."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the model receives: float images, (B, 3, size, size), (pixel / 255 - mean) / std.
+
+    Attributes:
+        size: Side of the square images in pixels.
+        dtype: "float32" or "float16".
+        mean: Of the red, green and blue channel, for pixels in 0..1; ImageNet's by default.
+        std: Likewise.
+        channels_last: Whether their memory is in NHWC order, as convolutions on a GPU like it in half precision; shape
+            and values are the same.
+    """
+
+    size: int
+    dtype: Literal["float32", "float16"] = "float32"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive("output: size", self.size)
+        if self.dtype not in ("float32", "float16"):
+            raise ConfigurationError(
+                f"output: dtype must be 'float32' or 'float16', got {self.dtype!r}; cast on the model's side for others"
+            )
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
+            raise ConfigurationError(
+                f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
+            )
+        if not all(0 <= mean <= 1 for mean in self.mean):
+            raise ConfigurationError(
+                f"output: mean must be of pixels in 0 .. 1, got {self.mean}: divide mean and std by 255 if they are of "
+                f"levels 0 .. 255"
+            )
+        largest = max(max(mean, 1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
+        most = float(np.finfo(self.dtype).max)
+        if largest > most:
+            raise ConfigurationError(
+                f"output: (pixel - mean) / std must be at most {most:,.6g}, the most that {self.dtype} holds, but is "
+                f"up to {largest:,.6g} for pixels in 0 .. 1 with mean {self.mean} and std {self.std}: pass a larger std"
+                f"{', or dtype=' + repr('float32') if self.dtype == 'float16' else ''}"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides values, as JSON."""
+        return {
+            "size": self.size,
+            "dtype": self.dtype,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Stages in order, of which the first `split` are partial, and the output, which is always final.
+
+    Attributes:
+        stages: With unique names. A recipe for encoded images begins with `Decode`, one for arrays does not.
+        output: What the model receives.
+        split: How many stages are partial. On construction also a stage's name: the final part begins there. With 0
+            and encoded images nothing but reading is: what is cached is encoded.
+    """
+
+    stages: tuple[Stage, ...]
+    output: Output
+    split: int
+
+    def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str) -> None:
+        object.__setattr__(self, "stages", tuple(stages))
+        object.__setattr__(self, "output", output)
+        names = [stage.name for stage in self.stages]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ConfigurationError(
+                f"every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than "
+                f"once; pass name= to tell them apart"
+            )
+        misplaced = [stage.name for stage in self.stages[1:] if isinstance(stage, Decode)]
+        if misplaced:
+            raise ConfigurationError(
+                f"decoding must come first, but {misplaced[0]!r} is at place {names.index(misplaced[0])}"
+            )
+        for place, stage in enumerate(self.stages):
+            follows, before = stage.follows, self.stages[:place]
+            if follows is not None and follows not in before:
+                alike = ", ".join(str(each) for each in before if type(each) is type(follows))
+                raise ConfigurationError(
+                    f"{stage.name!r} must come after {follows}, but before it there is {alike or 'no such stage'}; "
+                    f"put that stage before it, and give both the same settings"
+                )
+        object.__setattr__(self, "split", self._count(split))
+        size = self._size(self.stages)
+        if (self.encoded or size is not None) and size != (output.size, output.size):
+            raise ConfigurationError(
+                f"the last stage must leave images of the output's size {output.size} x {output.size}, "
+                f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
+                f"end with a crop or a resize to that size"
+            )
+
+    def _count(self, split: int | str) -> int:
+        names = [stage.name for stage in self.stages]
+        if isinstance(split, str) and split not in names:
+            raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
+        count = names.index(split) if isinstance(split, str) else split
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(names):
+            raise ConfigurationError(
+                f"split must be a stage's name or a count of partial stages in 0..{len(names)}, got {split!r}; "
+                f"the stages are {', '.join(names)}"
+            )
+        return count
+
+    @property
+    def encoded(self) -> bool:
+        """Whether the recipe starts from encoded bytes, not from arrays."""
+        return bool(self.stages) and isinstance(self.stages[0], Decode)
+
+    @property
+    def caches_encoded(self) -> bool:
+        """Whether what is cached is encoded images, as they were read."""
+        return self.encoded and self.split == 0
+
+    @property
+    def partial(self) -> tuple[Stage, ...]:
+        """The stages whose result is cached."""
+        return self.stages[: self.split]
+
+    @property
+    def final(self) -> tuple[Stage, ...]:
+        """The stages applied afresh at every use."""
+        return self.stages[self.split :]
+
+    @property
+    def deterministic_prefix(self) -> int:
+        """How many stages come before the first random one: the longest part that needs caching only once."""
+        return next((i for i, stage in enumerate(self.stages) if stage.random), len(self.stages))
+
+    def at(self, split: int | str) -> Recipe:
+        """Return the same stages, split elsewhere.
+
+        Args:
+            split: A stage's name ("the final part begins here") or a count of partial stages. With 0 encoded images
+                are cached as they were read, for sources that are slow to read.
+        """
+        return Recipe(self.stages, self.output, split)
+
+    def with_output(self, **changes: Any) -> Recipe:
+        """Return the same stages with another output, such as `dtype="float16"`."""
+        return Recipe(self.stages, replace(self.output, **changes), self.split)
+
+    def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return height and width of what is cached, or None where they vary.
+
+        Args:
+            entering: Size of the source's images, None where it varies.
+        """
+        return self._size(self.partial, entering)
+
+    def final_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Return height and width of what enters the output, likewise."""
+        return self._size(self.stages, entering)
+
+    @staticmethod
+    def _size(stages: tuple[Stage, ...], entering: tuple[int, int] | None = None) -> tuple[int, int] | None:
+        """Return the size of all images that leave some stages; one that a stage cannot take is refused."""
+        size = entering
+        for stage in stages:
+            entered = None if size is None else (np.array([size[0]]), np.array([size[1]]))
+            if entered is not None and (refusal := stage.refusal(*entered)):
+                raise ConfigurationError(refusal[1])
+            if stage.fixed_size is not None:
+                size = stage.fixed_size
+            elif entered is not None:
+                heights, widths = stage.output_sizes(*entered)
+                size = int(heights[0]), int(widths[0])
+        return size
+
+    def refusal(
+        self, heights: NDArray[np.int64], widths: NDArray[np.int64], *, max_pixels: int | None = None
+    ) -> tuple[int, str] | None:
+        """Find an image that a stage cannot take, or of which one makes too large a one: its row, and why.
+
+        What a stage makes counts only as far as it is made: of an image that is resized and cropped right after, in the
+        same part, that is the window.
+
+        Args:
+            heights: Of the images, (n,).
+            widths: Likewise.
+            max_pixels: Of what a stage makes; None: any size.
+        """
+        for part in (self.partial, self.final):
+            for place, stage in enumerate(part):
+                if refusal := stage.refusal(heights, widths):
+                    return refusal
+                if stage.fixed_size is not None:
+                    return None  # What follows was asked when the recipe was made.
+                entered = heights, widths
+                heights, widths = stage.output_sizes(heights, widths)
+                if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
+                    continue
+                if refusal := _too_large(stage, entered, (heights, widths), max_pixels):
+                    return refusal
+        return None
+
+    def diversity(self, reuse_factor: int) -> float:
+        """Return the share of standard training's different images that this split keeps, 1 / reuse_factor .. 1.
+
+        Raises:
+            ConfigurationError: If `reuse_factor` is not a positive integer.
+        """
+        require_positive("reuse_factor", reuse_factor)
+        return diversity(self.stages, self.split, reuse_factor)
+
+    def __str__(self) -> str:
+        """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
+        reuse_factors = (2, 3)
+        rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
+        for place, stage in enumerate(self.stages):
+            part, random = "partial" if place < self.split else "final", "yes" if stage.random else "no"
+            outcomes = str(len(stage.outcomes) or "many")
+            rows.append([stage.name, part, random, outcomes, *(self._kept(place, factor) for factor in reuse_factors)])
+        output = f"output {self.output.size} x {self.output.size}, {self.output.dtype}"
+        rows.append([output, "final", "no", "1", *(self._kept(len(self.stages), factor) for factor in reuse_factors)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        form = "  ".join(f"{{:{'<' if column < 3 else '>'}{width}}}" for column, width in enumerate(widths))
+        kept = " and ".join(f"{self.diversity(factor):.2f} at {factor}" for factor in reuse_factors)
+        return "\n".join(
+            [
+                *(form.format(*row) for row in rows),
+                "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
+                f"this split keeps {kept}",
+            ]
+        )
+
+    def _kept(self, split: int, reuse_factor: int) -> str:
+        return f"{diversity(self.stages, split, reuse_factor):.2f}"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the served values, as JSON."""
+        values = {
+            "stages": [stage.fingerprint() for stage in self.stages],
+            "split": self.split,
+            "output": self.output.fingerprint(),
+        }
+        # As it looks once it was saved and loaded: tuples become lists.
+        as_loaded: dict[str, Any] = json.loads(json.dumps(values))
+        return as_loaded
+
+
+def _too_large(stage: Stage, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:
+    """Find an image of which a stage makes too large a one: its row, and why."""
+    heights, widths = made
+    long = np.maximum(heights, widths) > LONGEST_SIDE
+    vast = heights * widths > (np.inf if max_pixels is None else max_pixels)
+    if not (long | vast).any():
+        return None
+    row = int((long | vast).argmax())
+    most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
+    if not long[row]:
+        most, remedy = f"{max_pixels:,} pixels", "pass a larger max_pixels to the loader if it is genuine"
+    return row, (
+        f"{stage.name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
+        f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"
+    )
+
+
+def draw(
+    stages: tuple[Stage, ...],
+    *,
+    seed: int,
+    indices: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    heights: NDArray[np.int64],
+    widths: NDArray[np.int64],
+    versions: NDArray[np.int64] | None = None,
+    mix: rng.Mix | None = None,
+) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
+    """Draw every parameter of consecutive stages.
+
+    Args:
+        stages: The partial stages or the final ones.
+        seed: The run's seed.
+        indices: Sample indices, shape (n,).
+        numbers: The samples' versions for partial stages, their servings for final ones, shape (n,).
+        heights: Of the images that enter the first stage, in pixels, shape (n,).
+        widths: Likewise.
+        versions: Of the partial images, shape (n,): for final stages that follow a partial one.
+        mix: See `rng.uniforms_for`.
+
+    Returns:
+        Each stage's arrays by its name, and the heights and widths that leave the last stage.
+    """
+    arrays = {}
+    counts = {stage.name: stage.num_uniforms for stage in stages if stage.parameters}
+    uniforms = rng.uniforms_for(seed, counts, indices, numbers, mix) if counts else {}
+    followed = [stage.follows for stage in stages if stage.follows is not None]
+    earlier = {stage.name: stage.num_uniforms for stage in followed if stage.name not in counts}
+    if earlier:
+        assert versions is not None
+        uniforms |= rng.uniforms_for(seed, earlier, indices, versions, mix)
+    for stage in stages:
+        if stage.name in counts:
+            given = uniforms[stage.name]
+            if stage.follows is not None:
+                given = np.concatenate([uniforms[stage.follows.name], given], axis=1)
+            arrays[stage.name] = stage.draw(given, heights, widths)
+        heights, widths = stage.output_sizes(heights, widths)
+    return arrays, heights, widths

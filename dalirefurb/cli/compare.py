@@ -1,0 +1,135 @@
+"""Which training is faster, side by side? Runs take turns, an epoch each, so that a busy machine slows all alike."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.system.idle import wait_until_idle
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_IDLE_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One of the runs compared.
+
+    Attributes:
+        name: For the table.
+        reports: One per epoch, the first, which only misses, included.
+        made_ahead: Batches at an epoch's start that may have been made before its turn; they are not timed.
+    """
+
+    name: str
+    reports: list[EpochReport]
+    made_ahead: int = 0
+
+    @property
+    def timed(self) -> list[EpochReport]:
+        """The epochs after the first, if there are any, without the batches made ahead."""
+        return [report.after(self.made_ahead) for report in self.reports[1:] or self.reports]
+
+    @property
+    def images_per_s(self) -> float:
+        """Median throughput of the timed epochs."""
+        return float(np.median([report.images_per_s for report in self.timed]))
+
+    @property
+    def misses(self) -> float:
+        """Median misses of a timed epoch."""
+        return float(np.median([report.misses for report in self.timed]))
+
+    @property
+    def batch_ms(self) -> float:
+        """Median time per batch, in milliseconds."""
+        return float(np.median([report.batch_ms(50) for report in self.timed]))
+
+    @property
+    def accuracy(self) -> float:
+        """Of the last epoch, 0..1."""
+        return self.reports[-1].accuracy
+
+
+def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
+    """Train all, epoch by epoch in turn.
+
+    Args:
+        trainers: By name.
+        epochs: Of each.
+        say: Called with a line of throughputs for each epoch, and a heading before.
+    """
+    widths = [max(10, len(name)) for name in trainers]
+    runs = [Run(name, [], trainer.batches_ahead) for name, trainer in trainers.items()]
+    say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
+    for epoch in range(epochs):
+        for run, trainer in zip(runs, trainers.values(), strict=True):
+            run.reports.append(trainer.epoch())
+            wait_until_idle(_IDLE_LIMIT_S)
+        figures = [run.reports[-1].after(run.made_ahead).images_per_s for run in runs]
+        row = "   ".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, widths, strict=True))
+        say(f"{epoch:>5}   {row}   images/s{', all misses' if epoch == 0 else ''}")
+    return runs
+
+
+def table(runs: list[Run]) -> str:
+    """Set the runs beside the first one."""
+    width = max(len(run.name) for run in runs)
+    lines = [f"{'':<{width}}   images/s   speed-up   misses per epoch   ms per batch   accuracy"]
+    lines += [
+        f"{run.name:<{width}}   {run.images_per_s:>8.0f}   {run.images_per_s / runs[0].images_per_s:>7.2f}x"
+        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.accuracy:>8.1%}"
+        for run in runs
+    ]
+    return "\n".join(lines)
+
+
+def plot(runs: list[Run], *, caption: str) -> Figure:
+    """Draw the table: throughput as bars, beside them the speed-up over the first and the misses.
+
+    Args:
+        runs: The first is the standard.
+        caption: What was run.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
+    axes = figure.subplots()
+    speeds = [run.images_per_s for run in runs]
+    axes.barh(range(len(runs)), speeds, 0.7, color=["#9aa1a8"] + ["#0072b2"] * (len(runs) - 1))
+    for place, (run, speed) in enumerate(zip(runs, speeds, strict=True)):
+        text = f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
+        axes.annotate(text, (speed, place), (8, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(runs)), [run.name for run in runs])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.4 * max(speeds))
+    axes.set_xlabel("images/s in training")
+    axes.set_title(caption, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def explanation(runs: list[Run], *, step_ms: float) -> str:
+    """Say what the figures mean, and what they do not.
+
+    Args:
+        runs: The first is the standard.
+        step_ms: Milliseconds of the network's step on a batch while no data are prepared.
+    """
+    first, *others = runs
+    best = max(others, key=lambda run: run.images_per_s)
+    sentences = (
+        f"The network's own step takes {step_ms:.0f} ms per batch while no data are prepared, and no cache shortens "
+        f"it: of standard's {first.batch_ms:.0f} ms per batch only the rest can shrink, here to {best.batch_ms:.0f} ms "
+        f"in all ({best.name}), with network and data on the same cores.",
+        "Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
+        "that every run learns; differences of a few points mean little at this size.",
+    )
+    return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)

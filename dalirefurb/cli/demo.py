@@ -1,0 +1,260 @@
+"""What does refurbishing bring on this machine? Real photographs, real training, side by side.
+
+scikit-image ships photographs in its package. Random windows of them, turned, relit and with grain, are JPEGs that cost
+as much to decode as ImageNet's; which photograph a window comes from is the class to learn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm import tqdm
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.show.packages import require
+from dalirefurb.source import FileList
+from dalirefurb.system.cores import usable_cores
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+WIDTH, HEIGHT = 500, 375
+_IMAGE_BYTES = 65_000
+_QUALITY = 90
+_GRAIN = 8.0
+_GRAIN_MARGIN = 256
+_DESCRIPTION = "dalirefurb-demo.json"
+_PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
+
+
+def whole_photographs() -> FileList:
+    """Return the photographs as scikit-image ships them, each a class of its own.
+
+    Raises:
+        ConfigurationError: If a package or a photograph is missing.
+    """
+    paths = _paths()
+    return FileList(paths, range(len(paths)))
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """A folder of JPEGs that is a function of these numbers.
+
+    Attributes:
+        images: How many; classes take turns, so they are equal within one.
+        seed: Of windows, turns and light.
+    """
+
+    images: int = 2000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.images < len(_PHOTOGRAPHS):
+            raise ConfigurationError(
+                f"images must be at least {len(_PHOTOGRAPHS)}, one per class, got {self.images}; 2000 is usual"
+            )
+        if self.seed < 0:
+            raise ConfigurationError(f"seed must be at least 0, got {self.seed}; any such number will do")
+
+    @contextmanager
+    def folder(self, path: Path | None = None, *, progress: bool = False) -> Iterator[Path]:
+        """Provide the folder, one subfolder per class.
+
+        Args:
+            path: Where it is kept; made unless it is there from an earlier call. None: in a temporary folder that is
+                deleted in the end.
+            progress: Show a bar on stderr, if that is a terminal.
+
+        Raises:
+            ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.
+        """
+        with ExitStack() as stack:
+            if path is None:
+                path = stack.enter_context(self._made(None, progress=progress))
+            elif not self.is_made(path):
+                with self._made(path.absolute().parent, progress=progress) as made, _writing():
+                    # Whole or not at all: an interrupted call leaves nothing at `path`.
+                    made.rename(path)
+            yield path
+
+    @contextmanager
+    def _made(self, parent: Path | None, *, progress: bool) -> Iterator[Path]:
+        """Provide a new folder inside a temporary one in `parent`; what is left there is deleted in the end."""
+        with ExitStack() as stack:
+            with _writing():
+                if parent is not None:
+                    parent.mkdir(parents=True, exist_ok=True)
+                temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
+                made = Path(stack.enter_context(temporary)) / "images"
+                self._write(made, progress=progress)
+            yield made
+
+    def is_made(self, path: Path | None) -> bool:
+        """Tell whether the folder is there; refuse to touch what is not the demo's, and to make what has no room.
+
+        Raises:
+            ConfigurationError: If `path` holds something else or cannot be looked into, or the disk has no room.
+        """
+        with _writing():
+            if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+                self._check_own(path)
+                return True
+            place = Path(tempfile.gettempdir()) if path is None else path.absolute()
+            there = next(each for each in (place, *place.parents) if each.exists())
+            needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(there).free
+        if needed > free:
+            raise ConfigurationError(
+                f"images must fit on the disk, but {self.images} take about {needed / 1e9:.1f} GB, and {there} has "
+                f"{free / 1e9:.1f} GB left; make fewer, or name another folder with --folder"
+            )
+        return False
+
+    def _check_own(self, path: Path) -> None:
+        """Refuse what is not a folder of these images."""
+        found = _description(path / _DESCRIPTION)
+        if found != asdict(self):
+            given = "other files" if found is None else f"those of {_words(found)}"
+            raise ConfigurationError(
+                f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
+                f"holds {given}; name another or delete it"
+            )
+
+    def _write(self, folder: Path, *, progress: bool) -> None:
+        """Write all images, then their description."""
+        paths = _paths()
+        sheets = [_Sheet(path) for path in paths]
+        for path in paths:
+            (folder / path.stem).mkdir(parents=True)
+        grain = _grain(self.seed)
+
+        def write(index: int) -> None:
+            kind = index % len(paths)
+            encoded = sheets[kind].window(np.random.default_rng((self.seed, index)), grain)
+            (folder / paths[kind].stem / f"{index:06}.jpg").write_bytes(encoded)
+
+        # Pillow lets other threads run while it turns and encodes.
+        pool = ThreadPoolExecutor(usable_cores())
+        try:
+            bar = tqdm(
+                pool.map(write, range(self.images)),
+                desc="making images",
+                total=self.images,
+                leave=False,
+                disable=None if progress else True,
+            )
+            for _ in bar:
+                pass
+        finally:
+            pool.shutdown(cancel_futures=True)
+        (folder / _DESCRIPTION).write_text(json.dumps(asdict(self)))
+
+
+class _Sheet:
+    """A photograph that goes on beyond its edges, mirrored."""
+
+    def __init__(self, path: Path) -> None:
+        from PIL import Image
+
+        pixels = np.asarray(Image.open(path).convert("RGB"))
+        height, width = pixels.shape[:2]
+        padding = ((height // 2, height // 2), (width // 2, width // 2), (0, 0))
+        self._image = Image.fromarray(np.pad(pixels, padding, mode="symmetric"))
+        self._height, self._width = height, width
+
+    def window(self, random: np.random.Generator, grain: Image) -> bytes:
+        """Return a random window as a JPEG: turned by any angle, in other light, with grain."""
+        from PIL import Image, ImageChops
+
+        angle = random.uniform(0, 2 * math.pi)
+        # Pixels of the photograph per pixel of the window.
+        scale = random.uniform(0.35, 0.9) * min(self._width, self._height) / HEIGHT
+        centre_x = self._image.width / 2 + random.uniform(-0.25, 0.25) * self._width
+        centre_y = self._image.height / 2 + random.uniform(-0.25, 0.25) * self._height
+        cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+        x, y = WIDTH / 2, HEIGHT / 2
+        turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
+        image = self._image.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
+        gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
+        image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
+        left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
+        image = ImageChops.add(image, grain.crop((left, top, left + WIDTH, top + HEIGHT)), 1, -128)
+        encoded = io.BytesIO()
+        image.save(encoded, "JPEG", quality=_QUALITY)
+        return encoded.getvalue()
+
+
+def _grain(seed: int) -> Image:
+    """Return noise around 128. It gives enlarged windows the detail, and the bytes, of photographs of their size."""
+    from PIL import Image
+
+    random = np.random.default_rng((seed, 0, 0))
+    noise = random.normal(128, _GRAIN, (HEIGHT + _GRAIN_MARGIN, WIDTH + _GRAIN_MARGIN, 3))
+    return Image.fromarray(noise.clip(0, 255).round().astype(np.uint8))
+
+
+def _paths() -> list[Path]:
+    """Find the photographs without importing scikit-image, which takes a second."""
+    require("the use of scikit-image's photographs", "Pillow", "scikit-image")
+    spec = importlib.util.find_spec("skimage")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "data"
+    absent = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
+    if absent:
+        raise ConfigurationError(
+            f"scikit-image's package must hold its photographs, but {', '.join(absent)} cannot be found in "
+            f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
+        )
+    return [folder / name for name in _PHOTOGRAPHS]
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Tell of a folder that cannot be written, or of a full disk, as what it is."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the images' folder must be writable and have room, but {error.filename or 'writing'} fails: "
+            f"{error.strerror}; name another with --folder"
+        ) from error
+
+
+def _description(path: Path) -> dict[str, int] | None:
+    """Read what a folder of the demo's says of itself; None if it does not."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _words(description: dict[str, int]) -> str:
+    """Describe the images of a folder.
+
+    >>> _words({"images": 2000, "seed": 0})
+    'images 2000, seed 0'
+    """
+    return ", ".join(f"{name} {value}" for name, value in description.items())

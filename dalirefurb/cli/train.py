@@ -1,0 +1,254 @@
+"""Does it learn, and how fast? A training loop that reports on itself.
+
+Made for the command line: it shows what a loader does for a training loop, it is no trainer to build on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from tqdm import tqdm
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.network import SmallResNet
+from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.rank import present
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.loader import Loader
+from dalirefurb.planning.assistant import AssistantReport
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.bad_sample_policy import FallbackDecoder, OnBadSample
+from dalirefurb.reading.quarantine import BadSample
+from dalirefurb.source import Source
+from dalirefurb.store import MemoryStore
+
+_WARM_UP = 0.15
+_WEIGHT_DECAY = 0.05
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What one epoch of training did.
+
+    Attributes:
+        epoch: Counted from 0.
+        rows: Samples in each batch, shape (batches,).
+        batch_s: Seconds from one batch's end to the next one's, shape (batches,).
+        step_s: Seconds of each spent in the model's step, shape (batches,). The rest is waiting for data.
+        hits: Samples whose partial image was reused.
+        misses: Samples whose partial image was computed.
+        loss: Mean cross-entropy over the epoch's training samples.
+        accuracy: Share of them that the model classified correctly before it learned from them, 0..1.
+    """
+
+    epoch: int
+    rows: NDArray[np.int64]
+    batch_s: NDArray[np.float64]
+    step_s: NDArray[np.float64]
+    hits: int
+    misses: int
+    loss: float
+    accuracy: float
+
+    def after(self, batches: int) -> EpochReport:
+        """Return the report with times of later batches only; unchanged where there are no more than `batches`."""
+        if len(self.rows) <= batches:
+            return self
+        later = slice(batches, None)
+        return replace(self, rows=self.rows[later], batch_s=self.batch_s[later], step_s=self.step_s[later])
+
+    @property
+    def images_per_s(self) -> float:
+        """Throughput."""
+        return float(self.rows.sum() / self.batch_s.sum())
+
+    def batch_ms(self, percentile: float) -> float:
+        """Return a percentile of the time per batch, in milliseconds."""
+        return float(1e3 * np.percentile(self.batch_s, percentile))
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time that the model waited for data, 0..1."""
+        return 1 - float(self.step_s.sum() / self.batch_s.sum())
+
+
+class Trainer:
+    """Trains a small network, one epoch at a time: AdamW, with a warm-up and then a cosine to 0.
+
+    The loader keeps partial images in memory. Where a GPU is found the network is there; the data are made on the CPU.
+
+    Args:
+        source: Labels are classes, counted from 0.
+        recipe: Leaves images of at least 32 x 32 pixels.
+        planner: Its seed is also that of the initial weights. No global random state is touched.
+        epochs: Length of the learning rate's schedule.
+        learning_rate: The highest of the schedule.
+        look_ahead: Of the loader; None for its default.
+        batches_per_run: Likewise.
+        kernels: As for `Loader`, like the four that follow.
+        max_pixels: Of an encoded image.
+        on_bad_sample: What happens if one cannot be used.
+        quarantine: A file of those that cannot.
+        fallback_decoder: What decodes where DALI cannot.
+        progress: Show a bar on stderr, if that is a terminal.
+
+    Raises:
+        ConfigurationError: If `epochs` or `learning_rate` is not positive, the parts do not fit together, or there are
+            several processes.
+        OutOfMemoryError: If the partial images exceed the memory at hand.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        planner: Planner,
+        *,
+        epochs: int,
+        learning_rate: float = 0.01,
+        look_ahead: int | None = None,
+        batches_per_run: int | None = None,
+        kernels: Kernels | None = None,
+        max_pixels: int | None = 100_000_000,
+        on_bad_sample: OnBadSample = "raise",
+        quarantine: str | os.PathLike[str] | None = None,
+        fallback_decoder: FallbackDecoder | None = None,
+        progress: bool = False,
+    ) -> None:
+        rank = present()
+        if rank.world_size > 1:
+            raise ConfigurationError(
+                f"this trains in one process, but it is rank {rank.rank} of {rank.world_size}: start it without "
+                f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+            )
+        if epochs < 1:
+            raise ConfigurationError(f"epochs must be at least 1, got {epochs}; 5 is a start")
+        if not 0 < learning_rate < float("inf"):
+            raise ConfigurationError(f"learning rate must be a positive number, got {learning_rate}; 0.01 is usual")
+        self._planner = planner
+        self._size = recipe.output.size
+        self._progress = progress
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(planner.seed % 2**63)
+            model = SmallResNet(int(source.labels.max()) + 1, size=recipe.output.size)
+        self._model = model.to(self._device)
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)
+        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
+            self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
+        )
+        self._store = MemoryStore()
+        self._loader = Loader(
+            source,
+            recipe,
+            planner,
+            self._store,
+            look_ahead=look_ahead,
+            batches_per_run=batches_per_run,
+            kernels=kernels,
+            max_pixels=max_pixels,
+            on_bad_sample=on_bad_sample,
+            quarantine=quarantine,
+            fallback_decoder=fallback_decoder,
+        )
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory set aside for partial images."""
+        return self._store.nbytes
+
+    @property
+    def assistant(self) -> AssistantReport | None:
+        """What AutoAssist's Assistant did so far; None with other planners."""
+        return self._loader.assistant_report() if isinstance(self._planner, AutoAssist) else None
+
+    @property
+    def bad_samples(self) -> list[BadSample]:
+        """The samples that were replaced."""
+        return self._loader.bad_samples()
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that the loader may make before they are asked for."""
+        return self._loader.batches_ahead
+
+    def epoch(self) -> EpochReport:
+        """Train on the next epoch."""
+        epoch = self._loader.epoch
+        before = self._loader.stats()
+        rows, batch_s, step_s = [], [], []
+        # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
+        sums = torch.zeros(2, device=self._device)
+        disable = None if self._progress else True
+        with tqdm(self._loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=disable) as bar:
+            ended = time.perf_counter()
+            for images, labels in bar:
+                arrived = time.perf_counter()
+                sums += self._step(images.to(self._device), labels.to(self._device))
+                now = time.perf_counter()
+                rows.append(len(labels))
+                batch_s.append(now - ended)
+                step_s.append(now - arrived)
+                ended = now
+        done = self._loader.stats() - before
+        loss, accuracy = (sums / sum(rows)).tolist()
+        return EpochReport(
+            epoch=epoch,
+            rows=np.array(rows),
+            batch_s=np.array(batch_s),
+            step_s=np.array(step_s),
+            hits=done.hits,
+            misses=done.misses,
+            loss=loss,
+            accuracy=accuracy,
+        )
+
+    def step_alone_s(self) -> float:
+        """Measure gradients of a full batch of blank images: median seconds of 9. No weight changes.
+
+        Called before the first epoch it has the cores to itself: the loader has not begun to work ahead.
+        """
+        images = torch.zeros(self._planner.batch_size, 3, self._size, self._size, device=self._device)
+        labels = torch.zeros(len(images), dtype=torch.int64, device=self._device)
+        times = []
+        for _ in range(9):
+            began = time.perf_counter()
+            losses, _ = self._gradients(images, labels)
+            losses.tolist()
+            times.append(time.perf_counter() - began)
+        return float(np.median(times))
+
+    def close(self) -> None:
+        """End the loader and let the cache go."""
+        self._loader.close()
+        self._store.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""
+        losses, correct = self._gradients(images, labels)
+        self._optimizer.step()
+        self._schedule.step()
+        if isinstance(self._planner, AutoAssist):
+            self._loader.observe(losses)
+        return torch.stack([losses.sum(), correct.sum()])
+
+    def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""
+        logits = self._model(images)
+        losses = nn.functional.cross_entropy(logits, labels, reduction="none")
+        self._optimizer.zero_grad()
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        return losses.detach(), logits.detach().argmax(dim=1) == labels

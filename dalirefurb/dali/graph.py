@@ -1,0 +1,253 @@
+"""What does DALI do to a batch? Its two parts are pipelines of their own, and hits and misses meet between them.
+
+    samples, misses only ─▶ partial graph ─▶ computed partial images ─┬─▶ final graph ─▶ images
+    parameters ───────────────┘                cached ones, the hits ─┘       │
+                                               parameters ────────────────────┘
+
+Where nothing is cached, one pipeline does both parts. Every input is fed by name. All random choices are among the
+inputs, so a pipeline is a pure function of what it is fed, and any number of copies of it (`Replica`) make the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from numpy.typing import NDArray
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import pipeline_def
+
+from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomCrop, Window, resized_window, window_of
+from dalirefurb.augment.recipe import Output, Recipe
+from dalirefurb.augment.stage import Node, Stage
+from dalirefurb.errors import ConfigurationError
+
+Feed = NDArray[Any] | Sequence[NDArray[Any]]
+"""One input of one batch: a dense array with a row per sample, or a list of arrays."""
+
+Part = Literal["partial", "final", "whole", "decoded"]
+"""Which part of a recipe a graph does; "whole": both, "decoded": only the decoding that the partial one begins with."""
+
+_DTYPES = {
+    "bool": types.DALIDataType.BOOL,
+    "uint8": types.DALIDataType.UINT8,
+    "int32": types.DALIDataType.INT32,
+    "int64": types.DALIDataType.INT64,
+    "float32": types.DALIDataType.FLOAT,
+    "float16": types.DALIDataType.FLOAT16,
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """One named external source.
+
+    Attributes:
+        name: "sample", "partial" (a partial image) or "<stage>/<parameter>".
+        dtype: As NumPy names it.
+        ndim: Of one sample.
+        layout: DALI's, such as "HWC".
+        device: Where it is fed. On the GPU it is copied on the stream that is named when it is fed, and the graph waits
+            for the copy; of memory that it does not copy it would not know when that is written.
+    """
+
+    name: str
+    dtype: str
+    ndim: int
+    layout: str = ""
+    device: Device = "cpu"
+
+    def node(self) -> Node:
+        """Declare the input inside a graph."""
+        return fn.external_source(
+            name=self.name,
+            dtype=_DTYPES[self.dtype],
+            ndim=self.ndim,
+            layout=self.layout or None,
+            batch=True,
+            device=self.device,
+            no_copy=self.device == "cpu",
+        )
+
+
+ENCODED = Input("sample", "uint8", 1)
+"""Encoded images."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One pipeline, described; nothing is built before `serialize`.
+
+    Attributes:
+        recipe: What is done to a sample.
+        part: What of it this pipeline does.
+        partial_device: Where the partial part runs.
+        final_device: Where the final part runs; "cpu" only if the partial part is on the CPU too.
+        entering_device: Where partial images enter the final graph; "gpu" only if the final part is there.
+        leaving_device: Where they leave the partial graph; "gpu" only if the partial part is there.
+    """
+
+    recipe: Recipe
+    part: Part
+    partial_device: Device = "cpu"
+    final_device: Device = "cpu"
+    entering_device: Device = "cpu"
+    leaving_device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
+        if (self.partial_device, self.final_device) not in placements:
+            raise ConfigurationError(
+                f"partial_device and final_device must be one of {placements}, "
+                f"got ({self.partial_device!r}, {self.final_device!r})"
+            )
+        if self.recipe.caches_encoded:
+            raise ConfigurationError(
+                "a graph decodes before it does anything else, got split 0: use a split of 1 or more"
+            )
+        if self.part == "decoded" and not (self.recipe.encoded and self.final_device == "cpu"):
+            raise ConfigurationError(
+                f"part='decoded' is for encoded images on the CPU, got a recipe for "
+                f"{'encoded images' if self.recipe.encoded else 'arrays'} and final_device={self.final_device!r}: "
+                f"use 'partial'"
+            )
+        if self.entering_device == "gpu" and (self.part, self.final_device) != ("final", "gpu"):
+            raise ConfigurationError(
+                f"entering_device='gpu' is for the final part on the GPU, but the part is {self.part!r} and its "
+                f"final_device {self.final_device!r}: leave it out"
+            )
+        if self.leaving_device == "gpu" and (self.part, self.partial_device) != ("partial", "gpu"):
+            raise ConfigurationError(
+                f"leaving_device='gpu' is for the partial part on the GPU, but the part is {self.part!r} and its "
+                f"partial_device {self.partial_device!r}: leave it out"
+            )
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether any of it runs on the GPU."""
+        return (self.partial_device if self.part == "partial" else self.final_device) == "gpu"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """Everything to feed for one batch."""
+        if self.part == "final":
+            entering = Input("partial", "uint8", 3, "HWC", self.entering_device)
+        else:
+            entering = ENCODED if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
+        window = cut_window(self.recipe)
+        stages = {
+            "partial": self.recipe.partial,
+            "final": self.recipe.final,
+            "whole": self.recipe.stages,
+            "decoded": () if window is None else (window,),
+        }[self.part]
+        parameters = (
+            Input(f"{stage.name}/{name}", parameter.dtype, len(parameter.shape))
+            for stage in stages
+            for name, parameter in stage.parameters.items()
+        )
+        return (entering, *parameters)
+
+    def serialize(self, *, max_batch_size: int, num_threads: int) -> bytes:
+        """Trace the graph; works without a GPU also where the graph needs one.
+
+        Raises:
+            ConfigurationError: If a stage uses one of DALI's own random operators.
+        """
+        pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
+            batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
+        )
+        blob: bytes = pipeline.serialize()
+        for operator in pipeline._ops:
+            if operator._op.schema.HasRandomSeedArg():
+                raise ConfigurationError(
+                    f"a stage uses DALI's random operator {operator._op.schema.Name()!r}, whose numbers depend on "
+                    f"which other samples are in the batch; draw them on the host in a Stage of your own"
+                )
+        return blob
+
+    def trace(self) -> Node:
+        """Define the graph in the pipeline that is being defined; return what leaves it."""
+        nodes = {declared.name: declared.node() for declared in self.inputs}
+        device = self.entering_device if self.part == "final" else self.partial_device
+        if self.part == "decoded":
+            return _decoded_part(self.recipe, nodes, device)
+        images = nodes["partial"] if self.part == "final" else _partial_part(self.recipe, nodes, device)
+        if self.part == "partial":
+            return images.cpu() if device != self.leaving_device else images
+        if device != self.final_device:
+            images = images.gpu()
+        return _final_part(self.recipe, images, nodes)
+
+
+def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
+    return {name: nodes[f"{stage.name}/{name}"] for name in stage.parameters}
+
+
+def cut_window(recipe: Recipe) -> Window | None:
+    """Return the stage whose window alone is decoded: one right after decoding, if it is partial, too."""
+    after = recipe.partial[1] if recipe.encoded and recipe.split > 1 else None
+    return after if isinstance(after, Window) else None
+
+
+def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+    """Trace from the source's samples to partial images; a window right after decoding is decoded by region."""
+    stages = recipe.partial
+    if recipe.encoded:
+        images, window = _decoded_part(recipe, nodes, device), cut_window(recipe)
+        if window is not None:
+            images = window.apply_to_window(images, _parameters(window, nodes))
+        stages = stages[1 if window is None else 2 :]
+    else:
+        images = nodes["sample"] if device == "cpu" else nodes["sample"].gpu()
+    return _applied(list(stages), images, nodes)
+
+
+def _applied(stages: Sequence[Stage], images: Node, nodes: Mapping[str, Node]) -> Node:
+    """Trace consecutive stages of one part."""
+    rest = list(stages)
+    while rest:
+        stage = rest.pop(0)
+        crop = window_of(stage, rest)
+        if crop is None:
+            images = stage.apply(images, _parameters(stage, nodes))
+        else:
+            rest.pop(0)
+            images = resized_window(stage, crop, images, _parameters(stage, nodes) | _parameters(crop, nodes))
+    return images
+
+
+def _decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+    """Trace from encoded samples to decoded images, or windows of them."""
+    decode, window = recipe.stages[0], cut_window(recipe)
+    assert isinstance(decode, Decode)
+    if window is None:
+        return decode.decode(nodes["sample"], device)
+    parameters = _parameters(window, nodes)
+    return decode.decode_region(nodes["sample"], device, parameters["start"], parameters["shape"])
+
+
+def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:
+    """Trace from partial images to the output; a crop and a flip at the end are fused with normalisation."""
+    stages = list(recipe.final)
+    fused: dict[str, Any] = {}
+    if stages and isinstance(stages[-1], HorizontalFlip):
+        flip = stages.pop()
+        fused["mirror"] = _parameters(flip, nodes)["mirror"]
+    if stages and isinstance(stages[-1], RandomCrop) and not stages[-1].padding:
+        crop = stages.pop()
+        assert isinstance(crop, RandomCrop)
+        fused |= crop.crop_arguments(_parameters(crop, nodes))
+    return _normalise(recipe.output, _applied(stages, images, nodes), fused)
+
+
+def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:
+    return fn.crop_mirror_normalize(
+        images,
+        dtype=_DTYPES[output.dtype],
+        output_layout="HWC" if output.channels_last else "CHW",
+        mean=[255 * value for value in output.mean],
+        std=[255 * value for value in output.std],
+        **fused,
+    )

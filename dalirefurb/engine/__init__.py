@@ -1,0 +1,1 @@
+"""Two threads that turn plans into batches."""

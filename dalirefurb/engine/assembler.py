@@ -1,0 +1,114 @@
+"""When are a loader's parts put together, and for which rank? When they are first needed, if the rank matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dalirefurb.engine.build import Assembly
+from dalirefurb.engine.prefetch import Pace
+from dalirefurb.engine.rank import ALONE, Rank, present
+from dalirefurb.errors import LoaderError
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.rank_planner import part_of
+
+
+class Assembler:
+    """Puts a loader's parts together once, and closes them.
+
+    A batch of one shard is not divided, so where `shards` is 1 they are put together at once, and what cannot work is
+    refused early. Otherwise that waits until the rank is needed: the store, the graphs and the device depend on it.
+
+    Args:
+        planner: Of the batches of all ranks.
+        chosen: The rank, if the caller says it.
+        set_pace: For a rank's part of the plan.
+        assemble: Puts together what carries out a rank's part of the plan.
+
+    Raises:
+        ConfigurationError: If the shards cannot be divided among the ranks.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        chosen: Rank | None,
+        set_pace: Callable[[Planner], Pace],
+        assemble: Callable[[Planner, Pace], Assembly],
+    ) -> None:
+        self._planner = planner
+        self._chosen = chosen
+        self._set_pace = set_pace
+        self._assemble: Callable[[Planner, Pace], Assembly] | None = assemble
+        self._rank = ALONE
+        self._assembly: Assembly | None = None
+        self._closed = False
+        if chosen is not None:
+            self._part(chosen)
+        if planner.shards == 1:
+            self._begin(ALONE)
+
+    @property
+    def rank(self) -> Rank:
+        """This process's rank: what the parts are, or would be, put together for."""
+        return (self._chosen or present()) if self._assembly is None else self._rank
+
+    @property
+    def part(self) -> Planner:
+        """What this rank carries out."""
+        return self._part(self.rank)
+
+    @property
+    def pace(self) -> Pace:
+        """How far ahead it does so."""
+        return self._set_pace(self.part)
+
+    @property
+    def begun(self) -> Assembly | None:
+        """The parts, if they are together already."""
+        return self._assembly
+
+    def get(self) -> Assembly:
+        """Return the parts, put together for this rank.
+
+        Raises:
+            ConfigurationError: If the shards cannot be divided among the ranks.
+            LoaderError: If it is closed, or the rank is another one than at first.
+        """
+        rank = self._chosen or present()
+        if self._assembly is None:
+            if self._closed:
+                raise LoaderError("the loader is closed; make a new one")
+            return self._begin(rank)
+        if rank not in (self._rank, ALONE):
+            self._part(rank)
+            raise LoaderError(
+                f"a loader's rank must not change, but it was first used as rank {self._rank.rank} of "
+                f"{self._rank.world_size}, and now this process is rank {rank.rank} of {rank.world_size}: initialise "
+                f"torch.distributed before the loader is used, or make a new one"
+            )
+        return self._assembly
+
+    def let_go(self) -> None:
+        """Have the parts end by themselves, if there are any. Never waits."""
+        self._closed = True
+        self._assemble = None
+        if self._assembly is not None:
+            self._assembly.engine.let_go()
+
+    def close(self) -> None:
+        """Close the parts, if there are any; twice is as once."""
+        self._closed = True
+        self._assemble = None
+        if self._assembly is not None:
+            self._assembly.engine.close()
+
+    def _begin(self, rank: Rank) -> Assembly:
+        part = self._part(rank)
+        assert self._assemble is not None
+        self._assembly, self._rank = self._assemble(part, self._set_pace(part)), rank
+        self._assemble = None  # It has the store, which would outlive the engine.
+        return self._assembly
+
+    def _part(self, rank: Rank) -> Planner:
+        return part_of(self._planner, rank=rank.rank, world_size=rank.world_size)

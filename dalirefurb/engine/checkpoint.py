@@ -1,0 +1,81 @@
+"""When does a saved place mean the same batches? When everything that decides them is the same.
+
+A place is an epoch and a batch; what decides the batches is the configuration's fingerprint. Both are JSON values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.planning.planner import integer
+
+_FORMAT = 1
+
+
+def saved(
+    position: Position, fingerprint: Mapping[str, Any], assistant: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the state of a loader whose next batch is at `position`, and of its Assistant, if it has one."""
+    state = {"format": _FORMAT, "epoch": position.epoch, "batch": position.batch, "fingerprint": fingerprint}
+    return state if assistant is None else {**state, "assistant": assistant}
+
+
+def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_batches: int, assisted: bool) -> Position:
+    """Return the place that a state was saved at.
+
+    Args:
+        state: What `saved` returned, before or after JSON.
+        fingerprint: Of the present configuration.
+        num_batches: Of an epoch.
+        assisted: Whether there is an Assistant.
+
+    Raises:
+        StateMismatchError: If it belongs to another configuration, or is damaged; `.keys` says what is wrong.
+    """
+    if not isinstance(state, Mapping):
+        raise _damaged((), f"it must be a mapping, got {type(state).__name__}")
+    if "format" in state and state["format"] != _FORMAT:
+        raise StateMismatchError(
+            ("format",),
+            f"a state must have format {_FORMAT}, got {state['format']!r}; "
+            f"it was saved by another version of dalirefurb: load it with that one",
+        )
+    needed = {"format", "epoch", "batch", "fingerprint"} | ({"assistant"} if assisted else set())
+    if missing := tuple(sorted(needed - state.keys())):
+        raise _damaged(missing, f"it must hold {', '.join(sorted(needed))}, but lacks {', '.join(missing)}")
+    if keys := _differing(state["fingerprint"], fingerprint):
+        raise StateMismatchError(
+            keys,
+            f"the state belongs to another configuration; these differ: {', '.join(keys)}; "
+            f"build the loader as it was when the state was saved",
+        )
+    try:
+        epoch = integer("epoch", state["epoch"], 0, None, "epochs count from 0")
+        batch = integer("batch", state["batch"], 0, num_batches - 1, f"an epoch has {num_batches} batches")
+    except ConfigurationError as error:
+        raise _damaged((str(error).split()[0],), str(error)) from error
+    return Position(epoch, batch)
+
+
+def _damaged(keys: tuple[str, ...], reason: str) -> StateMismatchError:
+    return StateMismatchError(
+        keys, f"the state is not what state_dict returned: {reason}; load an earlier state, or start anew"
+    )
+
+
+def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
+    """Name the leaves at which two JSON values differ."""
+    if isinstance(saved, dict) and isinstance(present, dict):
+        keys = sorted(saved.keys() | present.keys())
+        return tuple(
+            leaf
+            for key in keys
+            for leaf in _differing(saved.get(key), present.get(key), f"{path}.{key}" if path else key)
+        )
+    if isinstance(saved, list) and isinstance(present, list) and len(saved) == len(present):
+        pairs = zip(saved, present, strict=True)
+        return tuple(leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]"))
+    return () if saved == present else (path,)

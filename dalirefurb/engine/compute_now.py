@@ -1,0 +1,75 @@
+"""What do a few samples' partial images look like? Computed beside the runs on their way, while the caller waits.
+
+Needed seldom: for features that an Assistant does not have, which is after a resume, and at the end of its first epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.dali import GraphError, Runner, views
+from dalirefurb.engine.inputs import Feeder
+from dalirefurb.errors import LoaderError
+from dalirefurb.image_batch import Images
+from dalirefurb.reading.reader import Reader
+
+Computed = tuple[NDArray[np.int64], Images]
+
+
+class OnDemand:
+    """Makes partial images of version 0; of samples that are replaced, black ones.
+
+    Args:
+        reader: Reads the samples.
+        feeder: Lays out the graph's inputs.
+        build: Makes replicas of the partial graph, when they are first needed.
+        max_rows: Of one batch.
+    """
+
+    def __init__(self, reader: Reader, feeder: Feeder, build: Callable[[], Runner], *, max_rows: int) -> None:
+        self._reader = reader
+        self._feeder = feeder
+        self._build = build
+        self._max_rows = max_rows
+        self._replicas: Runner | None = None
+
+    def __call__(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Compute the images of these samples, shape (n,).
+
+        Raises:
+            SampleError: If one cannot be read or decoded, and is not replaced.
+            LoaderError: If the graph fails for another reason.
+        """
+        images: list[NDArray[np.uint8]] = []
+        for start in range(0, len(indices), self._max_rows):
+            some = indices[start : start + self._max_rows]
+            computed: Computed | None = None
+            while computed is None:
+                computed = self._computed(some)
+            images += unless_replaced(some, *computed)
+        return images
+
+    def _computed(self, indices: NDArray[np.int64]) -> Computed | None:
+        """Return the samples shown, and their images; None if there are bad ones among them, which are known now."""
+        self._replicas = self._replicas or self._build()
+        versions = np.zeros_like(indices)
+        samples = self._reader.read_now(indices, versions)
+        self._replicas.submit(self._feeder.partial(indices, versions, samples))
+        try:
+            return samples.indices, views(self._replicas.collect())
+        except GraphError as error:
+            if self._reader.reconsider(samples, error):
+                return None
+            raise LoaderError(f"computing features failed in the graph: {error.reason}") from error
+
+
+def unless_replaced(
+    indices: NDArray[np.int64], shown: NDArray[np.int64], images: Sequence[NDArray[np.uint8]]
+) -> list[NDArray[np.uint8]]:
+    """Return images of the samples asked for, shape (n,), black where another one is shown."""
+    return [
+        image if good else np.zeros_like(image) for image, good in zip(images, (indices == shown).tolist(), strict=True)
+    ]

@@ -1,0 +1,297 @@
+"""Who carries out the plans? Two threads.
+
+    plans ─▶ Upstream ─────────────▶ Downstream ─────▶ take
+             partial images, or       final images,    by the training loop
+             by kernels all           the store
+
+Each alone touches its own pipelines. Between them, and before the training loop, a few runs wait. An exception in
+either ends it, and is raised by `take` after the batches before it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from dalirefurb.engine.backend_factory import Runners
+from dalirefurb.engine.batch_group import Position, Run, RunFailed, announced, parted, runs
+from dalirefurb.engine.cache_client import Ticket
+from dalirefurb.engine.closable_queue import Handover, Stopped
+from dalirefurb.engine.finish_thread import Downstream, Served
+from dalirefurb.engine.prefetch import READY, Pace
+from dalirefurb.engine.prepare_thread import Upstream
+from dalirefurb.engine.stats import Stats, Tally
+from dalirefurb.errors import LoaderError
+from dalirefurb.planning.planner import BatchPlan
+from dalirefurb.reading.reader import Reader
+from dalirefurb.system.threads import close_all, others_at_work
+
+_END_S = 60.0
+"""How long a thread that should end is waited for while nobody in the process works: a store may hang."""
+
+_LOOK_S = 0.1
+
+_INTERRUPTED = 130
+"""What a process ends with that is interrupted while it waits for its threads."""
+
+_ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+Plans = Callable[[Position], Iterator[tuple[Position, BatchPlan]]]
+"""Plans from a position on, without end."""
+
+
+class Engine:
+    """Turns plans into batches, a bounded number of them ahead.
+
+    Args:
+        plans: What to serve.
+        announce: Is told of each run some time before it begins.
+        upstream: Makes partial images, or all.
+        downstream: Makes final ones, if they are not there, and hands them over.
+        reader: Is closed with the engine.
+        runners: Likewise.
+        num_batches: Batches of an epoch.
+        pace: How many batches run together, and how far ahead.
+        tally: Counts what both do.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Plans,
+        announce: Callable[[Run], None],
+        upstream: Upstream,
+        downstream: Downstream,
+        reader: Reader,
+        runners: Runners,
+        num_batches: int,
+        pace: Pace,
+        tally: Tally,
+    ) -> None:
+        self._plans = plans
+        self._announce = announce
+        self._upstream: Upstream | None = upstream
+        self._downstream: Downstream | None = downstream
+        self._reader = reader
+        self._runners = runners
+        self._num_batches = num_batches
+        self._pace = pace
+        self._tally = tally
+        self._threads: list[threading.Thread] = []
+        # Whoever begins or ends threads holds it; `halt` and `let_go` never wait for it.
+        self._changing = threading.RLock()
+        self._closed = False
+        # Each part is carried out by one thread at a time, however late one that was interrupted gets to run.
+        self._turns = threading.Lock(), threading.Lock()
+        self._tickets: Handover[Ticket] = Handover(READY)
+        self._batches: Handover[Served] = Handover(1)
+        self._expected: Position | None = None
+        self._owner_pid = os.getpid()
+        _ALIVE.add(self)
+
+    def seek(self, position: Position) -> None:
+        """Make `position` the next batch to be taken; free where it is already.
+
+        Raises:
+            LoaderError: A thread that worked for another place hangs.
+        """
+        if self._expected != position:
+            self._begin(position)
+
+    def _begin(self, position: Position, *, one_by_one: bool = False) -> None:
+        """Have the threads begin at a position, perhaps with single batches where a run failed."""
+        with self._changing:
+            self.stop()
+            self._check_open()
+            assert self._upstream is not None
+            assert self._downstream is not None
+            tickets: Handover[Ticket] = Handover(READY)
+            batches: Handover[Served] = Handover(1)
+            self._tickets, self._batches = tickets, batches
+            work = runs(self._plans(position), self._pace.batches_per_run, self._pace.hits_per_run)
+            work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
+            self._threads = [
+                self._thread("dalirefurb-partial", self._turns[0], tickets, self._upstream.work, work, tickets),
+                self._thread("dalirefurb-final", self._turns[1], batches, self._downstream.work, tickets, batches),
+            ]
+            for thread in self._threads:
+                thread.start()
+            self._expected = position
+            if self._closed:  # In that moment, by another thread.
+                self.halt()
+                self._check_open()
+
+    def _thread(
+        self, name: str, turn: threading.Lock, leaving: Handover[Any], work: Callable[..., None], *arguments: Any
+    ) -> threading.Thread:
+        """Make a thread; the engine lives as long as it does, so that it is waited for when the interpreter ends."""
+
+        def run(_: Engine) -> None:
+            if leaving.stopping:
+                return
+            with turn:
+                if not leaving.stopping:
+                    work(*arguments)
+
+        return threading.Thread(target=run, args=(self,), name=name, daemon=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LoaderError("the loader is closed; make a new one")
+
+    def take(self) -> Served:
+        """Wait for the next batch.
+
+        Raises:
+            DalirefurbError: Whatever stopped the threads.
+        """
+        began = time.perf_counter()
+        position, self._expected = self._expected, None  # one that is interrupted from here on is made again
+        try:
+            served = self._taken(position)
+        except Stopped:
+            raise LoaderError("the loader was stopped while a batch was waited for; iterate again") from None
+        except StopIteration as error:  # To the training loop it would be the epoch's end.
+            self.halt()
+            raise LoaderError("StopIteration was raised where a batch is made; see above where") from error
+        except BaseException as error:
+            self.halt()
+            if isinstance(error, Exception):
+                self._check_open()  # Whatever closing it in another thread has led to.
+            raise
+        samples = len(served.indices)
+        self._tally.add(
+            batches=1,
+            samples=samples,
+            hits=samples - served.misses,
+            misses=served.misses,
+            recomputed=served.recomputed,
+            replaced=served.replaced,
+            consumer_wait_s=time.perf_counter() - began,
+        )
+        self._expected = self.after(served.position)
+        return served
+
+    def _taken(self, position: Position | None) -> Served:
+        """Take what is made; where several batches failed together, make them one by one."""
+        with suppress(RunFailed):
+            return self._batches.take()
+        assert position is not None
+        self._begin(position, one_by_one=True)
+        self._expected = None
+        return self._batches.take()
+
+    def after(self, position: Position) -> Position:
+        """Return the place of the following batch."""
+        epoch, batch = position
+        return Position(epoch, batch + 1) if batch + 1 < self._num_batches else Position(epoch + 1, 0)
+
+    def stats(self) -> Stats:
+        """Return a snapshot of the counts."""
+        return self._tally.stats()
+
+    def halt(self) -> None:
+        """Have the threads end, and with them what was made ahead. Never waits."""
+        self._expected = None
+        self._tickets.stop()
+        self._batches.stop()
+
+    def stop(self) -> None:
+        """End the threads, however late they are where other processes have the cores.
+
+        Raises:
+            LoaderError: One hangs.
+        """
+        with self._changing:
+            self.halt()
+            for thread in self._threads:
+                if thread.ident is not None and thread is not threading.current_thread():
+                    _wait_for(thread)
+            self._threads = []
+            if self._downstream is not None:
+                self._downstream.abandon(self._tickets)
+
+    def let_go(self) -> None:
+        """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
+        if os.getpid() == self._owner_pid:
+            self._closed = True
+            self.halt()
+            self._reader.close()
+            self._runners.close()
+
+    def close(self) -> None:
+        """End all threads, and let the graphs go.
+
+        Raises:
+            LoaderError: One hangs; it is left alone.
+        """
+        if os.getpid() != self._owner_pid:
+            return
+        self.let_go()
+        with self._changing:
+            try:
+                self.stop()
+            finally:
+                self._reader.join()
+                self._runners.join()
+                # Whoever keeps a closed loader keeps no images, no graph and no store.
+                self._upstream = self._downstream = None
+                self._batches.close()
+                self._plans, self._announce = _nothing_planned, _nobody
+                self._runners.give_back()
+
+
+def _nothing_planned(position: Position) -> Iterator[tuple[Position, BatchPlan]]:
+    return iter(())
+
+
+def _nobody(run: Run) -> None:
+    """Is told nothing."""
+
+
+def _wait_for(thread: threading.Thread) -> None:
+    """Wait until a thread has ended, as long as anybody in the process works, or waits for a core or a disk.
+
+    Raises:
+        LoaderError: Nobody does, and it does not end.
+    """
+    idle_s = 0.0
+    thread.join(_LOOK_S)
+    while thread.is_alive():
+        idle_s = 0.0 if others_at_work() else idle_s + _LOOK_S
+        if idle_s > _END_S:
+            raise LoaderError(
+                f"each of the loader's threads must end when it is told to, but {thread.name} is still "
+                f"{_place(thread)}, and for {_END_S:.0f} s nothing in this process has worked: see what hangs there, "
+                f"and make a new loader"
+            )
+        thread.join(_LOOK_S)
+
+
+def _place(thread: threading.Thread) -> str:
+    """Say where a thread is."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "there" if frame is None else f"in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})"
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what is still open when the interpreter ends; registered after DALI's own clean-up, so called before it."""
+    try:
+        for engine in list(_ALIVE):
+            with suppress(LoaderError):
+                engine.close()
+        close_all()
+    except KeyboardInterrupt:
+        # Threads that the interpreter ends inside DALI's code would abort the process.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(_INTERRUPTED)

@@ -1,0 +1,61 @@
+"""Which process of how many is this? Asked when it is needed, since a process group may be made at any time before.
+
+what the caller says ─▶ else torch.distributed, once initialised ─▶ else torchrun's environment ─▶ else 0 of 1
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.distributed
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import integer
+from dalirefurb.system.launch_env import told
+
+
+class Rank(NamedTuple):
+    """A place among the processes that train together.
+
+    Attributes:
+        rank: This process's number, from 0.
+        world_size: How many there are.
+    """
+
+    rank: int
+    world_size: int
+
+
+ALONE = Rank(0, 1)
+"""The only process."""
+
+
+def chosen(rank: int | None, world_size: int | None) -> Rank | None:
+    """Return what the caller says; None if nothing.
+
+    Raises:
+        ConfigurationError: If one is given without the other, or there is no such rank.
+    """
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
+        raise ConfigurationError(
+            f"rank and world_size must be given together, got rank={rank} and world_size={world_size}: "
+            f"pass both, or neither to have them found"
+        )
+    world_size = integer("world_size", world_size, 1, None, "pass the number of processes")
+    return Rank(integer("rank", rank, 0, world_size - 1, "ranks count from 0"), world_size)
+
+
+def present() -> Rank:
+    """Find out what is true now.
+
+    Raises:
+        ConfigurationError: If the environment names a rank that there is not.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Rank(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    rank, world_size = told("RANK"), told("WORLD_SIZE")
+    if rank is None or world_size is None:
+        return ALONE
+    return chosen(rank, world_size) or ALONE

@@ -1,0 +1,111 @@
+"""How does DALI call kernels? As an operator of its pipelines: right after decoding, if anything is decoded.
+
+So they begin when the last image is there, and the next batch is decoded when they are through, whatever Python does.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+from nvidia.dali import types as dali_types
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.numba import NumbaFunction
+
+from dalirefurb.dali import REPLICA_OPTIONS, Graph, Input
+from dalirefurb.kernels.llvm import c_function, memory, source_digest
+from dalirefurb.kernels.program import Work
+from dalirefurb.kernels.rows import WORK
+from dalirefurb.kernels.thread_pool import Crew, share
+
+TASK = np.dtype([("work", np.int64), ("first", np.int64), ("crew", np.int64), ("wrong", np.int64)])
+"""What the operator is given: the address of a `WORK`, and which of its batch's rows is the first that was decoded; the
+address of a `CREW`; and where it says how many rows are of the size that is expected, before one that is not."""
+
+
+TASKS = Input("task", "int64", 1)
+"""The pipeline's input: the address of a task."""
+
+
+def task(work: Work, first: int, crew: Crew) -> NDArray[Any]:
+    """Write down a `TASK`, shape (1,); it keeps neither."""
+    return np.array([(work.record.ctypes.data, first, crew.address, -1)], TASK)
+
+
+def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
+    """Build a pipeline that does the task of its first row once a graph has made its images; it returns nothing of use.
+
+    Args:
+        graph: Whose images they are; None: there are none.
+        max_rows: Of those that enter the graph.
+        num_threads: Of the graph.
+    """
+    threads = num_threads if graph else 1
+    pipeline = Pipeline(batch_size=max_rows, num_threads=threads, device_id=None, **REPLICA_OPTIONS)
+    with pipeline:
+        inputs = [TASKS.node(), *([graph.trace()] if graph else [])]
+        operator = _Compiled(
+            _compile_operate().address,
+            [dali_types.UINT8],
+            [dali_types.INT64, dali_types.UINT8][: len(inputs)],
+            [1],
+            [1, 3][: len(inputs)],
+            setup_fn=_compile_setup().address,
+            batch_processing=True,
+        )
+        pipeline.set_outputs(operator(*inputs))
+    pipeline.build()
+    return pipeline
+
+
+class _Compiled(NumbaFunction):
+    """DALI's operator, of C functions that are there already: it would compile its own for seconds, each time."""
+
+    def _get_run_fn_cpu(self, run_fn: int, *_: Any) -> int:
+        return run_fn
+
+    def _get_setup_fn_cpu(self, setup_fn: int) -> int:
+        return setup_fn
+
+
+@cache
+def _compile_setup() -> Any:
+    """Compile what says how large outputs are: a byte each."""
+    address, number = types.uint64, types.int32
+
+    def setup(shapes: Any, _: Any, outputs: Any, __: Any, ___: Any, inputs: Any, rows: Any) -> None:
+        for shape in memory(np.int64(shapes), (rows,), np.int64):
+            memory(shape, (1,), np.int64)[0] = 1
+
+    return c_function(setup, types.void(address, address, number, address, address, number, number))
+
+
+@cache
+def _compile_operate() -> Any:
+    sources = source_digest()
+    address, number = types.uint64, types.int32
+
+    def carry_out(
+        _: Any, __: Any, ___: Any, outputs: Any, samples: Any, shapes: Any, ____: Any, inputs: Any, rows: Any
+    ) -> None:
+        _ = sources
+        places = memory(np.int64(samples), (inputs, rows), np.int64)
+        given = memory(memory(places[0, 0], (1,), np.int64)[0], (1,), TASK)[0]
+        work = memory(given.work, (1,), WORK)[0]
+        if inputs > 1:
+            sides = memory(np.int64(shapes), (inputs, rows), np.int64)
+            expected = memory(work.sizes, (work.count, 2), np.int64)
+            origins = memory(work.origins, (work.count,), np.int64)
+            for i in range(rows):
+                height_and_width, row = memory(sides[1, i], (2,), np.int64), given.first + i
+                if height_and_width[0] != expected[row, 0] or height_and_width[1] != expected[row, 1]:
+                    given.wrong = i
+                    return
+                origins[row] = places[1, i]
+        share(given.crew, given.work)
+
+    signature = types.void(address, address, address, number, address, address, address, number, number)
+    return c_function(carry_out, signature)

@@ -1,0 +1,46 @@
+"""Where do the images that kernels make lie? In a store's slots, or in memory that earlier batches have left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.recipe import Output
+from dalirefurb.image_batch import Images
+from dalirefurb.kernels.buffers import Buffers, aligned
+
+Reserve = Callable[[int], Images | None]
+"""Gives room for a number of images, or has none."""
+
+
+class Rooms:
+    """Makes room for a batch's images.
+
+    Args:
+        most_batches: Batches whose images are there at a time, those that were handed on included.
+        reserve: Gives room for partial images, see `Store.reserve`.
+    """
+
+    def __init__(self, most_batches: int, reserve: Reserve | None = None) -> None:
+        self._partials, self._results = Buffers(most_batches), Buffers(most_batches)
+        self._reserve = reserve
+
+    def partials(self, sizes: NDArray[np.int64]) -> Images:
+        """Make room for partial images of these sizes, (n, 2)."""
+        count = len(sizes)
+        if count and (sizes != sizes[0]).any():
+            return Images([aligned(3 * height * width).reshape(height, width, 3) for height, width in sizes.tolist()])
+        height, width = sizes[0].tolist() if count else (0, 0)
+        room = None if self._reserve is None or not count else self._reserve(count)
+        if room is not None and room.kinds == {(np.dtype(np.uint8), (height, width, 3))}:
+            return room
+        return Images(self._partials.take((count, height, width, 3), "uint8"))
+
+    def results(self, output: Output, count: int) -> NDArray[Any]:
+        """Make room for what the model receives of so many images."""
+        size = output.size
+        shape = (size, size, 3) if output.channels_last else (3, size, size)
+        return self._results.take((count, *shape), output.dtype)

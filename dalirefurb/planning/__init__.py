@@ -1,0 +1,1 @@
+"""What each epoch serves, computes and reuses: planners, shuffles, AutoAssist."""

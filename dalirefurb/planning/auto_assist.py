@@ -1,0 +1,215 @@
+"""Which samples are worth training on? Those that an Assistant expects the model to find hard. AutoAssist.
+
+The technique is that of Zhang, Yu and Dhillon ("AutoAssist: A Framework to Accelerate Training of Deep Neural
+Networks", NeurIPS 2019). A light Assistant, logistic regression on low-resolution pixels, learns to predict g, the
+probability that the loss of a sample exceeds the threshold T, the moving average of the losses. Algorithm 1: a
+candidate is accepted if u1 < 1 - gamma, and otherwise with probability g; the confidence gamma is the moving average of
+the Assistant's accuracy.
+
+    another planner's epochs   a b c d e f g h | d a h g c e b f | ...    one stream of candidates
+    accepted                   a b c d e f g h |   a h     e b   | ...    the first epoch whole, then the hard ones
+    batches of 4              [a b c d][e f g h]  [a h     e b]           always full; `len` of them are an epoch
+
+How it is intended to behave (if the code differs, that is a bug):
+
+* Batch k is planned with the losses of the batches up to k - lag, learned from in their order, whenever they came. So
+  plans are a function of (seed, losses) alone, and training on the losses is asynchronous within the lag.
+* A rejected candidate is neither read nor decoded.
+* Candidates come in the order of another planner's epochs, rather than drawn independently as published; so a batch
+  that spans two epochs may have a sample twice, as published.
+* Of an `Echo` every repeat is a candidate of its own. The first one accepted is computed, the others
+  use its partial image; where none is accepted the sample is not read.
+* A batch that has considered `num_samples` candidates accepts all further ones, so that it fills however easy they are.
+* With several ranks each has an Assistant, which chooses from the candidates of the rank's shards and learns from their
+  losses alone. So what is served depends on the number of ranks, and a run goes on with the same number only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.derived import Wrapping
+from dalirefurb.planning.echo import BatchEcho
+from dalirefurb.planning.planner import BatchPlan, Indices, integer, joined
+
+
+@dataclass(frozen=True)
+class AutoAssist(Wrapping):
+    """Describes what an `Assistant` chooses from, and how it learns; it keeps nothing itself.
+
+    The arguments of every planner are those of the inner one. Every batch is full; an epoch has as many batches as the
+    inner planner's, and what an epoch leaves of the candidates goes to the next.
+
+    >>> from dalirefurb.planning.assistant import Assistant
+    >>> from dalirefurb.planning.features import FeatureTable
+    >>> from dalirefurb.planning.refurbish import Standard
+    >>> planner = AutoAssist(Standard(100, batch_size=10), lag=2)
+    >>> features = FeatureTable(100, resolution=planner.resolution)
+    >>> def image(index):
+    ...     return np.full((8, 8, 3), index, np.uint8)
+    >>> assistant = Assistant(planner, features, lambda indices: [image(index) for index in indices])
+    >>> for _ in range(100):
+    ...     indices = assistant.plan().indices
+    ...     assistant.serve()
+    ...     assistant.observe(indices < 20)  # only dark images are hard
+    >>> report = assistant.report()
+    >>> f"{report.accuracy:.0%} right, {report.saved:.0%} saved, {np.mean(indices < 20):.0%} hard"
+    '89% right, 56% saved, 60% hard'
+
+    Attributes:
+        planner: Gives the candidates: `Standard`, `Refurbish`, another that serves no sample twice an epoch, or an
+            `Echo` of one of them.
+        lag: Batches between a loss and the first plan that it acts on, at least 1, and more than a loader plans ahead;
+            it says how many if they are too few.
+        learning_rate: Of the Assistant, above 0. At most 4 is stable whatever the images.
+        weight_decay: Of the Assistant, at least 0.
+        loss_momentum: Of the moving average of the losses, per batch, in [0, 1).
+        accuracy_momentum: Of the moving average of the Assistant's accuracy, per batch, in [0, 1).
+        resolution: Pixels a side by which the Assistant judges.
+    """
+
+    lag: int = field(kw_only=True)
+    learning_rate: float = field(default=2.0, kw_only=True)
+    weight_decay: float = field(default=1e-4, kw_only=True)
+    loss_momentum: float = field(default=0.9, kw_only=True)
+    accuracy_momentum: float = field(default=0.9, kw_only=True)
+    resolution: int = field(default=8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.planner, AutoAssist):
+            raise ConfigurationError(
+                f"planner must know its batches before an epoch begins, since they are the candidates, got "
+                f"{self.planner!r}, which chooses by losses that come meanwhile: pass its inner planner"
+            )
+        if isinstance(self.planner, BatchEcho):
+            raise ConfigurationError(
+                f"planner must repeat samples, not batches, since each sample is chosen by itself and no batch stays "
+                f"whole, got {self.planner!r}: pass Echo(planner, ...)"
+            )
+        self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
+        self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
+        self._number("learning_rate", math.ulp(0.0), math.inf, "above 0")
+        self._number("weight_decay", 0, math.inf, "of at least 0")
+        self._number("loss_momentum", 0, 1, "in [0, 1)")
+        self._number("accuracy_momentum", 0, 1, "in [0, 1)")
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self.planner)
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
+
+        Their sum holds for an `Assistant`'s plans, too. Of what the inner planner stores after one of its batches some
+        is missing; of its next batch, all rows may be stored before it frees a slot.
+        """
+        rows = self._width if self.planner.peak_slots else 0
+        return tuple(min(slots + rows, self.num_samples) for slots in self.planner.shard_slots)
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch of an Assistant that accepts every candidate; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        return self._epoch(epoch)
+
+    def candidates(self, epoch: int) -> Candidates:
+        """Return the candidates of an inner epoch.
+
+        Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
+        repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
+        """
+        plans = list(self.planner.epoch(epoch))
+        last = np.cumsum([len(plan.indices) for plan in plans]) - 1
+        evicted_after = np.repeat(last, [len(plan.evict) for plan in plans])
+        rows, places = joined(plans), np.arange(last[-1] + 1)
+        last_places = np.zeros(self.num_samples, np.int64)  # of each sample; one that comes twice has the later one
+        last_places[rows.indices] = places
+        again = last_places[rows.indices] > places
+        if not again.any():
+            return Candidates(epoch, rows, evicted_after)
+        repeated = np.zeros(self.num_samples, np.bool_)
+        repeated[rows.indices[again]] = True
+        repeated[rows.evict] = False
+        ends = np.flatnonzero(repeated[rows.indices] & ~again & ~rows.keep)
+        order = np.argsort(np.concatenate([evicted_after, ends]), kind="stable")
+        evict = np.concatenate([rows.evict, rows.indices[ends]])[order]
+        evicted_after = np.concatenate([evicted_after, ends])[order]
+        return Candidates(epoch, replace(rows, keep=rows.keep | again, evict=evict), evicted_after)
+
+    def _epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Cut the stream of candidates into batches."""
+        rows_per_epoch = sum(len(plan.indices) for plan in self.planner.epoch(0))
+        first = epoch * len(self) * self.batch_size
+        number, row = divmod(first, rows_per_epoch)
+        candidates = self.candidates(number)
+        for _ in range(len(self)):
+            parts: list[BatchPlan] = []
+            epochs: list[int] = []
+            needed = self.batch_size
+            while needed:
+                if row == len(candidates):
+                    candidates, row = self.candidates(candidates.epoch + 1), 0
+                stop = min(row + needed, len(candidates))
+                parts.append(candidates.accept(np.arange(row, stop), start=row, stop=stop))
+                epochs.append(candidates.epoch)
+                needed, row = needed - (stop - row), stop
+            yield batch_of(parts, epochs)
+
+    def _number(self, name: str, least: float, below: float, limits: str) -> None:
+        """Check an argument and make it a plain float."""
+        value = getattr(self, name)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (number and least <= value < below):
+            raise ConfigurationError(f"{name} must be a number {limits}, got {value!r}: leave it out for the default")
+        object.__setattr__(self, name, float(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The candidates of one inner epoch.
+
+    Attributes:
+        epoch: Number of the inner epoch.
+        rows: All of them, in order, and what the inner planner evicts meanwhile.
+        evicted_after: The last candidate of the inner batch that each eviction belongs to, ascending.
+    """
+
+    epoch: int
+    rows: BatchPlan
+    evicted_after: Indices
+
+    def __len__(self) -> int:
+        return len(self.rows.indices)
+
+    def accept(self, accepted: Indices, *, start: int, stop: int) -> BatchPlan:
+        """Return the candidates numbered `accepted`, and what is evicted when those from `start` to `stop` are past."""
+        evictions = slice(*np.searchsorted(self.evicted_after, (start, stop)))
+        return BatchPlan(
+            indices=self.rows.indices[accepted],
+            version=self.rows.version[accepted],
+            serving=self.rows.serving[accepted],
+            miss=self.rows.miss[accepted],
+            keep=self.rows.keep[accepted],
+            evict=self.rows.evict[evictions],
+        )
+
+
+def batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:
+    """Join parts of inner epochs, numbered `epochs`, to a batch that the store can carry out as one.
+
+    All evictions come before anything is stored, so what is evicted after its row is not kept: in the same epoch, where
+    a sample is evicted after the last of its rows, or in a later one.
+    """
+    plan = joined(parts)
+    last_evicted = {index: epoch for part, epoch in zip(parts, epochs, strict=True) for index in part.evict.tolist()}
+    row_epochs = np.repeat(epochs, [len(part.indices) for part in parts]).tolist()
+    stays = [
+        last_evicted.get(index, -1) < epoch for index, epoch in zip(plan.indices.tolist(), row_epochs, strict=True)
+    ]
+    return replace(plan, keep=plan.keep & np.array(stays), evict=np.array([*last_evicted], np.int64)).read_only()

@@ -1,0 +1,76 @@
+"""What if a version is never drawn anew? Every sample is computed once and served from the cache for ever.
+
+    epoch          0    1    2    3
+    any sample     V0   .    .    .         V0: a miss, version 0 is born;  . : a hit
+
+For a deterministic recipe such as `evaluate()` nothing is lost, and nothing is computed twice. Where the partial part
+is random it is the warning example: of all that it could draw, a sample is only ever seen in one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from dalirefurb.planning.planner import BatchPlan, Mask, Planner, integer
+from dalirefurb.planning.refurbish import Standard
+
+
+@dataclass(frozen=True)
+class Frozen(Planner):
+    """Serves the first version of every sample in every epoch; all are cached, and none is evicted.
+
+    Which samples are served when is as `Standard` has it. With `drop_last` or several shards some wait for the next
+    epoch; those that wait in epoch 0 are misses of epoch 1, where none of them waits again.
+
+    >>> planner = Frozen(100, batch_size=30, drop_last=True)
+    >>> [sum(int(plan.miss.sum()) for plan in planner.epoch(number)) for number in range(4)]
+    [90, 10, 0, 0]
+    >>> planner.peak_slots
+    100
+    """
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return len(self._standard)
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Return the samples of each shard, shape (shards,)."""
+        return self.shard_samples
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        return self._freeze(self._standard.epoch(epoch), self._born_in(epoch))
+
+    def _freeze(self, plans: Iterator[BatchPlan], born: Mask) -> Iterator[BatchPlan]:
+        """Plan version 0 for every row, a miss where it is `born`, shape (num_samples,)."""
+        version, keep = np.zeros(self.batch_size, np.int64), np.ones(self.batch_size, np.bool_)
+        version.flags.writeable = keep.flags.writeable = False
+        for plan in plans:
+            count, miss = len(plan.indices), born[plan.indices]
+            miss.flags.writeable = False
+            yield replace(plan, version=version[:count], miss=miss, keep=keep[:count])
+
+    def _born_in(self, epoch: int) -> Mask:
+        """Return whether a sample is served in this epoch, if it is, for the first time, shape (num_samples,)."""
+        born = np.full(self.num_samples, epoch < 2)
+        if epoch == 1:
+            for plan in self._standard.epoch(0):
+                born[plan.indices] = False
+        return born
+
+    @cached_property
+    def _standard(self) -> Standard:
+        """Serves the same samples in the same batches."""
+        return Standard(
+            self.num_samples,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            shards=self.shards,
+            drop_last=self.drop_last,
+        )

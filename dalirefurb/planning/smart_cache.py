@@ -1,0 +1,171 @@
+"""Which samples are cached in a round? A window that runs over the data set.
+
+The technique is SmartCache of NVIDIA Clara Train 3.1: only what is cached is trained on, and after each round some of
+it is replaced. A seeded permutation puts the samples in a running order that never ends, by starting again:
+
+    running order    a  b  c  d  e  f  a  b  c  d          6 samples, 4 cached, 0.5: 2 are replaced
+    round 0         [M  M  M  M]                           M: enters, a miss
+    round 1               [.  .  M  M]                     .: is there already, a hit
+    round 2                     [.  .  M  M]
+
+What enters in a round is a miss of that round, spread evenly over its batches. So a round has the tensors and the work
+of a cache that a second thread fills for the round to come, without that thread and the slots that it fills.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import BatchPlan, Planner, batch_plans, integer
+from dalirefurb.planning.shuffle import BatchShuffler
+from dalirefurb.rng import permutation
+
+_ORDER = BatchShuffler()
+
+
+@dataclass(frozen=True)
+class SmartCache(Planner):
+    """Serves the samples of a window, each once a round, and moves the window on after the round.
+
+    A round is an epoch. Its version of a sample is the round in which the sample entered. With
+    `recipe.at(recipe.deterministic_prefix)` all versions of a sample are alike, and a sample that stays is never read
+    again. The worked example, 100 samples of which 50 are cached:
+
+    >>> planner = SmartCache(100, batch_size=10, num_cache_objects=50, replace_percent=0.1)
+    >>> planner.replaced, planner.peak_slots
+    (5, 45)
+    >>> [sum(int(plan.miss.sum()) for plan in planner.epoch(number)) for number in range(4)]
+    [50, 5, 5, 5]
+    >>> [planner.coverage_after(rounds) for rounds in (1, 2, 11)]
+    [0.5, 0.55, 1.0]
+
+    The window wraps around, and never holds a sample twice. What enters is not in the window, so never more samples are
+    replaced than there are outside it, as in Clara Train and in MONAI; a window that holds all of them stays for ever.
+    Each shard has a window of its own, over its samples.
+
+    Attributes:
+        num_cache_objects: Samples of a round, in batch_size..num_samples, of all shards together; best a multiple of
+            batch_size, which it has to be with several shards.
+        replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples of each
+            shard, which is much where windows are small; 0.1 is 10 %. At most the samples that are not cached are
+            replaced. 0 for validation: the first window stays for ever.
+    """
+
+    num_cache_objects: int = field(kw_only=True)
+    replace_percent: float = field(kw_only=True)
+
+    version: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.drop_last:
+            raise ConfigurationError(
+                "drop_last must be False, since a round serves the whole window, got True: leave it out, and "
+                "make num_cache_objects a multiple of batch_size"
+            )
+        remedy = "a window fills a batch, and holds no sample twice"
+        object.__setattr__(
+            self,
+            "num_cache_objects",
+            integer("num_cache_objects", self.num_cache_objects, self.batch_size, self.num_samples, remedy),
+        )
+        share = self.replace_percent
+        number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if not (number and 0 <= share <= 1):
+            raise ConfigurationError(f"replace_percent must be a number in 0..1, got {share!r}: pass 0.1 for 10 %")
+        object.__setattr__(self, "replace_percent", float(share))
+        rest = self.num_cache_objects % self.batch_size
+        fitting = self.num_cache_objects - rest
+        if rest and self.shards > 1:
+            raise ConfigurationError(
+                f"num_cache_objects must be a multiple of batch_size with several shards, got {self.num_cache_objects} "
+                f"and {self.batch_size}: pass {fitting}"
+            )
+        if rest:
+            warnings.warn(
+                f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
+                f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
+                stacklevel=3,
+            )
+
+    def __len__(self) -> int:
+        """Batches per round."""
+        return -(-self.num_cache_objects // self.batch_size)
+
+    @property
+    def replaced(self) -> int:
+        """Samples that are replaced after each round.
+
+        `replace_percent` is read as the decimals it is written in, so that 0.28 of 25 is 7.
+        """
+        return sum(self._replaced)
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
+
+        They are those that stay: each batch frees at least as many slots as it fills, once the window is there. With
+        several shards their misses are rounded to whole ones, so that some more may be stored for a while.
+        """
+        extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
+        stay = [self._window - replaced for replaced in self._replaced]
+        return tuple(min(each + extra, self._window) if each else 0 for each in stay)
+
+    def coverage_after(self, rounds: int) -> float:
+        """Return the share of the data set that the first `rounds` rounds have served.
+
+        Raises:
+            ConfigurationError: If `rounds` is not an int, or is negative.
+        """
+        rounds = integer("rounds", rounds, 0, None, "pass the number of rounds served")
+        seen = [self._window + (rounds - 1) * replaced if rounds else 0 for replaced in self._replaced]
+        return sum(map(min, seen, self.shard_samples)) / self.num_samples
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one round; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        size, shards = self._window, range(self.shards)
+        replaced = np.array(self._replaced)[:, None]
+        window = epoch * replaced + np.arange(size)  # places in each shard's running order, shape (shards, size)
+        entered = np.maximum(window - size, -1) // np.maximum(replaced, 1) + 1  # the round in which a place enters
+        indices = np.concatenate([self.owned(shard)[window[shard] % self.shard_samples[shard]] for shard in shards])
+        entered = entered.reshape(-1)
+        miss = entered == epoch
+        keep = (window >= (epoch + 1) * replaced).reshape(-1)
+        order = _ORDER.order(
+            [size * shard + permutation(size, self._seed_of(shard), "smart cache", epoch) for shard in shards],
+            miss,
+            keep,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            epoch=epoch,
+        )
+        miss, keep = miss[order], keep[order]
+        return batch_plans(
+            indices=indices[order],
+            version=entered[order],
+            serving=np.broadcast_to(np.int64(epoch), len(order)),
+            miss=miss,
+            keep=keep,
+            evict=~(miss | keep),
+            batch_size=self.batch_size,
+        )
+
+    @property
+    def _window(self) -> int:
+        """Samples of a shard in a round."""
+        return self.num_cache_objects // self.shards
+
+    @property
+    def _replaced(self) -> tuple[int, ...]:
+        """Those of each shard that are replaced after it, shape (shards,): never more than are not in its window."""
+        share = math.ceil(Fraction(str(self.replace_percent)) * self._window)
+        return tuple(min(share, samples - self._window) for samples in self.shard_samples)

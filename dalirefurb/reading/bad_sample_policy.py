@@ -1,0 +1,79 @@
+"""Which samples does a loader refuse, and what does it do about them? What its user says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.reading.pillow_decoder import PillowDecoder
+from dalirefurb.reading.quarantine import Quarantine
+from dalirefurb.reading.substitutes import Replacements
+
+OnBadSample = Literal["raise", "replace"]
+FallbackDecoder = Literal["pillow"]
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Settings; for the attributes see `Loader`.
+
+    Raises:
+        ConfigurationError: If one of them cannot work.
+    """
+
+    on_bad_sample: OnBadSample = "raise"
+    quarantine: str | os.PathLike[str] | None = None
+    fallback_decoder: FallbackDecoder | None = None
+    max_pixels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_bad_sample not in ("raise", "replace"):
+            raise ConfigurationError(f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}")
+        if self.quarantine is not None and self.on_bad_sample == "raise":
+            raise ConfigurationError(
+                f"quarantine is for bad samples that are replaced, but on_bad_sample is 'raise' and quarantine "
+                f"{os.fspath(self.quarantine)!r}: pass on_bad_sample='replace', or leave quarantine out"
+            )
+        if self.fallback_decoder not in (None, "pillow"):
+            raise ConfigurationError(f"fallback_decoder must be None or 'pillow', got {self.fallback_decoder!r}")
+        if self.max_pixels is not None:
+            pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")
+            object.__setattr__(self, "max_pixels", pixels)
+
+    def fallback(self) -> PillowDecoder | None:
+        """Return what decodes what DALI cannot.
+
+        Raises:
+            ConfigurationError: If Pillow is asked for and is not there.
+        """
+        return None if self.fallback_decoder is None else PillowDecoder(self.max_pixels)
+
+    def replacements(self, planner: Planner, *, source: dict[str, Any]) -> Replacements | None:
+        """Return what replaces bad samples, or None where they raise.
+
+        Args:
+            planner: Of all ranks.
+            source: The source's fingerprint.
+
+        Raises:
+            ConfigurationError: If the quarantine cannot be used.
+        """
+        if self.on_bad_sample == "raise":
+            return None
+        if self.quarantine is None:
+            return Replacements(planner)
+        return Replacements(planner, Quarantine(self.quarantine, num_samples=planner.num_samples, source=source))
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of what computes pixels besides DALI."""
+        fallback = self.fallback()
+        return {} if fallback is None else {"pillow": fallback.version}
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What of it decides the batches, as JSON values."""
+        if self.on_bad_sample == "raise":
+            return {}
+        return {"on_bad_sample": self.on_bad_sample, "max_pixels": self.max_pixels}

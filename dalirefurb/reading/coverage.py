@@ -1,0 +1,155 @@
+"""What share of the samples can be cached within a budget? The largest whose plan fits, and what it means.
+
+A coverage is part of the plan. A store never takes one from the memory at hand: it is proposed here, read by the user,
+and passed to the planner, so that every run that continues this one, and every machine, has the same.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.source import Source
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.disk.file_header import Layout
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
+from dalirefurb.store.spec import Opening
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A coverage, and what it means.
+
+    Attributes:
+        coverage: To pass to `Refurbish`, in as few digits as say it exactly.
+        num_samples: Samples there are.
+        covered: Those that are cached.
+        reuse_factor: Uses of a cached version.
+        slots: The most versions held at one time.
+        nbytes: What they take.
+        budget_bytes: What they may take.
+        misses_per_epoch: Partial images that an epoch computes, on average, after the first one, which computes all.
+    """
+
+    coverage: float
+    num_samples: int
+    covered: int
+    reuse_factor: int
+    slots: int
+    nbytes: int
+    budget_bytes: int
+    misses_per_epoch: int
+
+    def __str__(self) -> str:
+        """Say it in three lines."""
+        share = self.misses_per_epoch / self.num_samples
+        of_all = "" if self.covered == self.num_samples else f"; all cached, it would be {1 / self.reuse_factor:.1%}"
+        return (
+            f"coverage={self.coverage}: {self.covered:,} of {self.num_samples:,} samples are cached, in "
+            f"{self.slots:,} slots of together {amount(self.nbytes)}; the budget is {amount(self.budget_bytes)}\n"
+            f"after the first epoch, an epoch computes {self.misses_per_epoch:,} partial images, {share:.1%} of all"
+            f"{of_all}\n"
+            f"pass coverage={self.coverage} to Refurbish, the same in every run that is to continue this one"
+        )
+
+
+def propose_coverage(
+    source: Source,
+    recipe: Recipe,
+    planner: Refurbish,
+    budget: Budget,
+    *,
+    path: str | os.PathLike[str] | None = None,
+) -> Proposal:
+    """Find the largest coverage whose plan fits a budget.
+
+    Args:
+        source: As for `Loader`.
+        recipe: As for `Loader`. Where its partial images vary in size, the headers of some samples are read, and the
+            bytes are those that a store sets aside for such images.
+        planner: As for `Loader`; its own coverage does not matter.
+        budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
+            the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
+            several machines, name the bytes of all of them together.
+        path: Of a `DiskStore`. By default the budget is for memory.
+
+    Raises:
+        ConfigurationError: If nothing fits, or the plan caches nothing whatever its coverage.
+        SampleError: If a header cannot be read, or an image has a size that a stage cannot take.
+    """
+    if not isinstance(planner, Refurbish) or planner.reuse_factor == 1:
+        raise ConfigurationError(
+            f"coverage is for plans that reuse versions, so the planner must be a Refurbish with a reuse_factor of at "
+            f"least 2, got {planner!r}: pass one"
+        )
+    if len(source) != planner.num_samples:
+        raise ConfigurationError(
+            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
+            f"pass len(source) to the planner"
+        )
+    file = None if path is None else Path(path)
+    limit = budget_bytes(budget, available=available_bytes if file is None else lambda: _space(file))
+    sizes = _sizes(source, recipe, planner.seed)
+
+    def covering(covered: int) -> Refurbish:
+        return replace(planner, coverage=_coverage(covered, planner.num_samples))
+
+    def nbytes(covered: int) -> int:
+        slots = covering(covered).peak_slots
+        opening = Opening(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
+        return opening.nbytes if file is None else Layout(opening).nbytes
+
+    covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)
+    if covered == 0:
+        raise ConfigurationError(
+            f"the budget must hold at least one partial image, but is {limit} bytes, and one needs {nbytes(1)}: "
+            f"pass a larger budget, or a recipe whose partial images are smaller"
+        )
+    chosen = covering(covered)
+    return Proposal(
+        coverage=chosen.coverage,
+        num_samples=planner.num_samples,
+        covered=covered,
+        reuse_factor=planner.reuse_factor,
+        slots=chosen.peak_slots,
+        nbytes=nbytes(covered),
+        budget_bytes=limit,
+        misses_per_epoch=round(planner.num_samples - covered * (1 - 1 / planner.reuse_factor)),
+    )
+
+
+def _coverage(covered: int, num_samples: int) -> float:
+    """Return the shortest decimal that covers exactly this many samples, as `Refurbish` rounds.
+
+    >>> _coverage(320_292, 1_281_167), _coverage(333, 1000), _coverage(7, 7)
+    (0.25, 0.333, 1.0)
+    """
+    decimals = (round(covered / num_samples, digits) for digits in range(1, 16))
+    return next(value for value in decimals if value > 0 and round(value * num_samples) == covered)
+
+
+def _sizes(source: Source, recipe: Recipe, seed: int) -> PartialSizes:
+    """Measure partial images by a reader of their own."""
+    from dalirefurb.reading.reader import Reader
+
+    reader = Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)
+    try:
+        return partial_sizes(source, recipe, reader, seed=seed)
+    finally:
+        reader.close()
+
+
+def _space(path: Path) -> int | None:
+    """Return the bytes that a file can have; None where its folder cannot be asked."""
+    try:
+        present = path.stat().st_size if path.exists() else 0
+        return shutil.disk_usage(path.absolute().parent).free + present
+    except OSError:
+        return None

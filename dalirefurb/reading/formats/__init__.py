@@ -1,0 +1,1 @@
+"""What the headers and the bodies of image files say."""

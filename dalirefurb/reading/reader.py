@@ -1,0 +1,301 @@
+"""How do samples come from files without anybody waiting for them? On a few threads, ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.dali import GraphError, undecodable
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.image_batch import Images
+from dalirefurb.reading.inspector import Inspector, Refused
+from dalirefurb.reading.pillow_decoder import PillowDecoder
+from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.source import Source
+from dalirefurb.system.threads import Background
+
+_POLL_S = 0.1
+
+Held = Sequence["NDArray[np.uint8] | None"]
+"""What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
+
+Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
+"""Finds, by heights and widths, the row of an image that cannot be used, and says why."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a source gave for some rows.
+
+    Attributes:
+        data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
+        heights: Of the images in pixels, EXIF orientation applied, shape (n,).
+        widths: Likewise.
+        indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
+        as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
+    """
+
+    data: Sequence[NDArray[np.uint8]]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    as_read: Sequence[NDArray[np.uint8]] = ()
+
+
+class Reader:
+    """Reads samples and their headers in the background, one job per batch.
+
+    An encoded image is looked at when its bytes are first seen, see `Inspector`.
+
+    Args:
+        source: Where samples come from.
+        max_batch_size: Samples read together, at most.
+        num_threads: Jobs at a time.
+        max_pixels: Of an encoded image; None: any size.
+        refusal: Finds an image whose size cannot be used, see `Recipe.refusal`; None: any can.
+        fallback: Decodes what DALI does not.
+        replacements: Of samples that are refused; None: they raise.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        max_batch_size: int,
+        num_threads: int,
+        max_pixels: int | None = None,
+        refusal: Refusal | None = None,
+        fallback: PillowDecoder | None = None,
+        replacements: Replacements | None = None,
+    ) -> None:
+        self._source = source
+        self.max_pixels = max_pixels
+        self._refuses = refusal
+        self.replacements = replacements
+        self._inspector = (
+            Inspector(len(source), max_batch_size=max_batch_size, max_pixels=max_pixels, fallback=fallback)
+            if source.encoded
+            else None
+        )
+        self._max_batch_size = max_batch_size
+        self._pool = Background(num_threads, name="dalirefurb-read")
+        self._nothing: Future[Samples] = Future()
+        self._nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)))
+
+    def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Future[Samples]:
+        """Start to read what these versions, shape (n,), are made of; what is held of it is not read, but looked at.
+
+        The future raises `SampleError` if one of the samples cannot be used and is not replaced, `LoaderError` if
+        nothing good is found to replace it.
+        """
+        if len(indices):
+            return self._pool.submit(partial(self._read, indices, versions, held))
+        return self._nothing
+
+    def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
+        sizes = np.concatenate([self._sizes(chunk) for chunk in self._chunks(indices)], axis=1)
+        return sizes[0], sizes[1]
+
+    def _sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Read samples, but keep their heights and widths alone, shape (2, n)."""
+        samples = self._read(indices, np.zeros_like(indices))
+        return np.stack((samples.heights, samples.widths))
+
+    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Read some encoded samples now, or what replaces their version 0; return the bytes of each, shape (n,)."""
+        read = (self._read(chunk, np.zeros_like(chunk)).as_read for chunk in self._chunks(indices))
+        return np.array([len(sample) for samples in read for sample in samples], np.int64)
+
+    def _chunks(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        """Part indices into as many as are read together."""
+        return (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
+
+    def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which samples are known to be replaced, shape (n,)."""
+        return np.zeros(len(indices), np.bool_) if self.replacements is None else self.replacements.bad(indices)
+
+    def reconsider(self, samples: Samples, error: GraphError) -> bool:
+        """After a graph failed: find out which of its samples cannot be decoded, and do without them from now on.
+
+        Args:
+            samples: What the graph was given.
+            error: What it said.
+
+        Returns:
+            Whether there are any, so that it is worth while to read again.
+
+        Raises:
+            SampleError: If one cannot be decoded, and bad samples are not replaced.
+        """
+        if self._inspector is None:
+            return False
+        failures = dict(undecodable(samples.data))
+        if error.row is not None:  # A GPU's decoder may refuse what a CPU's takes.
+            failures.setdefault(error.row, error.reason)
+        for row, reason in sorted(failures.items()):
+            index, reason = int(samples.indices[row]), f"decoding failed ({reason})"
+            try:
+                self._inspector.give_up(index, row, list(samples.data), reason)
+            except Refused as refused:
+                bad = self._refusal(index, refused.reason)
+                if self.replacements is None:
+                    raise bad from error
+                self.replacements.add(bad)
+        return bool(failures)
+
+    def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+        """Read, and wait for it until the reader is closed; for the errors see `read`.
+
+        Raises:
+            LoaderError: It was closed.
+        """
+        reading = self.read(indices, versions)
+        while not wait([reading], timeout=_POLL_S).done:
+            if self._pool.closed:
+                raise LoaderError("the loader was closed while samples were read")
+        return reading.result()
+
+    def close(self) -> None:
+        """Have the threads end after their present jobs. Never waits."""
+        self._pool.close()
+
+    def join(self) -> None:
+        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
+        self._pool.join()
+
+    def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Samples:
+        if self.replacements is None:
+            return self._together(indices, held)
+        try:
+            return self._instead(indices, versions, held)
+        except SampleError:
+            # One of them is bad, or several: one by one they tell.
+            rows = (slice(row, row + 1) for row in range(len(indices)))
+            return _joined([self._good(indices[row], versions[row], held[row]) for row in rows])
+
+    def _instead(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held) -> Samples:
+        """Read samples, or what replaces those that are known to be bad; of these what is held is of no use."""
+        assert self.replacements is not None
+        read = self.replacements.of(indices, versions)
+        if held and read is not indices:
+            held = [sample if same else None for sample, same in zip(held, read == indices, strict=True)]
+        return self._together(read, held)
+
+    def _good(self, index: NDArray[np.int64], version: NDArray[np.int64], held: Held) -> Samples:
+        """Read one sample, shape (1,), or the first one to replace it that is good."""
+        assert self.replacements is not None
+        while True:
+            read = self.replacements.of(index, version)
+            try:
+                return self._together(read, held if read[0] == index[0] else ())
+            except SampleError as error:
+                self.replacements.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
+
+    def _together(self, indices: NDArray[np.int64], held: Held) -> Samples:
+        """Read samples, all of which have to be good."""
+        samples = self._measured(indices, held)
+        refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
+        if refusal is not None:
+            row, reason = refusal
+            raise SampleError(int(indices[row]), self._source.name(int(indices[row])), reason)
+        return samples
+
+    def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:
+        """Read samples and find out their sizes."""
+        data = self._data(indices) if not held else self._rest(indices, held)
+        if self._source.encoded:
+            samples = list(data)
+            self._check(indices, samples)
+            return replace(self._looked_at(indices, list(samples)), as_read=samples)
+        images = Images.of(data)
+        if images.whole is None:
+            self._check(indices, images)
+            sizes = np.array([image.shape[:2] for image in images], np.int64).reshape(-1, 2)
+        else:  # Rows of one array are alike.
+            array, _ = images.whole
+            self._check(indices[:1], array[:1])
+            sizes = np.full((len(indices), 2), array.shape[1:3], np.int64)
+        return Samples(images, sizes[:, 0], sizes[:, 1], indices)
+
+    def _rest(self, indices: NDArray[np.int64], held: Held) -> list[NDArray[np.uint8]]:
+        """Read the samples of which nothing is held; return these and the others, in order."""
+        missing = indices[[sample is None for sample in held]]
+        read = iter(self._data(missing) if len(missing) else ())
+        return [next(read) if sample is None else sample for sample in held]
+
+    def _data(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples; refuse what are not as many as they should be."""
+        data = self._from_source(indices)
+        if not isinstance(data, (np.ndarray, Images)):
+            data = list(data)
+        if len(data) != len(indices):
+            raise LoaderError(
+                f"a source must return as many samples as it is asked for, but {type(self._source).__name__} returned "
+                f"{len(data)} for {len(indices)} indices: see its read"
+            )
+        return data
+
+    def _check(self, indices: NDArray[np.int64], samples: Iterable[NDArray[np.uint8]]) -> None:
+        """Refuse what is no sample, or none of the shape that the source declares."""
+        shape = self._source.image_shape
+        for index, sample in zip(indices.tolist(), samples, strict=True):
+            if not isinstance(sample, np.ndarray):
+                raise self._unusable(index, type(sample).__name__)
+            if self._source.encoded:
+                fits = sample.ndim == 1
+            else:
+                fits = sample.ndim == 3 and sample.shape[2] == 3 and min(sample.shape) > 0
+                fits &= shape is None or sample.shape == shape
+            if sample.dtype != np.uint8 or not fits or not sample.flags.c_contiguous:
+                raise self._unusable(index, f"{sample.dtype} of shape {sample.shape}")
+
+    def _unusable(self, index: int, got: str) -> SampleError:
+        height, width, _ = self._source.image_shape or ("height", "width", 3)
+        what = f"an image, uint8 of shape ({height}, {width}, 3)"
+        if self._source.encoded:
+            what = "encoded bytes, uint8 of shape (length,)"
+        reason = f"the source must return {what}, as a C-contiguous array, got {got}"
+        return SampleError(index, self._source.name(index), reason)
+
+    def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
+        try:
+            return self._source.read(indices)
+        except DalirefurbError:
+            raise
+        except Exception as error:
+            if len(indices) > 1:
+                return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
+            index = int(indices[0])
+            reason = f"the source failed to read it ({type(error).__name__}: {error})"
+            raise SampleError(index, self._source.name(index), reason) from error
+
+    def _looked_at(self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]) -> Samples:
+        """Find out the sizes of encoded images."""
+        assert self._inspector is not None
+        try:
+            with self._pool.unbroken():  # It is in DALI's code.
+                heights, widths = self._inspector.look(indices, data)
+        except Refused as refused:
+            raise self._refusal(int(indices[refused.row]), refused.reason) from refused
+        return Samples(data, heights, widths, indices)
+
+    def _refusal(self, index: int, reason: str) -> SampleError:
+        return SampleError(index, self._source.name(index), reason, lasting=True)
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    """Put the rows of several reads into one."""
+    return Samples(
+        [sample for part in parts for sample in part.data],
+        np.concatenate([part.heights for part in parts]),
+        np.concatenate([part.widths for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+        [sample for part in parts for sample in part.as_read],
+    )

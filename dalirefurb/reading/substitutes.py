@@ -1,0 +1,90 @@
+"""What is served in place of a sample that cannot be used? A good one of the same shard, drawn by a key.
+
+For version v of a bad sample i samples are drawn from i's shard, keyed by (seed, i, v), until one is good. So it
+depends on which samples are bad, and on nothing else: not on when that was found, nor in which batch, nor on what a
+store holds. Rows that share a version share what replaces it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.planning.planner import Indices, Mask, Planner
+from dalirefurb.reading.quarantine import BadSample, Quarantine
+from dalirefurb.rng import uniforms
+
+_DRAWS = 128
+"""With 9 of 10 samples bad, all of so many are in one of 700,000 cases."""
+
+_NAMED = 3
+
+
+class Replacements:
+    """Remembers which samples are bad, and names others for them. Thread-safe.
+
+    Args:
+        planner: Says which samples are of one shard.
+        quarantine: Samples that are bad from the beginning, and where those that are found are written down.
+    """
+
+    def __init__(self, planner: Planner, quarantine: Quarantine | None = None) -> None:
+        self._planner = planner
+        self._quarantine = quarantine
+        self._lock = threading.Lock()
+        self._found = {sample.index: sample for sample in (quarantine.samples if quarantine else ())}
+        self._bad = np.zeros(planner.num_samples, np.bool_)
+        self._bad[list(self._found)] = True
+
+    def add(self, error: SampleError) -> None:
+        """Remember a bad sample; one that will be so in another run, too, belongs into the quarantine."""
+        with self._lock:
+            if error.index in self._found:
+                return
+            sample = BadSample(error.index, error.name, error.reason)
+            self._found[error.index] = sample
+            self._bad[error.index] = True
+            if error.lasting and self._quarantine is not None:
+                self._quarantine.add(sample)
+
+    def bad(self, indices: Indices) -> Mask:
+        """Tell which samples are known to be bad, shape (n,)."""
+        return self._bad[indices]
+
+    def report(self) -> list[BadSample]:
+        """List the samples that are known to be bad, by index."""
+        with self._lock:
+            return sorted(self._found.values(), key=lambda sample: sample.index)
+
+    def of(self, indices: Indices, versions: Indices) -> Indices:
+        """Return what to read for versions of samples, shape (n,): themselves, or what replaces those known to be bad.
+
+        Raises:
+            LoaderError: If nothing good is found for one of them.
+        """
+        rows = np.flatnonzero(self._bad[indices])
+        if not len(rows):
+            return indices
+        read = indices.copy()
+        owners = self._planner.owners(indices[rows])
+        for shard in np.unique(owners).tolist():
+            mine, owned = rows[owners == shard], self._planner.owned(shard)
+            numbers = uniforms(self._planner.seed, "replacement", indices[mine], versions[mine], _DRAWS)
+            places = np.minimum((numbers * len(owned)).astype(np.int64), len(owned) - 1)  # the product is rounded
+            candidates = owned[places]  # (rows, draws)
+            good = ~self._bad[candidates]
+            if not good.any(axis=1).all():
+                raise self._nothing_good(int(indices[mine[np.argmin(good.any(axis=1))]]), owned)
+            read[mine] = candidates[np.arange(len(mine)), good.argmax(axis=1)]
+        return read
+
+    def _nothing_good(self, index: int, owned: Indices) -> LoaderError:
+        bad = [sample for sample in self.report() if np.isin(sample.index, owned)]
+        named = "; ".join(f"sample {each.index} ({each.name}): {each.reason}" for each in bad[:_NAMED])
+        return LoaderError(
+            f"a good sample must be found to replace sample {index}, but {_DRAWS} that were drawn are bad, as are at "
+            f"least {len(bad)} of the {len(owned)} samples of its shard ({named}{'; ...' * (len(bad) > _NAMED)}): see "
+            f"to it that samples can be read, or leave the bad ones out of the source"
+        )

@@ -1,0 +1,209 @@
+"""What does a store promise? Slots for partially augmented samples, and no opinions about them.
+
+    get     lends what is held; anything else is "not found"
+    put     copies samples in; a full store declines, it never raises and never overwrites a live version
+    reserve lends room that samples can be made in, so that put need not copy them
+    evict   hides samples at once; the memory of a lent one is free when its last lease is released
+
+The loader decides what to put and when to evict; a store only executes, and losing one costs only time.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.image_batch import Image, Images
+
+Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Sample indices and their versions, each of shape (n,)."""
+
+NO_KEYS: Keys = np.empty(0, np.int64), np.empty(0, np.int64)
+"""None at all."""
+
+
+def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Keys:
+    """Return two arrays of shape (n,).
+
+    Raises:
+        ConfigurationError: They are not signed integers of one equal length.
+    """
+    indices, versions = np.asarray(indices), np.asarray(versions)
+    if indices.ndim != 1 or indices.shape != versions.shape:
+        raise ConfigurationError(
+            f"indices and versions must be one-dimensional and equally long, but have shapes "
+            f"{indices.shape} and {versions.shape}: pass one version per index"
+        )
+    if indices.size and not indices.dtype.kind == versions.dtype.kind == "i":
+        raise ConfigurationError(
+            f"indices and versions must be signed integers, but are {indices.dtype} and {versions.dtype}: "
+            "convert them with .astype(np.int64)"
+        )
+    return indices.astype(np.int64, copy=False), versions.astype(np.int64, copy=False)
+
+
+class Lease:
+    """Samples lent by a store; their slots are not reused before `release`. One thread holds it at a time.
+
+    Attributes:
+        found: Whether the store held the version asked for, shape (n,).
+        images: What was found, by itself.
+    """
+
+    __slots__ = ("_on_release", "_samples", "found", "images")
+
+    def __init__(self, found: NDArray[np.bool_], images: Images, on_release: Callable[[], None]) -> None:
+        self.found = found
+        self.images = images
+        self._samples: list[Image | None] | None = None
+        self._on_release: Callable[[], None] | None = on_release
+
+    @property
+    def samples(self) -> list[Image | None]:
+        """Read-only HWC uint8 images, None where not found; empty once released."""
+        if self._samples is None:
+            images = iter(self.images)
+            self._samples = [next(images) if found else None for found in self.found.tolist()]
+        return self._samples
+
+    def release(self) -> None:
+        """Give the slots back: views taken from `samples` must not be read any more. Twice is as once."""
+        on_release, self._on_release, self._samples, self.images = self._on_release, None, [], Images(())
+        if on_release is not None:
+            on_release()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Store(ABC):
+    """Holds partially augmented samples by (index, version). Safe to use from several threads.
+
+    Two versions of one index can be held, but putting a newer one evicts the older ones.
+
+    Attributes:
+        takes_advice: Whether `advise` does anything, as far as is known.
+    """
+
+    takes_advice: bool = False
+
+    @abstractmethod
+    def open(
+        self,
+        slot_shape: tuple[int, int, int] | None,
+        *,
+        slots: int,
+        fingerprint: Mapping[str, Any],
+        arena_bytes: int = 0,
+    ) -> None:
+        """Set room aside; with the arguments it is open with already, keep the contents. See `opening.Opening`.
+
+        Raises:
+            StoreError: The store is open for something else, or what it keeps belongs to something else.
+            OutOfMemoryError: The slots exceed the memory at hand.
+        """
+
+    @abstractmethod
+    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
+        """Lend the samples of these indices, shape (n,), in these versions, shape (n,).
+
+        Raises:
+            StoreError: The store is not open.
+        """
+
+    def prefetch(  # noqa: B027 - most stores have nothing to do
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64]
+    ) -> None:
+        """Prepare to lend these versions soon, without waiting; those that are not held are ignored."""
+
+    def advise(  # noqa: B027 - most stores have no choice
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]
+    ) -> None:
+        """Tell when versions that are held, or are put next, will be asked for next.
+
+        Args:
+            indices: Samples that are at hand now, shape (n,).
+            versions: Theirs, shape (n,). Of a version that is named twice the last one counts.
+            next_uses: Numbers that grow with time, negative for never, shape (n,).
+        """
+
+    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
+        return NO_KEYS
+
+    def reserve(self, count: int) -> Images | None:
+        """Return room for `count` images of the slots' shape, which are made there and then put without being copied.
+
+        What is put must not be written any more. The room is free when nobody has the images any more and the store
+        holds none of them.
+
+        Returns:
+            Images whose pixels are undefined; None if the store has no room to give: then they are made elsewhere.
+
+        Raises:
+            StoreError: The store is not open.
+        """
+        return None
+
+    @abstractmethod
+    def put(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Keep n samples, each after evicting its index's older versions: copies, or what was made in the store's room.
+
+        Returns:
+            Which are held now, shape (n,): False where there is no room, True also where the version is held
+            already (its pixels stay as they are).
+
+        Raises:
+            ConfigurationError: A sample does not fit the slots; nothing is stored then.
+            StoreError: The store is not open.
+        """
+
+    @abstractmethod
+    def evict(self, indices: NDArray[np.int64]) -> None:
+        """Forget every version of these indices, shape (n,); indices that are not held are ignored."""
+
+    @abstractmethod
+    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
+        """Forget everything but these indices, shape (n,), in these versions, shape (n,); leases stay valid."""
+
+    def clear(self) -> None:
+        """Forget everything; the store stays open and its leases stay valid."""
+        self.retain(*NO_KEYS)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let the room go, leased views last, and forget everything that is only in memory. Twice is as once."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes set aside for samples, used or not; 0 when closed."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the versions held."""
+
+    def __enter__(self) -> Store:
+        self._entered_pid = os.getpid()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A forked child leaves the store to its parent: a thread that exists only there may have held its lock.
+        if os.getpid() == self._entered_pid:
+            self.close()

@@ -1,0 +1,199 @@
+"""What does an open file hold, and where is there room? Names of slots, blocks of pages, and records in step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import StoreError
+from dalirefurb.image_batch import Image
+from dalirefurb.store.allocator import Arena
+from dalirefurb.store.base import NO_KEYS, Keys
+from dalirefurb.store.disk.records import Records, sizes
+from dalirefurb.store.disk.slot_file import SlotFile
+from dalirefurb.store.slot_table import Hidden, Ledger
+from dalirefurb.store.spec import Opening
+
+
+class DiskContents:
+    """One opening of a file. Not thread-safe: the store that owns it holds a lock, but while `file` reads and writes.
+
+    Attributes:
+        opening: What it is open for.
+        file: Where the samples are.
+        ledger: Which slot holds which version.
+        users: How many calls are at work on it.
+        closed: Whether the file was let go.
+    """
+
+    def __init__(self, path: Path, opening: Opening) -> None:
+        self.opening = opening
+        self.file = SlotFile(path, opening)
+        self.ledger = Ledger(opening.slots)
+        self.users = 0
+        self.closed = False
+        self._path = path
+        self._accepts = True
+        self._lost = False
+        # Where the block of each slot begins.
+        self._starts = self.records["start"].copy()
+        slots = np.flatnonzero(self.records["check"])
+        held = self.records[slots]
+        self.ledger.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
+        blocks = sorted(zip(held["start"].tolist(), sizes(held).tolist(), strict=True))
+        layout = self.file.layout
+        self._arena = Arena(layout.samples_bytes, alignment=layout.alignment, used=blocks)
+
+    @property
+    def records(self) -> Records:
+        """What each slot holds, shape (slots,)."""
+        return self.file.table.records
+
+    def find(self, keys: Keys) -> NDArray[np.int64]:
+        """Return the slots of n versions, shape (n,), -1 where one is not held, or not written yet."""
+        slots = self.ledger.find(*keys)
+        named = np.flatnonzero(slots >= 0)
+        slots[named[self.records["check"][slots[named]] == 0]] = -1
+        return slots
+
+    def take(self, keys: Keys, samples: Sequence[Image]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Set room aside for n samples of different indices, pinned until they are settled.
+
+        Returns:
+            The slot of each sample, shape (n,), -1 where it needs none or there is no room for it; and which are held
+            already.
+        """
+        slots = np.full(len(samples), -1)
+        new, held, hidden = self.ledger.make_way(*keys)
+        self.clear(hidden)
+        if not self._accepts:
+            new = new[:0]
+        starts = [self._arena.allocate(samples[row].nbytes) for row in new.tolist()]
+        new = new[np.array([start is not None for start in starts], np.bool_)]
+        slots[new] = self.ledger.take(keys[0][new], keys[1][new])
+        self.ledger.pin(slots[new])
+        self._starts[slots[new]] = [start for start in starts if start is not None]
+        return slots, held
+
+    def starts(self, slots: NDArray[np.int64]) -> list[int]:
+        """Return where the blocks of n slots begin."""
+        starts: list[int] = self._starts[slots].tolist()
+        return starts
+
+    def settle(
+        self, slots: NDArray[np.int64], keys: Keys, pixels: Sequence[int | None], samples: Sequence[Image]
+    ) -> NDArray[np.bool_]:
+        """Write down what n slots that were taken hold: samples whose pixels have this checksum, or nothing.
+
+        Returns:
+            Which are held, shape (n,); they may have been evicted meanwhile.
+        """
+        self.free(self.ledger.unpin(slots))
+        held: NDArray[np.bool_] = self.ledger.find(*keys) == slots
+        failed = held & np.array([checksum is None for checksum in pixels], np.bool_)
+        starts = self.starts(slots)
+        rows = np.flatnonzero(held & ~failed).tolist()
+        for place, row in enumerate(rows, 1):
+            checksum = pixels[row]
+            assert checksum is not None
+            key = int(keys[0][row]), int(keys[1][row])
+            try:
+                self.file.table.set(int(slots[row]), key, starts[row], checksum, samples[row].shape)
+            except OSError as error:
+                self.decline(error)
+                failed[rows[place:]] = True
+                break
+        self.clear(self.ledger.forget(keys[0][failed], keys[1][failed]))
+        return held & ~failed
+
+    def forget_damaged(self, records: Records) -> int:
+        """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
+        if self._lost or not len(records):
+            return 0
+        self.clear(self.ledger.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
+        return len(records)
+
+    def release(self, slots: NDArray[np.int64], *, in_place: bool) -> None:
+        """Take back n slots that were lent, maybe where they lie.
+
+        Raises:
+            StoreError: Somebody has cut the file short, and so has changed what was lent.
+        """
+        self.free(self.ledger.unpin(slots))
+        if self.closed:
+            return
+        if in_place and self.file.is_short:
+            raise StoreError(
+                f"nobody may write into a store's file while it is in use, but {self._path} was cut short while "
+                "samples were lent, which may have been served wrong: go back to the last checkpoint"
+            )
+        if self._lost:
+            self._give_up()
+
+    def close(self) -> None:
+        """Let the file go; what is lent stays as it is."""
+        lent = self.ledger.pinned
+        if len(lent):
+            self.look()
+        # Nobody else writes into a file that was removed; what is behind the end of one cut short must not be touched.
+        starts = [] if self._lost else self.starts(lent)
+        self.closed = True
+        self.file.close((start, self._arena.size(start)) for start in starts)
+
+    def clear(self, hidden: Hidden) -> None:
+        """Write down that slots hold nothing any more, and give back the blocks of those that are free."""
+        if len(hidden.slots) and not self._lost:
+            try:
+                self.file.table.clear(hidden.slots)
+            except OSError as error:
+                self.decline(error)
+        self.free(hidden.freed)
+
+    def free(self, slots: NDArray[np.int64]) -> None:
+        """Give back the blocks of slots that the ledger has freed, shape (n,)."""
+        for start in self.starts(slots):
+            self._arena.free(start)
+
+    def decline(self, error: OSError) -> None:
+        """Store nothing more, because the file cannot be written."""
+        if self._accepts:
+            self._accepts = False
+            warnings.warn(
+                f"the store {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
+                "added to it, and everything else is computed; make room and open it again",
+                stacklevel=2,
+            )
+
+    def lose(self, reason: str) -> None:
+        """Hold nothing more, because the file cannot be read."""
+        if not self._lost:
+            self._lost, self._accepts = True, False
+            self.free(self.ledger.retain(*NO_KEYS).freed)
+            self._give_up()
+            warnings.warn(
+                f"the store {self._path} {reason} while in use: everything is computed from here on; "
+                "leave its file alone, and open it again",
+                stacklevel=2,
+            )
+
+    def look(self) -> None:
+        """Find out whether the file is still there, and whole."""
+        if self._lost:
+            return
+        try:
+            reason = self.file.loss()
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+        if reason is not None:
+            self.lose(reason)
+
+    def _give_up(self) -> None:
+        """Give back the room of a file that was removed, once nothing of it is lent any more."""
+        if not len(self.ledger.pinned):
+            with suppress(OSError):
+                self.file.give_up()

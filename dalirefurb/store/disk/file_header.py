@@ -1,0 +1,121 @@
+"""What is in a store's file, and where? A header that says what it was opened for, samples, and a table of them.
+
+    header    magic, format, checksum, and the opening as JSON; in its last page, who uses the file
+    samples   blocks of whole pages, or of cache lines where a sample is less than a page
+    table     a record for each slot, see `records`
+
+A file that does not begin with the magic is somebody else's and is never written to.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.store.allocator import ALIGNMENT, rounded
+from dalirefurb.store.disk.records import RECORD_BYTES
+from dalirefurb.store.spec import Opening
+
+PAGE = 4096
+
+HOLDER_BYTES = PAGE
+SAMPLES_START = 64 * 1024
+HOLDER_START = SAMPLES_START - HOLDER_BYTES
+
+_FORMAT = 2
+_MAGIC = b"dalirefurb store"
+# Magic, format, and length and checksum of the JSON that follows.
+_PREFIX = struct.Struct("<16sIIQ")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a file's parts are, in bytes."""
+
+    opening: Opening
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that blocks begin at, and are written in, multiples of."""
+        shape = self.opening.slot_shape
+        return PAGE if shape is None else alignment_of(math.prod(shape))
+
+    @property
+    def samples_bytes(self) -> int:
+        """Size of all blocks. In an arena each sample may need up to a page more than its pixels."""
+        opening = self.opening
+        if opening.slot_shape is None:
+            return rounded(opening.arena_bytes, PAGE) + opening.slots * PAGE
+        return opening.slots * rounded(math.prod(opening.slot_shape), self.alignment)
+
+    @property
+    def table_start(self) -> int:
+        """Where the table begins."""
+        return SAMPLES_START + self.samples_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return self.table_start + self.opening.slots * RECORD_BYTES
+
+
+def alignment_of(sample_bytes: int) -> int:
+    """Return the alignment of fixed slots.
+
+    Whole pages are written without being read first. But of samples that are less than a page several are in one, so
+    that less is read.
+    """
+    return PAGE if sample_bytes >= PAGE else ALIGNMENT
+
+
+def identity(opening: Opening) -> int:
+    """Return a number that ties records to what their samples come from, whatever the number of slots."""
+    return int(xxh3_64_intdigest(json.dumps([opening.slot_shape, opening.fingerprint], sort_keys=True).encode()))
+
+
+def write_header(fd: int, opening: Opening) -> None:
+    """Write what a file is opened for.
+
+    Raises:
+        ConfigurationError: It is too long.
+    """
+    text = json.dumps(asdict(opening)).encode()
+    limit = HOLDER_START - _PREFIX.size
+    if len(text) > limit:
+        raise ConfigurationError(
+            f"a store's fingerprint must be at most {limit} bytes of JSON, but the header has {len(text)}: "
+            "put digests in place of long tables"
+        )
+    os.pwrite(fd, _PREFIX.pack(_MAGIC, _FORMAT, len(text), xxh3_64_intdigest(text)) + text, 0)
+
+
+def read_header(fd: int, path: Path) -> Opening | None:
+    """Read what a file was opened for; None if it is damaged.
+
+    Raises:
+        StoreError: The file is no store, or one of another format.
+    """
+    prefix = os.pread(fd, _PREFIX.size, 0)
+    if not prefix.startswith(_MAGIC):
+        raise StoreError(f"a store's file must be made by a store, but {path} was not: use another path")
+    if len(prefix) < _PREFIX.size:
+        return None
+    _, version, length, checksum = _PREFIX.unpack(prefix)
+    if version != _FORMAT:
+        raise StoreError(
+            f"a store's file must have format {_FORMAT}, but {path} has {version}: "
+            "use another path, or delete the file and fill it anew"
+        )
+    text = os.pread(fd, min(length, SAMPLES_START), _PREFIX.size)
+    if xxh3_64_intdigest(text) != checksum:
+        return None
+    fields = json.loads(text)
+    shape = fields.pop("slot_shape")
+    return Opening(slot_shape=None if shape is None else tuple(shape), **fields)

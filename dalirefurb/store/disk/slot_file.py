@@ -1,0 +1,201 @@
+"""How do samples get into a file whole, and stay there? It is set aside at once, locked, and written by offset."""
+
+from __future__ import annotations
+
+import errno
+import os
+import warnings
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.errors import StoreError
+from dalirefurb.image_batch import Image
+from dalirefurb.store.allocator import rounded
+from dalirefurb.store.disk import file_lock
+from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
+from dalirefurb.store.disk.records import RECORD, Records, Table, believable, read_table, sizes
+from dalirefurb.store.disk.slot_reader import SlotReader
+from dalirefurb.store.spec import Opening, differences
+
+_ZEROS = bytes(PAGE)
+_MEBIBYTE = bytes(1 << 20)
+
+
+class SlotFile:
+    """A locked file of samples and the table of their records. The caller sees to it that no block is used twice.
+
+    Args:
+        path: Where it is, or will be. Its folder exists.
+        opening: What it is for.
+
+    Attributes:
+        layout: Where its parts are.
+        table: The records of its slots.
+        reader: Reads samples.
+
+    Raises:
+        StoreError: It cannot be used, is in use, is for something else, or does not fit on its disk.
+        ConfigurationError: The fingerprint is too long.
+    """
+
+    def __init__(self, path: Path, opening: Opening) -> None:
+        self.layout = Layout(opening)
+        self._path = path
+        self._fd, is_new = file_lock.open_locked(path)
+        self._end = weakref.finalize(self, file_lock.close, self._fd, os.getpid())
+        try:
+            self.table = self._prepare(opening)
+            self.reader = SlotReader(self._fd, self.layout)
+        except BaseException as error:
+            if is_new:
+                path.unlink(missing_ok=True)
+            self._end()
+            if isinstance(error, OSError):
+                raise StoreError(
+                    f"a store's file must be readable and writable, but {path} is not ({error.strerror}): "
+                    "repair it, or use another path"
+                ) from error
+            raise
+
+    def _prepare(self, opening: Opening) -> Table:
+        """Bring the file into shape and return what it holds: what it held, as far as there is still room for it."""
+        fd = self._fd
+        if os.fstat(fd).st_size == 0:
+            write_header(fd, opening)
+            os.fsync(fd)
+        before = read_header(fd, self._path)
+        if before is None:
+            warnings.warn(
+                f"the header of the store {self._path} was damaged and is written anew: what it held may be lost",
+                stacklevel=5,
+            )
+            write_header(fd, opening)
+            before = opening
+        self._check_same(before, opening)
+        file_lock.sign(fd)
+        old, new, seed = Layout(before), self.layout, identity(opening)
+        _set_aside(fd, new.nbytes, self._path)
+        records = read_table(fd, old.table_start, before.slots)
+        kept = _usable(records, seed, new)
+        if old == new and kept.sum() == np.count_nonzero(records["check"]):
+            return Table(fd, new.table_start, seed, records)
+        # Before the table is written there may be anything in its place, and nothing there will be believed.
+        write_header(fd, opening)
+        fresh = np.zeros(opening.slots, RECORD)
+        held = records[kept][: opening.slots]
+        fresh[: len(held)] = held
+        table = Table(fd, new.table_start, seed, fresh)
+        table.write()
+        os.ftruncate(fd, new.nbytes)
+        return table
+
+    def _check_same(self, present: Opening, asked: Opening) -> None:
+        """Refuse a file that holds samples of something else; another number of slots is no reason."""
+        found = differences(
+            {"slot_shape": present.slot_shape, **present.fingerprint},
+            {"slot_shape": asked.slot_shape, **asked.fingerprint},
+        )
+        if found:
+            raise StoreError(
+                f"a store's file serves one configuration, but {self._path} holds samples of another: {found}: "
+                f"use another path, or delete it by `dalirefurb cache purge {self._path}`"
+            )
+
+    def write(self, start: int, sample: Image) -> int:
+        """Write a sample's pixels into the block at `start`, and return their checksum.
+
+        Raises:
+            OSError: There is no room on the disk after all, or the device fails.
+        """
+        pixels = np.ascontiguousarray(sample).data
+        parts: list[memoryview | bytes] = [pixels, _ZEROS[: -pixels.nbytes % self.layout.alignment]]
+        if os.pwritev(self._fd, parts, SAMPLES_START + start) < pixels.nbytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(xxh3_64_intdigest(pixels))
+
+    def loss(self) -> str | None:
+        """Say what somebody has done to the file that makes it useless."""
+        state = os.fstat(self._fd)
+        if state.st_nlink == 0:
+            return "was removed"
+        return "was cut short" if state.st_size < self.layout.nbytes else None
+
+    @property
+    def is_short(self) -> bool:
+        """Whether somebody has cut it short."""
+        return os.fstat(self._fd).st_size < self.layout.nbytes
+
+    def give_up(self) -> None:
+        """Give back the room of a file that was removed. Nobody may be looking at it."""
+        if os.fstat(self._fd).st_nlink == 0:
+            os.ftruncate(self._fd, 0)
+
+    def close(self, lent: Iterable[tuple[int, int]] = ()) -> None:
+        """Unlock and close it; twice is as once. Nobody may be reading or writing.
+
+        Args:
+            lent: Starts and bytes of blocks that somebody looks at, who goes on seeing them as they are.
+        """
+        for start, nbytes in lent:
+            self.reader.keep(start, nbytes)
+        self.reader.close()
+        self._end()
+
+
+def _usable(records: Records, seed: int, layout: Layout) -> NDArray[np.bool_]:
+    """Tell which of n records are to be kept, shape (n,): believable, within the samples, apart, and of one version."""
+    rows = np.flatnonzero(believable(records, seed))
+    starts = records["start"][rows]
+    ends = starts + rounded(sizes(records)[rows], layout.alignment)
+    order = np.argsort(starts, kind="stable")
+    before = np.maximum.accumulate(np.concatenate([[0], ends[order][:-1]])) if len(rows) else ends
+    apart = np.zeros(len(rows), np.bool_)
+    apart[order] = starts[order] >= before
+    rows = rows[apart & (ends <= layout.samples_bytes)]
+    _, first = np.unique(records[["index", "version"]][rows], return_index=True)
+    usable = np.zeros(len(records), np.bool_)
+    usable[rows[first]] = True
+    return usable
+
+
+def _set_aside(fd: int, nbytes: int, path: Path) -> None:
+    """Let a file have `nbytes`, whatever else the disk is asked for later.
+
+    Raises:
+        StoreError: They do not fit; the file is as it was.
+    """
+    present = os.fstat(fd).st_size
+    if nbytes <= present:
+        return
+    disk = os.fstatvfs(fd)
+    free = disk.f_bavail * disk.f_frsize
+    reason = ""
+    if nbytes - present <= free:
+        try:
+            _allocate(fd, present, nbytes - present)
+            return
+        except OSError as error:
+            os.ftruncate(fd, present)
+            reason = f" ({error.strerror})"
+    raise StoreError(
+        f"a store must fit on its disk, but {path} needs {(nbytes - present) / 1e9:.2f} GB more and "
+        f"{free / 1e9:.2f} GB are free{reason}: use a smaller reuse factor, a coverage below 1, a smaller image, "
+        "or a path on another disk"
+    )
+
+
+def _allocate(fd: int, start: int, nbytes: int) -> None:
+    try:
+        os.posix_fallocate(fd, start, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        for place in range(start, start + nbytes, len(_MEBIBYTE)):
+            rest = start + nbytes - place
+            if os.pwrite(fd, _MEBIBYTE[:rest], place) < min(rest, len(_MEBIBYTE)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error

@@ -1,0 +1,124 @@
+"""What is in a store's file, is it intact, and how is it deleted? Looked at from outside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from xxhash import xxh3_64_intdigest
+
+from dalirefurb.errors import StoreError
+from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
+from dalirefurb.store.disk.file_lock import holder, lock, open_to_read
+from dalirefurb.store.disk.records import Records, believable, read_table, sizes, torn
+from dalirefurb.store.spec import Opening
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a store's file says of itself.
+
+    Attributes:
+        path: The file.
+        opening: What it was opened for: slots, their shape, fingerprint.
+        held: Versions that it holds.
+        held_bytes: Their pixels' bytes.
+        nbytes: Size of the file.
+        holder: The process that uses it, in words; None if there is none.
+    """
+
+    path: Path
+    opening: Opening
+    held: int
+    held_bytes: int
+    nbytes: int
+    holder: str | None
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What reading a whole store has shown.
+
+    Attributes:
+        intact: Versions that are as they were put.
+        damaged: Those that are not, as (index, version). They will not be served.
+        torn: Slots whose record is damaged, so that nobody knows what they held.
+    """
+
+    intact: int
+    damaged: tuple[tuple[int, int], ...]
+    torn: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is intact."""
+        return not self.damaged and not self.torn
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Read what a store's file says of itself, also while it is in use.
+
+    Raises:
+        StoreError: There is no store at the path, or its header is damaged.
+    """
+    path = Path(path)
+    with _reading(path) as fd:
+        opening, records = _contents(fd, path)
+        held = records[believable(records, identity(opening))]
+        return Inspection(path, opening, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
+
+
+def verify(path: str | os.PathLike[str]) -> Verification:
+    """Read every sample of a store and compare it with its checksum.
+
+    Raises:
+        StoreError: There is no store at the path, its header is damaged, or it is in use.
+    """
+    path = Path(path)
+    with _reading(path) as fd:
+        lock(fd, path, shared=True)
+        opening, records = _contents(fd, path)
+        seed = identity(opening)
+        damaged: list[tuple[int, int]] = []
+        held = records[believable(records, seed)]
+        for record, size in zip(held, sizes(held).tolist(), strict=True):
+            if xxh3_64_intdigest(os.pread(fd, size, SAMPLES_START + int(record["start"]))) != record["pixels"]:
+                damaged.append((int(record["index"]), int(record["version"])))
+        return Verification(len(held) - len(damaged), tuple(damaged), int(torn(records, seed).sum()))
+
+
+def purge(path: str | os.PathLike[str]) -> int:
+    """Delete a store's file, whatever state it is in, and return its size in bytes.
+
+    Raises:
+        StoreError: There is no store at the path, or it is in use.
+    """
+    path = Path(path)
+    with _reading(path) as fd:
+        lock(fd, path, shared=False)
+        read_header(fd, path)
+        nbytes = os.fstat(fd).st_size
+        path.unlink()
+        return nbytes
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[int]:
+    fd = open_to_read(path)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _contents(fd: int, path: Path) -> tuple[Opening, Records]:
+    opening = read_header(fd, path)
+    if opening is None:
+        raise StoreError(
+            f"a store's header must be intact, but that of {path} is damaged: "
+            f"open it to write it anew, or delete it by `dalirefurb cache purge {path}`"
+        )
+    return opening, read_table(fd, Layout(opening).table_start, opening.slots)

@@ -1,0 +1,1 @@
+"""A store in this process's memory."""

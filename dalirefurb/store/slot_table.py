@@ -1,0 +1,209 @@
+"""When is a slot free, and what is forgotten? The bookkeeping of a store, without its bytes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.store.key_index import Names, Numbers, distinct
+
+_NONE = np.empty(0, np.int64)
+
+
+class Hidden(NamedTuple):
+    """Slots whose versions were forgotten, and those of them that are free now; pinned ones are not, yet."""
+
+    slots: Numbers
+    freed: Numbers
+
+
+_FREE, _HELD, _HIDDEN, _RESERVED = range(4)
+
+
+class Ledger:
+    """Names of slots. A slot is free, held, or hidden: evicted while pinned, and free at its last unpin.
+
+    Or it is reserved: without a name, but in use by whoever reserved it. It may be named meanwhile; when it has neither
+    name nor user any more, it is free.
+
+    Slots come back last in, first out, so memory that was touched is used again before fresh memory.
+    Not thread-safe: the store that owns it holds a lock. Arguments are of shape (n,).
+
+    Args:
+        slots: That are held or hidden at a time, at most.
+        spare: That are in use at a time by those who reserved them, at most, named ones included.
+
+    Example:
+        >>> ledger, key = Ledger(1), (np.array([7]), np.array([0]))
+        >>> ledger.take(*key).tolist()
+        [0]
+        >>> ledger.pin(ledger.find(*key))
+        >>> ledger.hide(key[0]).freed.tolist(), ledger.find(*key).tolist(), ledger.room
+        ([], [-1], 0)
+        >>> ledger.unpin(np.array([0])).tolist(), ledger.room
+        ([0], 1)
+    """
+
+    def __init__(self, slots: int, spare: int = 0) -> None:
+        self._slots = slots
+        self._spare = spare
+        self._names = Names(slots + spare)
+        self._pins = np.zeros(slots + spare, np.int64)
+        self._states = np.full(slots + spare, _FREE, np.uint8)
+        self._in_use = np.zeros(slots + spare, np.bool_)
+        self._held = 0
+        self._hidden = 0
+        self._used = 0
+        self._free: list[int] = []
+        # Slots from here on were never taken.
+        self._fresh = 0
+
+    def __len__(self) -> int:
+        """Count the versions held."""
+        return self._held
+
+    @property
+    def room(self) -> int:
+        """How many versions more can be held."""
+        return self._slots - self._held - self._hidden
+
+    @property
+    def pinned(self) -> Numbers:
+        """Slots that are pinned, shape (n,)."""
+        return np.flatnonzero(self._pins)
+
+    def find(self, indices: Numbers, versions: Numbers) -> Numbers:
+        """Return the slots of n versions, -1 where one is not held."""
+        return self._names.find(indices, versions)
+
+    def steps(self, indices: Numbers) -> list[Numbers]:
+        """Part n rows to be put in this order: each step names an index once, and its first rows get what room is left.
+
+        That is one step, unless an index is named twice, or room is short and may come from older versions.
+        """
+        rows = np.arange(len(indices))
+        fits = len(rows) <= self.room or (self._names.latest(indices) < 0).all()
+        return [rows] if fits and len(distinct(indices)) == len(rows) else list(rows[:, None])
+
+    def make_way(self, indices: Numbers, versions: Numbers) -> tuple[Numbers, NDArray[np.bool_], Hidden]:
+        """Forget what is older than those of n versions that are not held; their indices differ.
+
+        Returns:
+            Rows of versions that are not held, and have room now; which are held, shape (n,); and what was forgotten.
+        """
+        held = self.find(indices, versions) >= 0
+        new = np.flatnonzero(~held)
+        rows, slots = self._names.all_of(indices[new])
+        hidden = self._hide(slots[self._names.versions(slots) < versions[new[rows]]])
+        return new[: self.room], held, hidden
+
+    def take(self, indices: Numbers, versions: Numbers) -> Numbers:
+        """Name n free slots after versions of different indices that are not held; there must be room for them."""
+        slots = self._take(len(indices))
+        self._name(slots, indices, versions)
+        return slots
+
+    def reserve(self, count: int) -> Numbers:
+        """Let somebody use free slots until `leave`; none where not that many may be reserved."""
+        if self._used + count > self._spare:
+            return _NONE
+        slots = self._take(count)
+        self._states[slots] = _RESERVED
+        self._in_use[slots] = True
+        self._used += count
+        return slots
+
+    def adopt(self, slots: Numbers, indices: Numbers, versions: Numbers) -> NDArray[np.bool_]:
+        """Name n reserved slots as `take` does; False where one has a name already."""
+        adopted = np.zeros(len(slots), np.bool_)
+        adopted[np.unique(slots, return_index=True)[1]] = True
+        adopted &= self._states[slots] == _RESERVED
+        self._name(slots[adopted], indices[adopted], versions[adopted])
+        return adopted
+
+    def leave(self, slots: Numbers) -> Numbers:
+        """End the use of slots that were reserved together, and return those that are free now."""
+        self._in_use[slots] = False
+        self._used -= len(slots)
+        nameless: Numbers = slots[self._states[slots] == _RESERVED]
+        self._release(nameless)
+        return nameless
+
+    def restore(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
+        """Name n slots, ascending, after n versions; nothing was taken before."""
+        self._names.add_any(slots, indices, versions)
+        self._states[slots] = _HELD
+        self._held += len(slots)
+        self._fresh = int(slots[-1]) + 1 if len(slots) else 0
+        self._free = np.setdiff1d(np.arange(self._fresh), slots)[::-1].tolist()
+
+    def hide(self, indices: Numbers) -> Hidden:
+        """Forget every version of n indices."""
+        _, slots = self._names.all_of(indices)
+        return self._hide(distinct(slots))
+
+    def forget(self, indices: Numbers, versions: Numbers) -> Hidden:
+        """Forget n versions, as far as they are held."""
+        slots = self.find(indices, versions)
+        return self._hide(distinct(slots[slots >= 0]))
+
+    def retain(self, indices: Numbers, versions: Numbers) -> Hidden:
+        """Forget every version but these n."""
+        held = np.flatnonzero(self._states == _HELD)
+        return self._hide(np.setdiff1d(held, self.find(indices, versions)))
+
+    def pin(self, slots: Numbers) -> None:
+        """Keep n slots from being taken, until each is unpinned as often as it was pinned."""
+        np.add.at(self._pins, slots, 1)
+
+    def unpin(self, slots: Numbers) -> Numbers:
+        """Undo one `pin` of the same slots, and return those that are free now."""
+        np.subtract.at(self._pins, slots, 1)
+        hidden = slots[self._states[slots] == _HIDDEN]
+        if not len(hidden):
+            return _NONE
+        unpinned = distinct(hidden[self._pins[hidden] == 0])
+        self._hidden -= len(unpinned)
+        return self._drop(unpinned)
+
+    def _take(self, count: int) -> Numbers:
+        """Return slots that are free, those that were used last first."""
+        start = max(0, len(self._free) - count)
+        slots = self._free[start:][::-1]
+        del self._free[start:]
+        fresh = count - len(slots)
+        slots += range(self._fresh, self._fresh + fresh)
+        self._fresh += fresh
+        return np.array(slots, np.int64)
+
+    def _release(self, slots: Numbers) -> None:
+        """Make slots free."""
+        self._states[slots] = _FREE
+        self._free += slots.tolist()
+
+    def _name(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
+        """Let slots hold versions of different indices."""
+        self._names.add(slots, indices, versions)
+        self._states[slots] = _HELD
+        self._held += len(slots)
+
+    def _hide(self, slots: Numbers) -> Hidden:
+        """Forget what different slots hold."""
+        if not len(slots):
+            return Hidden(_NONE, _NONE)
+        self._names.remove(slots)
+        self._held -= len(slots)
+        pinned = self._pins[slots] > 0
+        self._states[slots[pinned]] = _HIDDEN
+        self._hidden += int(pinned.sum())
+        return Hidden(slots, self._drop(slots[~pinned]))
+
+    def _drop(self, slots: Numbers) -> Numbers:
+        """Let go of slots without a name that nobody has pinned, and return those that are free now."""
+        used = self._in_use[slots]
+        self._states[slots[used]] = _RESERVED
+        freed = slots[~used]
+        self._release(freed)
+        return freed

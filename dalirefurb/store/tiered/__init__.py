@@ -1,0 +1,1 @@
+"""Two stores as one: the fast one holds what is used next."""

@@ -1,0 +1,240 @@
+"""Is it AutoAugment's distribution, wherever the split?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from nvidia.dali.auto_aug.auto_augment import get_reduced_cifar10_policy, get_reduced_image_net_policy
+from scipy.stats import chisquare
+
+from dalirefurb import Output, Recipe, Refurbish, auto_augment
+from dalirefurb.augment.auto_augment import (
+    POLICIES,
+    AutoAugmentFirst,
+    AutoAugmentSecond,
+    Policy,
+    PolicyOperation,
+    _cumulative,
+    _halves,
+    _pick,
+)
+from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.stage import Stage
+from dalirefurb.engine.inputs import Feeder
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.reading.reader import Samples
+from dalirefurb.rng import uniforms
+
+UNLIKELY = 1e-4
+COUNT = 20_000
+SIZE = 32
+NAMES = [operation.name for operation in AUTO_AUGMENT_OPERATIONS]
+PLAIN = ("Identity", "AutoContrast", "Equalize", "Invert")
+UNSIGNED = (*PLAIN, "Posterize", "Solarize")
+SPLITS = {"before both": "auto_augment_1", "between": "auto_augment_2", "after both": 4}
+
+Key = bytes
+"""What the graph gets for one operation: its group and its matrix."""
+
+policies = pytest.mark.parametrize("policy", POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "published"), [("imagenet", get_reduced_image_net_policy), ("cifar10", get_reduced_cifar10_policy)]
+)
+def test_a_policy_is_the_one_that_dali_ships(policy: Policy, published: Any) -> None:
+    """Dali leaves out what has probability 0, and the magnitudes that do not matter."""
+    ours = [
+        [(name, chance, None if name in PLAIN else bin_) for name, chance, bin_ in sub_policy if chance]
+        for sub_policy in POLICIES[policy]
+    ]
+    dalis = [
+        [("".join(part.title() for part in each.name.split("_")), chance, bin_) for each, chance, bin_ in sub_policy]
+        for sub_policy in published().sub_policies
+    ]
+    assert ours == dalis
+    assert len(ours) == 25
+
+
+def _keys(groups: NDArray[np.int32], matrices: NDArray[np.float32]) -> list[Key]:
+    """Adding 0 makes -0 a 0."""
+    return [group.tobytes() + matrix.tobytes() for group, matrix in zip(groups, matrices + np.float32(0), strict=True)]
+
+
+def _chances(half: PolicyOperation) -> dict[Key, float]:
+    """The distribution of what the graph gets for half a sub-policy."""
+    signs = (False,) if half.operation in UNSIGNED else (False, True)
+    each = [("Identity", 0, False, 1 - half.probability)]
+    each += [(half.operation, half.magnitude, negated, half.probability / len(signs)) for negated in signs]
+    names, bins, negated, chances = zip(*each, strict=True)
+    choice = Choice(np.array([NAMES.index(name) for name in names]), np.array(bins), np.array(negated))
+    sizes = np.full(len(each), SIZE)
+    looked_up = OperationTable(AUTO_AUGMENT_OPERATIONS, 10).parameters(choice, heights=sizes, widths=sizes)
+    distribution: dict[Key, float] = {}
+    for key, chance in zip(_keys(looked_up["group"], looked_up["matrix"]), chances, strict=True):
+        distribution[key] = distribution.get(key, 0) + chance
+    return distribution
+
+
+@lru_cache
+def _expected(policy: Policy) -> dict[tuple[Key, Key], float]:
+    """The distribution of pairs: a sub-policy uniformly, then each of its operations with its probability."""
+    pairs: dict[tuple[Key, Key], float] = {}
+    for first, second in POLICIES[policy]:
+        for (one, chance), (other, other_chance) in product(_chances(first).items(), _chances(second).items()):
+            if chance * other_chance > 0:
+                pairs[one, other] = pairs.get((one, other), 0) + chance * other_chance / len(POLICIES[policy])
+    return pairs
+
+
+def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[list[tuple[Key, Key]], NDArray[np.int64]]]:
+    """What each sample gets in each epoch, as the loader draws it: partial stages for misses, final ones for all.
+
+    Yields:
+        Pairs of operations, and the versions, by index.
+    """
+    image = np.zeros((SIZE, SIZE, 3), np.uint8)
+    feeder = Feeder(recipe, seed=5, entering=image.shape)
+    cached: dict[str, NDArray[Any]] = {}
+    for epoch in range(epochs):
+        (plan,) = Refurbish(COUNT, batch_size=COUNT, reuse_factor=reuse_factor).epoch(epoch)
+        rows = np.flatnonzero(plan.miss)
+        samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE), plan.indices[rows])
+        feeds = feeder.partial(plan.indices[rows], plan.version[rows], samples) | feeder.final(plan, [image] * COUNT)
+        drawn = []
+        for stage in ("auto_augment_1", "auto_augment_2"):
+            computed = rows if stage in [each.name for each in recipe.partial] else np.arange(COUNT)
+            for name in ("group", "matrix"):
+                values = np.asarray(feeds[f"{stage}/{name}"])
+                known = cached.setdefault(f"{stage}/{name}", np.empty_like(values))
+                known[plan.indices[computed]] = values
+            drawn.append(_keys(cached[f"{stage}/group"], cached[f"{stage}/matrix"]))
+        yield list(zip(*drawn, strict=True)), plan.version[np.argsort(plan.indices)]
+
+
+@policies
+@pytest.mark.parametrize("reuse_factor", [1, 3])
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+def test_pairs_of_operations_are_served_as_the_policy_says_wherever_the_split(
+    policy: Policy, split: int | str, reuse_factor: int
+) -> None:
+    expected = _expected(policy)
+    recipe = auto_augment(SIZE, policy=policy, raw=True, split=split)
+    for pairs, _ in _serve(recipe, reuse_factor, epochs=reuse_factor + 1):
+        counts = dict.fromkeys(expected, 0)
+        for pair in pairs:
+            counts[pair] += 1
+        chances = np.array(list(expected.values()))
+        assert min(chances) * COUNT > 5
+        assert chisquare(list(counts.values()), COUNT * chances / chances.sum()).pvalue > UNLIKELY
+
+
+@policies
+def test_a_split_between_keeps_the_first_operation_and_draws_the_second_anew(policy: Policy) -> None:
+    """Two servings of a version have the same second operation as often as two draws given the first one would."""
+    expected = _expected(policy)
+    firsts: dict[Key, float] = {}
+    for (first, _), chance in expected.items():
+        firsts[first] = firsts.get(first, 0) + chance
+    agreeing = dict.fromkeys(firsts, 0.0)
+    for (first, _), chance in expected.items():
+        agreeing[first] += (chance / firsts[first]) ** 2
+    recipe = auto_augment(SIZE, policy=policy, raw=True, split="auto_augment_2")
+    (before, old), (after, new) = _serve(recipe, 3, epochs=2)
+    same, chances = [], []
+    for row in np.flatnonzero(old == new):
+        assert before[row][0] == after[row][0]
+        same.append(before[row][1] == after[row][1])
+        chances.append(agreeing[before[row][0]])
+    deviation = np.sqrt(np.sum(np.multiply(chances, np.subtract(1, chances))))
+    assert abs(np.sum(same) - np.sum(chances)) < 4 * deviation
+    assert np.mean([before[row][0] == after[row][0] for row in np.flatnonzero(old != new)]) < 0.5
+
+
+@policies
+def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operation_did(policy: Policy) -> None:
+    halves = _halves(policy)
+    numbers = uniforms(0, "test", np.arange(COUNT), np.zeros(COUNT, np.int64), 3).T
+    sub_policies = halves.sub_policies(numbers[0])
+    assert chisquare(np.bincount(sub_policies, minlength=25)).pvalue > UNLIKELY
+    happened = halves.first.happen(sub_policies, numbers[1])
+    anew = halves.sub_policies_given(happened, numbers[2])
+    chances = halves.first.chances
+    for drawn in (sub_policies, anew):
+        counts = np.zeros_like(chances)
+        np.add.at(counts, (drawn, happened), 1)
+        assert counts[chances == 0].sum() == 0
+        assert chisquare(counts[chances > 0], COUNT / 25 * chances[chances > 0]).pvalue > UNLIKELY
+    assert 0.5 < (anew != sub_policies).mean() < 1
+
+
+@given(
+    weights=st.lists(st.integers(0, 3) | st.floats(0, 1e-17) | st.floats(0, 1e6), min_size=1, max_size=30).filter(any),
+    uniform=st.sampled_from([0.0, 0.5, 1 - 2.0**-53]) | st.floats(0, 1, exclude_max=True),
+)
+@example(weights=[1] * 10 + [0], uniform=1 - 2.0**-53)  # The sum of ten tenths is less than 1.
+def test_what_is_picked_is_possible_and_as_wide_as_its_probability(weights: list[float], uniform: float) -> None:
+    probabilities = np.array([weights]) / np.sum(weights)
+    cumulative = _cumulative(probabilities)
+    (picked,) = _pick(cumulative, np.array([uniform]))
+    assert probabilities[0, picked] > 0
+    assert np.allclose(np.diff(cumulative[0], prepend=0), probabilities[0], rtol=0, atol=1e-12)
+
+
+@policies
+def test_the_second_stages_outcomes_are_those_of_both_halves(policy: Policy) -> None:
+    first, second = AutoAugmentFirst(policy=policy), AutoAugmentSecond(policy=policy)
+    assert second.follows == first
+    assert second.joint_outcomes.sum() == pytest.approx(1)
+    assert second.joint_outcomes.sum(axis=1) == pytest.approx(first.outcomes)
+    assert second.joint_outcomes.sum(axis=0) == pytest.approx(second.outcomes)
+
+
+FIRST, SECOND = AutoAugmentFirst(), AutoAugmentSecond()
+
+
+@pytest.mark.parametrize(
+    ("stages", "found"),
+    [
+        ([SECOND], "no such stage"),
+        ([SECOND, FIRST], "no such stage"),
+        ([AutoAugmentFirst(policy="cifar10"), SECOND], r"AutoAugmentFirst\(.*policy='cifar10'\)"),
+        ([AutoAugmentFirst(name="first"), SECOND], r"AutoAugmentFirst\(name='first'.*"),
+        ([AutoAugmentFirst(interpolation="bilinear"), SECOND], r"AutoAugmentFirst\(.*'bilinear'.*"),
+        ([AutoAugmentFirst(fill=128), SECOND], r"AutoAugmentFirst\(.*fill=128.*"),
+    ],
+)
+def test_a_second_stage_without_its_first_before_it_is_refused(stages: list[Stage], found: str) -> None:
+    message = (
+        rf"'auto_augment_2' must come after AutoAugmentFirst\(name='auto_augment_1'.*policy='imagenet'\), but before "
+        rf"it there is {found}; put that stage before it, and give both the same settings"
+    )
+    with pytest.raises(ConfigurationError, match=message):
+        Recipe(stages, Output(SIZE), 0)
+
+
+def test_a_second_stage_can_follow_a_first_one_of_another_name() -> None:
+    stages: list[Stage] = [AutoAugmentFirst(name="first"), AutoAugmentSecond(first="first")]
+    assert Recipe(stages, Output(SIZE), 1).final[0].follows == stages[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "svhn"}, "policy must be one of imagenet, cifar10, got 'svhn': choose one"),
+        ({"order": "last"}, "order must be 'paper' or 'crop_last', got 'last'"),
+        ({"interpolation": "cubic"}, 'interpolation must be "nearest" or "bilinear", got \'cubic\': choose one'),
+        ({"split": "auto_augment_3"}, "no stage 'auto_augment_3' to split at"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_with_a_remedy(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        auto_augment(SIZE, **arguments)

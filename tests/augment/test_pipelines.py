@@ -1,0 +1,398 @@
+"""The training pipelines that users copy: they run, learn, resume, and need public names only."""
+
+import ast
+import importlib.util
+import os
+import pickle
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dalirefurb
+from tests.pictures import picture, write_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+PIPELINES = sorted((ROOT / "pipelines").glob("*.py"))
+SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2"]
+SMALL_RESNET = ["--depth", "18", "--size", "32", "--batch-size", "8", "--epochs", "2"]
+LINE = re.compile(
+    r"epoch (\d+)  loss ([\d.]+)  [\d,]+ images/s  hits (\d+)  misses (\d+)  (?:test|validation) accuracy ([\d.]+)%"
+)
+
+
+def module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "pipelines" / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tensors as small as these are faster so."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cifar():
+    return module("cifar10_autoaugment")
+
+
+@pytest.fixture(scope="module")
+def imagenet():
+    return module("imagenet_randaugment")
+
+
+def made_cifar(count, *, seed):
+    """Pictures with a label each, all labels equally often."""
+    images = np.stack([np.asarray(picture(seed + index, height=32, width=32)) for index in range(count)])
+    return images, np.arange(count) % 10
+
+
+def pickled_by_python_2(rows, labels):
+    """Pickle a batch as Python 2 did, where text is bytes, with the array of NumPy 1: uint8 rows, shape (n, 3072)."""
+
+    def text(value):
+        return b"U" + bytes([len(value)]) + value
+
+    def numbers(*values):
+        return b"".join(b"J" + struct.pack("<i", value) for value in values)
+
+    dtype = b"cnumpy\ndtype\n(" + text(b"u1") + numbers(0, 1) + b"tR"
+    dtype += b"(" + numbers(3) + text(b"|") + b"NNN" + numbers(-1, -1, 0) + b"tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(" + numbers(0) + b"t" + text(b"b") + b"tR"
+    array += b"(" + numbers(1) + b"(" + numbers(*rows.shape) + b"t" + dtype + b"\x89"
+    array += b"T" + struct.pack("<i", rows.size) + rows.tobytes() + b"tb"
+    return b"\x80\x02}(" + text(b"labels") + b"(" + numbers(*labels) + b"l" + text(b"data") + array + b"u."
+
+
+@pytest.fixture(scope="module")
+def pickled(tmp_path_factory):
+    """A folder as CIFAR-10's authors made it: 5 batches of 12 images, and 20 to test on."""
+    folder = tmp_path_factory.mktemp("cifar") / "cifar-10-batches-py"
+    folder.mkdir()
+    for number, name in enumerate([*(f"data_batch_{batch}" for batch in range(1, 6)), "test_batch"]):
+        images, labels = made_cifar(20 if name == "test_batch" else 12, seed=100 * number)
+        rows = images.transpose(0, 3, 1, 2).reshape(-1, 3072)
+        (folder / name).write_bytes(pickled_by_python_2(rows, labels.tolist()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def mosaics(tmp_path_factory):
+    """A folder of mosaics: for each label 2 x 3 images to train on, and 1 x 3 to test on."""
+    folder = tmp_path_factory.mktemp("mosaics")
+    for label in range(10):
+        for part, rows in (("train", 2), ("test", 1)):
+            images = np.stack([np.full((32, 32, 3), 20 * label + place, np.uint8) for place in range(3 * rows)])
+            mosaic = images.reshape(rows, 3, 32, 32, 3).swapaxes(1, 2).reshape(32 * rows, 96, 3)
+            Image.fromarray(mosaic).save(folder / f"{part}_{label}_name.webp", lossless=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("photographs"), num_samples=40)
+
+
+def run(name, *arguments, status=0, launcher=()):
+    """Run a pipeline as users do, warnings being errors; return what it said."""
+    command = [sys.executable, *launcher, str(ROOT / "pipelines" / f"{name}.py"), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    assert done.returncode == status, done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def lines(said):
+    """Return epoch, loss, hits, misses and accuracy of every epoch."""
+    return [tuple(map(float, found)) for found in LINE.findall(said)]
+
+
+def test_cifar10_trains_on_the_authors_files(pickled):
+    said = run("cifar10_autoaugment", "--data", pickled, *SMALL_CIFAR, "--mixup", "0.2", "--cutmix", "1.0")
+    assert "60 images to train on, 20 to test on" in said
+    assert "cached: random_crop > flip > auto_augment_1; fresh: auto_augment_2" in said
+    assert [line[0] for line in lines(said)] == [0, 1]
+
+
+def test_imagenet_trains_on_a_folder_of_classes(folder):
+    said = run("imagenet_randaugment", "--data", folder, *SMALL_RESNET, "--epochs", "1", "--mixup", "0.2")
+    assert "36 images to train on, 4 to evaluate on" in said
+    assert "cached: decode > random_resized_crop > flip > rand_augment_1; fresh: rand_augment_2" in said
+    assert [line[0] for line in lines(said)] == [0]
+
+
+def test_imagenet_trains_in_two_processes_as_one_run(folder, tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    arguments = ["--data", folder, *SMALL_RESNET, "--val-share", "0.25", "--checkpoint", tmp_path / "x.pt"]
+    said = run("imagenet_randaugment", *arguments, launcher=torchrun)
+    assert said.count("30 images to train on, 10 to evaluate on") == 1
+    # 3 batches of 8, and 10 images to evaluate on.
+    assert [(epoch, hits + misses) for epoch, _, hits, misses, _ in lines(said)] == [(0, 24), (1, 24)]
+    assert all(accuracy % 10 == 0 for *_, accuracy in lines(said))
+    state = torch.load(tmp_path / "x.pt")
+    assert (state["step"], state["loader"]["epoch"]) == (6, 2)
+    assert not any(name.startswith("module.") for name in state["model"])
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_each_image_to_evaluate_on_is_one_processs(imagenet, folder, monkeypatch, world_size):
+    images, names = dalirefurb.ImageFolder(folder), []
+    monkeypatch.setattr(imagenet, "WORLD_SIZE", world_size)
+    for rank in range(world_size):
+        monkeypatch.setattr(imagenet, "RANK", rank)
+        share = imagenet.own_share(images)
+        names += [(share.name(index), label) for index, label in enumerate(share.labels.tolist())]
+    assert sorted(names) == [(images.name(index), label) for index, label in enumerate(images.labels.tolist())]
+    monkeypatch.setattr(imagenet, "WORLD_SIZE", 41)
+    with pytest.raises(ValueError, match="each of 41 processes needs an image to evaluate on, but there are 40"):
+        imagenet.own_share(images)
+
+
+@pytest.mark.parametrize("reuse_factor", [1, 2])
+def test_a_pipeline_hits_only_when_it_reuses(cifar, mosaics, capsys, reuse_factor):
+    cifar.main(["--data", str(mosaics), *SMALL_CIFAR, "--epochs", "4", "--reuse-factor", str(reuse_factor)])
+    hits = sum(line[2] for line in lines(capsys.readouterr().out))
+    assert hits == 0 if reuse_factor == 1 else hits >= 60
+
+
+def test_training_learns(cifar, mosaics, capsys):
+    arguments = ["--width", "4", "--batch-size", "16", "--epochs", "12", "--learning-rate", "0.05"]
+    cifar.main(["--data", str(mosaics), *arguments])
+    losses = [line[1] for line in lines(capsys.readouterr().out)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_both_formats_of_cifar10_are_read_as_they_were_written(cifar, pickled, mosaics):
+    images, labels = made_cifar(12, seed=0)
+    read = cifar.read(pickled, "train")
+    assert len(read) == 60
+    assert np.array_equal(read.read(np.arange(12)), images)
+    assert read.labels[:12].tolist() == labels.tolist()
+    read = cifar.read(mosaics, "train")
+    assert read.labels.tolist() == np.repeat(np.arange(10), 6).tolist()
+    assert [(image.min(), image.max()) for image in read.read(np.arange(60))] == [
+        (20 * label + place, 20 * label + place) for label in range(10) for place in range(6)
+    ]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_images_to_evaluate_on_are_those_in_val_or_a_share_of_all_classes(imagenet, folder, tmp_path, flat):
+    if flat:
+        train, val = imagenet.read(folder, 0.25)
+        assert (len(train), len(val)) == (30, 10)
+        assert set(val.labels) == {0, 1, 2}
+    else:
+        write_folder(tmp_path / "train", num_samples=9)
+        write_folder(tmp_path / "val", num_samples=6)
+        train, val = imagenet.read(tmp_path, 0.25)
+        assert (len(train), len(val)) == (9, 6)
+    names = [{Path(part.name(index)) for index in range(len(part))} for part in (train, val)]
+    assert not names[0] & names[1]
+
+
+@pytest.mark.parametrize("name", ["cifar10_autoaugment", "imagenet_randaugment"])
+def test_a_resumed_run_says_and_learns_what_an_uninterrupted_one_does(request, tmp_path, capsys, name):
+    pipeline, batches_an_epoch = module(name), 4 if name.startswith("cifar10") else 5
+    data, small = ("mosaics", SMALL_CIFAR) if name.startswith("cifar10") else ("folder", SMALL_RESNET)
+    vars(pipeline).setdefault("BLOCKS", {})[18] = (1, 1, 0, 0)  # Weights that are saved quickly.
+    arguments = ["--data", str(request.getfixturevalue(data)), *small, "--mixup", "0.2", "--cutmix", "1.0"]
+    arguments += ["--save-every", "2", "--checkpoint"]
+
+    def said():
+        return [(line[:2], line[4]) for line in lines(capsys.readouterr().out)]
+
+    pipeline.main([*arguments, str(tmp_path / "whole.pt")])
+    expected, whole = said(), torch.load(tmp_path / "whole.pt")["model"]
+    assert [epoch for (epoch, _), _ in expected] == [0, 1]
+    mix, calls = pipeline.mix, []
+
+    def mix_until(*given, **named):
+        calls.append(None)
+        if len(calls) > interrupted_at:
+            raise KeyboardInterrupt
+        return mix(*given, **named)
+
+    for interrupted_at in (3, batches_an_epoch, batches_an_epoch + 3):
+        path = tmp_path / f"{interrupted_at}.pt"
+        calls.clear()
+        pipeline.mix = mix_until
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.main([*arguments, str(path)])
+        pipeline.mix = mix
+        state = torch.load(path)
+        # Every second batch and every end of an epoch is saved.
+        ended = interrupted_at // batches_an_epoch * batches_an_epoch
+        assert state["step"] == max(interrupted_at - interrupted_at % 2, ended)
+        assert state["loader"]["batch"] == state["step"] % batches_an_epoch
+        pipeline.main([*arguments, str(path), "--resume"])
+        assert said() == expected
+        resumed = torch.load(path)["model"]
+        assert resumed.keys() == whole.keys()
+        assert all(torch.equal(resumed[key], whole[key]) for key in whole)
+    pipeline.main([*arguments, str(path), "--resume"])
+    assert f"{path} has all epochs: nothing is left to train" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=f"--epochs must be 2, as in {path}"):
+        pipeline.main([*arguments, str(path), "--resume", "--epochs", "3"])
+
+
+def test_what_is_saved_while_an_epoch_ends_is_before_its_end(cifar, mosaics, tmp_path, capsys, monkeypatch):
+    """Otherwise the epoch would never be evaluated, and the next one's loss would count it, too."""
+    arguments = ["--data", str(mosaics), *SMALL_CIFAR, "--save-every", "2", "--checkpoint", str(tmp_path / "x.pt")]
+    cifar.main(arguments)
+    expected = [line[1] for line in lines(capsys.readouterr().out)]
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cifar, "accuracy", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            cifar.main(arguments)
+    capsys.readouterr()
+    cifar.main([*arguments, "--resume"])
+    assert [line[1] for line in lines(capsys.readouterr().out)] == expected
+
+
+def unmixed(count=6, size=8):
+    """Images of one value each, which is also their label."""
+    images = torch.arange(count).float().reshape(-1, 1, 1, 1).expand(-1, 3, size, size)
+    return images, torch.eye(count)
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.2, 0.0), (0.0, 1.0), (1.0, 1.0)])
+def test_targets_are_mixed_in_the_shares_of_the_pixels_and_sum_to_1(cifar, mixup, cutmix):
+    images, targets = unmixed()
+    before = images.clone()
+    shares = []
+    for seed in range(200):
+        mixed, blend = cifar.mix(images, targets, mixup=mixup, cutmix=cutmix, rng=np.random.default_rng(seed))
+        assert torch.allclose(blend.sum(dim=1), torch.ones(6))
+        # What the values are on average, pixels and targets must agree about.
+        assert torch.allclose(mixed.mean(dim=(1, 2, 3)), blend @ torch.arange(6.0), atol=1e-5)
+        shares.append(float(blend[1, 0]))
+    assert torch.equal(images, before)
+    assert 0.3 < np.mean(shares) < 0.7
+    assert len(set(shares)) > 5
+
+
+def test_cutmix_pastes_a_square_and_mixup_blends(cifar):
+    images, targets = unmixed()
+    for seed in range(20):
+        cut, _ = cifar.mix(images, targets, mixup=0.0, cutmix=1.0, rng=np.random.default_rng(seed))
+        assert set(cut[1].unique().tolist()) <= {0.0, 1.0}
+        pasted = (cut[1, 0] == 0).nonzero()
+        if len(pasted):
+            height, width = (pasted.amax(dim=0) - pasted.amin(dim=0) + 1).tolist()
+            assert height == width
+            assert len(pasted) == height * width
+        blended, _ = cifar.mix(images, targets, mixup=1.0, cutmix=0.0, rng=np.random.default_rng(seed))
+        assert len(blended[1].unique()) == 1
+        assert 0 < blended[1, 0, 0, 0] < 1
+
+
+def test_without_alphas_nothing_is_mixed(cifar):
+    images, targets = unmixed()
+    assert cifar.mix(images, targets, mixup=0.0, cutmix=0.0, rng=np.random.default_rng(0)) == (images, targets)
+
+
+def test_both_pipelines_mix_and_evaluate_with_the_same_code():
+    def source(path, name):
+        (node,) = (node for node in ast.walk(ast.parse(path.read_text())) if getattr(node, "name", "") == name)
+        return ast.unparse(node)
+
+    for name in ("mix", "accuracy"):
+        assert len({source(path, name) for path in PIPELINES}) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("depth", "weights"), [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160)]
+)
+def test_the_resnets_have_as_many_weights_as_the_papers(imagenet, depth, weights):
+    with torch.device("meta"):
+        model = imagenet.resnet(depth, 1000)
+    assert sum(weight.numel() for weight in model.parameters()) == weights
+    assert model(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, 1000)
+
+
+def errors(folder):
+    """Arguments that cannot work, and a part of what is said about them."""
+    empty, wrong = folder / "empty", folder / "wrong"
+    empty.mkdir()
+    wrong.mkdir()
+    (wrong / "data_batch_1").write_bytes(pickle.dumps({b"fine": 1}))
+    two = folder / "two"
+    write_folder(two / "train", num_samples=4, classes=2)
+    write_folder(two / "val", num_samples=3, classes=3)
+    return [
+        ("cifar10_autoaugment", ["--data", folder / "absent"], "must be a folder of data_batch_1"),
+        ("cifar10_autoaugment", ["--data", empty], "holds no train images"),
+        ("cifar10_autoaugment", ["--data", wrong], "must be a pickled batch of CIFAR-10"),
+        ("imagenet_randaugment", ["--data", folder / "absent"], "root must be a folder"),
+        ("imagenet_randaugment", ["--data", empty], "one folder per class"),
+        ("imagenet_randaugment", ["--data", two], "the same class folders"),
+        ("imagenet_randaugment", ["--data", two / "train", "--val-share", "1"], "--val-share must leave images"),
+        ("imagenet_randaugment", ["--data", two / "train", "--depth", "19"], "18, 34, 50, 101, got 19"),
+        ("imagenet_randaugment", ["--data", two / "train", "--val-share", "0.5", "--split", "x"], "no stage 'x'"),
+        ("imagenet_randaugment", ["--data", two, "--resume", "--checkpoint", folder / "x.pt"], "--resume needs"),
+    ]
+
+
+def test_an_error_is_one_line_that_says_what_is_wrong(tmp_path):
+    for name, arguments, expected in errors(tmp_path):
+        with pytest.raises(SystemExit) as exited:
+            module(name).main([str(argument) for argument in arguments])
+        assert expected in exited.value.code
+        assert exited.value.code.startswith("error: ")
+        assert "\n" not in exited.value.code
+
+
+def test_an_error_ends_a_pipeline_with_status_1(tmp_path):
+    said = run("cifar10_autoaugment", "--data", tmp_path / "absent", status=1)
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
+    allowed = {"torch", "numpy", "PIL", *sys.stdlib_module_names}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= allowed
+        elif isinstance(node, ast.ImportFrom) and node.module == "dalirefurb":
+            assert {alias.name for alias in node.names} <= set(dalirefurb.__all__)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0
+            assert node.module.split(".")[0] in allowed
+
+
+def test_there_are_pipelines():
+    assert [path.stem for path in PIPELINES] == ["cifar10_autoaugment", "imagenet_randaugment"]
+
+
+def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys):
+    arguments = ["--depth", "18", "--size", "32", "--batch-size", "64", "--epochs", "1", "--val-share", "0.5"]
+    imagenet.main(["--data", str(shared_data / "photos"), *arguments])
+    assert "182 images to train on, 182 to evaluate on" in capsys.readouterr().out
+
+
+def test_a_pipeline_trains_on_cifar10(cifar, shared_data, tmp_path, capsys):
+    for label in range(10):
+        (path,) = (shared_data / "cifar10").glob(f"test_{label}_*.webp")
+        mosaic = Image.open(path).convert("RGB").crop((0, 0, 1600, 64))
+        mosaic.save(tmp_path / f"train_{label}_name.webp", lossless=True)
+        mosaic.crop((0, 0, 1600, 32)).save(tmp_path / f"test_{label}_name.webp", lossless=True)
+    cifar.main(["--data", str(tmp_path), "--width", "4", "--batch-size", "100", "--epochs", "2"])
+    said = capsys.readouterr().out
+    assert "1,000 images to train on, 500 to test on" in said
+    assert lines(said.replace(",", ""))[-1][4] > 10

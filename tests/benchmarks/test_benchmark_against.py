@@ -1,0 +1,346 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import ImageFolder, Refurbish, simple
+from tests.pictures import write_folder
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+if str(BENCHMARKS) not in sys.path:
+    sys.path.append(str(BENCHMARKS))
+
+import ablations  # noqa: E402
+import against  # noqa: E402
+import contention  # noqa: E402
+import fixed_work  # noqa: E402
+import harness  # noqa: E402
+import headspace  # noqa: E402
+import stock_dali  # noqa: E402
+import workers  # noqa: E402
+from competitors.rows import Job  # noqa: E402
+
+SUITE = ["against", "splits", "headspace", "ablations", "contention", "growth"]
+WORKER = BENCHMARKS / "competitors" / "worker.py"
+
+# Answers as a worker does: with the length of the job's files, and goes on working for a while after its turn. What is
+# started in it is counted too.
+BUSY_WORKER = """
+import json, subprocess, sys
+job = json.loads(sys.stdin.readline())
+child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.6: pass\\ninput()"],
+                         stdin=subprocess.PIPE)
+print("ready", flush=True)
+for _ in sys.stdin:
+    print(len(job["files"]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
+
+
+@pytest.fixture(scope="module")
+def suite(folder, tmp_path_factory):
+    """The folder of a quick run without competitors' environment, and what was printed."""
+    out = tmp_path_factory.mktemp("results")
+    command = [sys.executable, "-W", "error", BENCHMARKS / "suite.py", "--quick", "--data", folder, "--out", out]
+    done = subprocess.run(
+        [*map(str, command), "--competitors", str(out / "none")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)},
+        timeout=590,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def results(suite, name):
+    return json.loads((suite[0] / f"{name}.json").read_text())["results"]
+
+
+def speeds(case, name):
+    taken = sorted((each for each in case["slices"] if each["contender"] == name), key=lambda each: each["round"])
+    return [each["images"] / each["seconds"] for each in taken]
+
+
+def a_slice(name, batch_s, *, number=0):
+    return harness.Slice(name, "1x1", number, 10 * len(batch_s), sum(batch_s), batch_s)
+
+
+def test_the_suite_writes_results_and_a_figure_for_each_of_its_scripts(suite):
+    from PIL import Image
+
+    out, printed = suite
+    assert {path.name for path in out.iterdir()} == {f"{name}.{kind}" for name in SUITE for kind in ("json", "png")}
+    for name in SUITE:
+        with Image.open(out / f"{name}.png") as figure:
+            assert min(figure.size) > 200
+        assert f"== {name}" in printed
+    assert "claims that did not hold:" in printed or "every claim held" in printed
+
+
+def test_without_their_environment_the_competitors_are_named_as_missing_and_stock_dali_still_runs(suite):
+    case = results(suite, "against")
+    assert [each["name"] for each in case["competitors"]] == [
+        "standard",
+        "reuse factor 3, paper",
+        stock_dali.NEAREST,
+        stock_dali.DEFAULT,
+    ]
+    assert "competitors/build.py" in case["missing"]["competitors' environment"]
+    assert "left out: competitors' environment" in suite[1]
+
+
+def test_stock_dali_is_tried_as_one_pipeline_and_as_one_a_core_before_the_rounds(suite):
+    tried = {(each["contender"], each["placement"]) for each in results(suite, "against")["calibration"]}
+    placements = [str(placement) for placement in stock_dali.placements()]
+    assert tried == {(name, each) for name in (stock_dali.NEAREST, stock_dali.DEFAULT) for each in placements}
+
+
+def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():
+    names = [
+        against.STANDARD,
+        against.ours_name("paper", 3),
+        against.ours_name("crop_last", 3),
+        stock_dali.NEAREST,
+        stock_dali.DEFAULT,
+        "DataLoader, v2 on Pillow",
+        "DataLoader, v2 on tensors",
+        "SPDL, v2",
+    ]
+    seconds = np.random.default_rng(0).uniform(0.1, 1, (len(names), 3))
+    slices = [
+        a_slice(name, [each], number=number)
+        for name, own in zip(names, seconds, strict=True)
+        for number, each in enumerate(own)
+    ]
+    standard, paper, crop_last, nearest, default, pillow, tensors, spdl = 10 / seconds
+    loader = np.maximum(pillow, tensors)
+    expected = {
+        "standard / stock DALI, nearest": (standard / nearest, 1.8),
+        "standard / stock DALI, default": (standard / default, 2.5),
+        "standard / the better DataLoader": (standard / loader, 2.0),
+        "reuse factor 3, paper / stock DALI, nearest": (paper / nearest, 4.0),
+        "reuse factor 3, paper / stock DALI, default": (paper / default, 6.0),
+        "reuse factor 3, paper / the better DataLoader": (paper / loader, 5.0),
+        "reuse factor 3, crop last / reuse factor 3, paper": (crop_last / paper, 1.0),
+        "standard / SPDL, v2": (standard / spdl, None),
+    }
+    found = {claim.name: claim for claim in against.claims(slices)}
+    assert set(found) == set(expected)
+    for name, (rounds, least) in expected.items():
+        assert found[name].figure.median == pytest.approx(median(rounds))
+        assert found[name].least == least
+
+
+@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), (1, 1)])
+def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, replicas):
+    placement = harness.Placement(replicas, 1)
+    taken = stock_dali.stock(
+        ImageFolder(folder), size=32, batch_size=4, layers=layers, nearest=True, placement=placement
+    )
+    assert [next(taken.batches) for _ in range(7)] == [4] * 7
+    assert taken.made_ahead == 3 * replicas
+    taken.batches.close()
+
+
+def test_the_splits_are_all_places_between_stages_with_the_diversity_they_keep(suite):
+    recipe = simple(32)
+    found = results(suite, "splits")["splits"]
+    assert [len(each["partial"]) for each in found] == [1, 2, 3]
+    for number, each in enumerate(found, 1):
+        assert each["partial"] + each["final"] == [stage.name for stage in recipe.stages]
+        assert each["diversity"] == pytest.approx(recipe.at(number).diversity(3))
+    assert [each["preset"] for each in found] == [False, True, False]
+
+
+def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite):
+    case = results(suite, "headspace")
+    (claim,) = [each for each in case["claims"] if each["least"] is not None]
+    assert claim["least"] == 0.98
+    assert claim["name"] == "step 1.5: reuse factor 3 / standard"
+    of_standard = speeds(case, "reuse factor 3, step 1.5")[0] / speeds(case, "standard, step 1.5")[0]
+    assert claim["figure"]["median"] == pytest.approx(of_standard)
+    memory = median(speeds(case, "from memory, step 1.5"))
+    assert memory <= 1.5 * 8 / (1.5 * case["standard_s"])  # As slow as its steps are long, at least.
+    fed = {"standard", "reuse factor 3", "from memory"}
+    loading = {"standard, 1 core", "reuse factor 3, 1 core", f"{stock_dali.NEAREST}, 1 core"}
+    assert {each["contender"] for each in case["slices"]} == {f"{name}, step 1.5" for name in fed} | loading
+
+
+@pytest.fixture
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_step_of_the_network_learns_from_the_batch():
+    step = headspace.Network(32)
+    before = [weights.detach().clone() for weights in step._model.parameters()]
+    step(torch.randn(2, 3, 32, 32), torch.arange(2))
+    assert any(not torch.equal(a, b) for a, b in zip(before, step._model.parameters(), strict=True))
+
+
+def test_an_entrant_on_one_core_starts_no_thread_on_another():
+    everything = os.sched_getaffinity(0)
+    seen = []
+
+    class Entrant:
+        name = "anything"
+
+        @contextmanager
+        def turn(self):
+            seen.append(harness.cores())
+            yield harness.Contender("anything", "", 0, iter(()))
+
+    with headspace.OnCores("it, 1 core", Entrant(), 1).turn() as contender:
+        assert contender.name == "it, 1 core"
+    assert seen == [1]
+    assert os.sched_getaffinity(0) == everything
+
+
+def test_the_share_that_a_loader_keeps_beside_busy_processes_is_of_its_own_speed_in_that_turn(suite):
+    case = results(suite, "contention")
+    speed = {
+        (each["slice"]["contender"], each["busy"]): each["slice"]["images"] / each["slice"]["seconds"]
+        for each in case["slices"]
+    }
+    assert len(speed) == len(case["slices"]) == 6
+    for row in case["contention"]:
+        name, busy = row["contender"], row["busy"]
+        assert row["images_per_s"]["median"] == pytest.approx(speed[name, busy])
+        assert row["share"]["median"] == pytest.approx(speed[name, busy] / speed[name, 0])
+    stock = speed["stock DALI, nearest", 2] / speed["stock DALI, nearest", 0]
+    claims = {claim["name"]: claim["figure"]["median"] for claim in case["claims"]}
+    for name in ("standard", "reuse factor 3"):
+        assert claims[f"{name}, beside 2"] == pytest.approx(speed[name, 2] / speed[name, 0] / stock)
+
+
+def test_busy_processes_are_of_the_same_session_and_end_with_their_turn():
+    with contention.busy(2):
+        children = {int(each) for each in Path("/proc/thread-self/children").read_text().split()}
+        assert len(children) >= 2
+        assert {os.getsid(child) for child in children} == {os.getsid(0)}
+    assert not children & {int(each) for each in Path("/proc/thread-self/children").read_text().split()}
+
+
+def test_without_a_shuffler_misses_burst_or_scatter_and_with_both_they_do_not(suite):
+    found = {each["name"]: each for each in results(suite, "ablations")["ablations"]}
+    assert {batch for epoch in found["refurbish"]["misses"] for batch in epoch} == {4}
+    assert [set(epoch) for epoch in found["reference counts"]["misses"]] == [{0}, {0}, {12}]
+    assert len({batch for epoch in found["plain shuffle"]["misses"] for batch in epoch}) > 2
+    assert {batch for epoch in found["standard"]["misses"] for batch in epoch} == {12}
+    peaks = {name: each["misses_peak"] for name, each in found.items()}
+    assert peaks["refurbish"] == peaks["standard"] == 1 < peaks["plain shuffle"] < peaks["reference counts"] == 3
+
+
+def test_a_slice_of_an_ablation_holds_each_epoch_of_the_cycle_once(suite):
+    for each in results(suite, "ablations")["slices"]:
+        assert len(each["batch_s"]) == 3 * 4
+
+
+def test_the_tail_of_time_per_batch_is_compared_with_standards_and_promised(suite):
+    case = results(suite, "ablations")
+    promised = {claim["name"]: (claim["least"], claim["most"]) for claim in case["claims"]}
+    assert promised == {
+        "refurbish / standard": (None, 1.15),
+        "reference counts / refurbish": (1.5, None),
+        "plain shuffle / refurbish": (None, None),
+        "fixed work, as long as the one / the other": (None, None),
+        "refurbish / fixed work, as long as refurbish": (None, None),
+        "standard / fixed work, as long as standard": (None, None),
+    }
+    tails = {each["name"]: [ablations.tail(batch_s) for batch_s in each["batch_s"]] for each in case["ablations"]}
+    ratio = tails["refurbish"][0] / tails["standard"][0]
+    assert case["claims"][0]["figure"]["median"] == pytest.approx(ratio)
+
+
+def test_batches_of_fixed_work_are_alike_and_longer_if_asked():
+    pieces = []
+    for batch_s in (0.01, 0.2):
+        with fixed_work.FixedWork("fixed", batch_s).turn() as contender:
+            pieces.append({next(contender.batches) for _ in range(3)})
+    (short,), (long,) = pieces
+    assert 5 * short < long
+
+
+def test_the_tail_is_the_99th_over_the_50th_percentile():
+    assert ablations.tail([1.0] * 99 + [3.0]) == pytest.approx(1.02)
+
+
+def test_the_full_ablation_misses_equally_in_every_batch_of_256():
+    planner = ablations.Config("").planners()["refurbish"]
+    assert isinstance(planner, Refurbish)
+    misses = [int(plan.miss.sum()) for epoch in (1, 2, 3) for plan in planner.epoch(epoch)]
+    assert max(misses) - min(misses) <= 1
+
+
+def test_growth_is_measured_at_every_size_and_promised_at_the_largest(suite):
+    case = results(suite, "growth")
+    assert [size["num_samples"] for size in case["sizes"]] == [1000, 10000]
+    assert [claim["most"] for claim in case["claims"]] == [0.4, 2.0, 90, 1.1]
+    for size in case["sizes"]:
+        assert len(size["epoch_s"]) == 2
+        assert min(size["epoch_s"]) > 0
+
+
+def job(files=3):
+    return Job("a competitor", [""] * files, [0] * files, 32, 2, {"workers": 2})
+
+
+def test_a_competitor_makes_a_batch_for_each_that_is_asked_for_and_rests_after_its_turn():
+    entrant = workers.WorkerTurns(job(), 1, (sys.executable, "-c", BUSY_WORKER))
+    try:
+        with entrant.turn() as contender:
+            assert [next(contender.batches) for _ in range(3)] == [3, 3, 3]
+            pid = entrant._process.pid
+        assert workers._worked_s(pid) > 0.5  # the kernel counts in ticks
+        (child,) = workers.descendants(pid)
+        with entrant.turn() as contender:
+            assert next(contender.batches) == 3
+            assert entrant._process.pid == pid
+        assert entrant.setting == "workers 2"
+    finally:
+        entrant.close()
+    deadline = time.monotonic() + 60
+    while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_competitor_that_dies_is_named():
+    entrant = workers.WorkerTurns(job(), 1, (sys.executable, "-c", "input(); raise SystemExit(3)"))
+    with pytest.raises(RuntimeError, match="a competitor must answer, but its process ended with 3"), entrant.turn():
+        pass
+    entrant.close()
+
+
+def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():
+    done = subprocess.run(
+        [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=590, check=True
+    )
+    told = json.loads(done.stdout)
+    assert set(told["rows"]) == {
+        "DataLoader, v2 on Pillow",
+        "DataLoader, v2 on tensors",
+        "SPDL, v2",
+        "MONAI CacheDataset, v2",
+    }
+    for row in told["rows"].values():
+        assert bool(row["settings"]) != bool(row["missing"])
+        assert len(row["settings"]) == len(row["made_ahead"])

@@ -1,0 +1,310 @@
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dalirefurb import Frozen, MemoryStore, Refurbish, rand_augment
+from dalirefurb.store import DiskStore, TieredStore
+from dalirefurb.store.tiered.store import Tier
+from tests.pictures import write_folder
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import harness  # noqa: E402
+import loaders  # noqa: E402
+import page_cache  # noqa: E402
+import small_samples  # noqa: E402
+import store_groups  # noqa: E402
+import store_turns  # noqa: E402
+import stores as script  # noqa: E402
+
+SINGLE = ["MemoryStore", "DiskStore"]
+HALF, WHOLE = "TieredStore, 50 % in memory", "TieredStore, 100 % in memory"
+ALONE, PLAIN = "DiskStore alone", "plain reads, 2 threads"
+CONTENDERS = {
+    "warm": [*SINGLE, HALF, WHOLE, "Compressed"],
+    "cold": [*SINGLE, ALONE, PLAIN, HALF],
+    "refurbish": [*SINGLE, HALF],
+}
+SHAPE = (8, 8, 3)
+
+
+def run(*arguments):
+    """Run the benchmark as its user does."""
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / "stores.py"), "--quick", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
+
+
+@pytest.fixture(scope="module")
+def quick(folder, tmp_path_factory):
+    """The JSON of a quick run, and what was printed."""
+    work = tmp_path_factory.mktemp("results")
+    rng = np.random.default_rng(0)
+    for label in range(10):
+        mosaic = rng.integers(0, 256, (64, 128, 3), np.uint8)
+        Image.fromarray(mosaic).save(work / f"test_{label}_name.webp", lossless=True)
+    out = work / "stores.json"
+    done = run("--rounds", 1, "--data", folder, "--small", work, "--folder", work, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.suffix for path in work.iterdir()) == [".json"] + 10 * [".webp"], "nothing is left behind"
+    return json.loads(out.read_text()), done.stdout
+
+
+@pytest.fixture
+def on_disk(tmp_path):
+    """A folder of which bytes can be seen to be fetched from a disk."""
+    probe = tmp_path / "probe"
+    probe.write_bytes(bytes(4096))
+    page_cache.drop([probe])
+    before = page_cache.Usage.now(0)
+    probe.read_bytes()
+    if not (page_cache.Usage.now(0) - before).disk_bytes:
+        pytest.skip("the temporary folder is not on a disk")
+    return tmp_path
+
+
+def images(count, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (count, *SHAPE), np.uint8)
+
+
+def filled(store, count):
+    store.open(SHAPE, slots=count, fingerprint={})
+    indices = np.arange(count)
+    assert store.put(indices, np.zeros_like(indices), list(images(count))).all()
+    return store
+
+
+def groups(results):
+    return {group["name"]: group for group in results["results"]["groups"]}
+
+
+def test_every_store_takes_its_turn_in_every_group(quick):
+    results, printed = quick
+    for name, contenders in CONTENDERS.items():
+        group = groups(results)[name]
+        if "Compressed" in contenders:
+            pytest.importorskip("zstandard")
+        assert [each["name"] for each in group["served"]] == contenders
+        assert sorted(each["contender"] for each in group["slices"]) == sorted(contenders)
+        assert all(each in printed for each in contenders)
+
+
+@pytest.mark.parametrize(
+    ("group", "upper", "lower", "least"),
+    [
+        ("warm", "DiskStore", ["MemoryStore"], 0.85),
+        ("warm", HALF, ["DiskStore"], 0.95),
+        ("warm", WHOLE, ["MemoryStore"], 0.95),
+        ("cold", ALONE, [PLAIN], 0.7),
+        ("cold", "DiskStore", [PLAIN, "MemoryStore"], 0.7),
+        ("cold", HALF, ["DiskStore"], 0.95),
+        ("refurbish", HALF, ["DiskStore"], 0.95),
+    ],
+)
+def test_each_store_is_compared_with_what_limits_it(group, upper, lower, least, quick):
+    results, _ = quick
+    found = groups(results)[group]
+    speeds = {each["contender"]: each["images"] / each["seconds"] for each in found["slices"]}
+    names = {(PLAIN,): "the disk", (PLAIN, "MemoryStore"): "the disk or memory"}
+    claims = {claim["name"]: claim for claim in found["claims"]}
+    claim = claims[f"{upper} / {names.get(tuple(lower), lower[0])}"]
+    assert claim["figure"]["median"] == pytest.approx(speeds[upper] / min(speeds[name] for name in lower))
+    assert claim["least"] == least
+
+
+def test_that_bytes_come_from_the_disk_is_a_claim_of_its_own(quick):
+    results, _ = quick
+    group = groups(results)["cold"]
+    served = {each["name"]: each for each in group["served"]}
+    claims = {claim["name"]: claim for claim in group["claims"]}
+    for name in ("DiskStore", ALONE):
+        (usage,) = served[name]["usages"]
+        share = usage["disk_bytes"] / usage["images"] / (3 * 48**2)
+        assert claims[f"{name}, from the disk"]["figure"]["median"] == pytest.approx(share)
+        assert claims[f"{name}, from the disk"]["least"] == 0.95
+
+
+def test_hits_of_tiers_are_shares(quick):
+    results, _ = quick
+    for group in groups(results).values():
+        shares = {each["name"]: (each["fast_hits"], each["first_come"]) for each in group["served"]}
+        assert 0 < shares[HALF][0] < 1
+        assert 0 < shares[HALF][1] < 1
+        assert shares.get(WHOLE, (1, 1)) == (1, 1)
+        assert all(shares[name] == (None, None) for name in SINGLE)
+
+
+def test_small_samples_are_compared_in_every_step(quick):
+    results, printed = quick
+    small = results["results"]["small"]
+    assert (small["num_samples"], small["sample_bytes"]) == (80, 3072)
+    us = defaultdict(list)
+    for step in small["steps"]:
+        us[step["keeper"], step["name"]].append(step["us"])
+    for claim in small["claims"]:
+        step, files = claim["name"].split(": DiskStore / ")
+        ratios = np.divide(us[files, step], us["DiskStore", step])
+        assert len(ratios) == (3 if step == "cold" else 1)
+        assert claim["figure"]["median"] == pytest.approx(np.median(ratios))
+        assert claim["least"] == (20 if files == "an .npy file each" and step != "write" else None)
+        assert claim["name"] in printed
+    assert len(us) == 9
+    assert len(small["claims"]) == 6
+
+
+def test_the_results_name_no_host_and_no_folder(quick, folder):
+    results, _ = quick
+    assert results["config"]["data"] == "pictures"
+    for private in (socket.gethostname(), str(folder.parent), str(BENCHMARKS.parent)):
+        assert private not in json.dumps(results)
+
+
+def test_data_that_cannot_be_used_is_refused(folder, tmp_path, monkeypatch, capsys):
+    for arguments, message in [
+        (["--data", tmp_path], "--data must hold one folder of images per class"),
+        (
+            ["--data", folder, "--small", tmp_path],
+            f"--small must be a folder of mosaics of images, but {tmp_path} holds none: pass another",
+        ),
+    ]:
+        monkeypatch.setattr(sys, "argv", ["stores.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            script.main()
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+def test_what_is_dropped_is_fetched_from_the_disk_again_and_nothing_else_is(on_disk):
+    path = on_disk / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    fetched = []
+    for paths in ([], [path], []):
+        page_cache.drop(paths)
+        before = page_cache.Usage.now(0)
+        path.read_bytes()
+        fetched.append((page_cache.Usage.now(0) - before).disk_bytes)
+    assert fetched[0] == fetched[2] == 0
+    assert fetched[1] >= 1 << 20
+
+
+def test_what_is_dropped_is_fetched_again_although_this_process_maps_it(on_disk):
+    path = on_disk / "file"
+    path.write_bytes(bytes(40 * 4096))
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as pages:
+        assert pages[:] == bytes(40 * 4096)
+        page_cache.drop([path])
+        before = page_cache.Usage.now(0)
+        assert pages[:] == bytes(40 * 4096)
+        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * np.prod(SHAPE)
+
+
+def test_plain_reads_fetch_each_sample_of_the_plan_from_its_slot(on_disk):
+    planner = Frozen(40, batch_size=10)
+    path = on_disk / "store"
+    filled(DiskStore(path), 40).close()
+    reads = page_cache.PlainReads(path, planner, sample_bytes=int(np.prod(SHAPE)), threads=3)
+    for _ in range(2):
+        page_cache.drop([path])
+        before = page_cache.Usage.now(0)
+        with reads.turn() as contender:
+            assert list(islice(contender.batches, len(planner))) == [10, 10, 10, 10]
+        assert (page_cache.Usage.now(0) - before).disk_bytes >= 40 * np.prod(SHAPE)
+    os.truncate(path, 70_000)
+    message = r"store must have a slot for sample \d+, but ends before it"
+    with reads.turn() as contender, pytest.raises(EOFError, match=message):
+        next(contender.batches)
+
+
+def test_a_store_must_lend_every_sample_of_the_plan():
+    planner = Frozen(40, batch_size=10)
+    with filled(MemoryStore(), 40) as store:
+        reads = page_cache.StoreReads("the store", store, planner)
+        with reads.turn() as contender:
+            assert list(islice(contender.batches, 9)) == 9 * [10]
+        store.evict(np.array([7]))
+        with reads.turn() as contender, pytest.raises(LookupError, match="the store must hold every sample, but 1 are"):
+            list(islice(contender.batches, len(planner)))
+
+
+def test_usage_is_that_of_the_timed_batches():
+    contender = harness.Contender("counting", harness.Placement(1, 1), 3, (size for size in range(1, 100)))
+    metered = store_turns.Metered(contender)
+    slices = harness.interleave([metered], rounds=2, timed_batches=4)
+    # Three batches made ahead and two of the ramp come first.
+    assert [usage.images for usage in metered.timed(slices)] == [6 + 7 + 8 + 9, 15 + 16 + 17 + 18]
+    assert [each.images for each in slices] == [30, 66]
+
+
+def test_each_turn_of_a_store_serves_an_epoch_and_begins_one_in_which_all_are_hits(folder):
+    source, planner = loaders.repeated(folder, 12), Frozen(12, batch_size=4)
+    with ExitStack() as stack:
+        turns = store_turns.StoreTurns(stack, "", source, rand_augment(32), planner, MemoryStore())
+        turns.settle()
+        states = [turns._state]
+        for taken in (1, 3, 4):
+            with turns.turn() as contender:
+                for _ in range(taken):
+                    next(contender.batches)
+            states.append(turns._state)
+    assert [(state["epoch"], state["batch"]) for state in states] == [(2, 0), (4, 0), (6, 0), (9, 0)]
+
+
+@pytest.mark.parametrize("planner", [Frozen(60, batch_size=7), Refurbish(60, batch_size=7, reuse_factor=3)])
+def test_first_come_is_what_a_tiered_store_does_that_nobody_advises(planner):
+    slots = planner.peak_slots // 3
+    shares = []
+    with TieredStore.of(Tier(MemoryStore(), slots * int(np.prod(SHAPE))), Tier(MemoryStore())) as store:
+        store.open(SHAPE, slots=planner.peak_slots, fingerprint={})
+        for epoch in range(6):
+            before = np.array(store.hits)
+            for plan in planner.epoch(epoch):
+                with store.get(plan.indices, plan.version) as lease:
+                    assert (lease.found == ~plan.miss).all()
+                store.evict(plan.evict)
+                kept = plan.miss & plan.keep
+                store.put(plan.indices[kept], plan.version[kept], list(images(np.count_nonzero(kept))))
+            shares.append(store.hits - before)
+    fast, slow = np.sum(shares[3:], axis=0)
+    assert store_groups.first_come(planner, slots) == pytest.approx(fast / (fast + slow))
+
+
+@pytest.mark.parametrize("keeper", small_samples.KEEPERS)
+def test_small_samples_are_all_written_and_all_read(keeper, on_disk):
+    samples = np.random.default_rng(0).integers(0, 256, (30, 32, 32, 3), np.uint8)
+    small = small_samples.compare_small(samples, on_disk, rounds=2)
+    own = [step for step in small.steps if step.keeper == keeper]
+    steps = ["write", "warm", "cold", "cold", "cold"]
+    assert [(step.name, step.round) for step in own] == [(name, number) for number in range(2) for name in steps]
+    assert median(step.from_disk for step in own if step.name == "cold") >= 1
+    assert all(step.from_disk == 0 for step in own if step.name == "warm")
+
+
+@pytest.mark.parametrize("keeper", [small_samples.FileEach, small_samples.ArrayEach])
+def test_a_sample_in_a_file_of_its_own_is_that_sample_and_every_one_is_read(keeper, tmp_path):
+    samples = images(30)
+    files = keeper(tmp_path, samples)
+    files.write(samples)
+    paths = sorted(tmp_path.iterdir())
+    np.testing.assert_array_equal([files._load(path) for path in paths], samples)
+    files.read()
+    paths[17].unlink()
+    with pytest.raises(FileNotFoundError):
+        files.read()

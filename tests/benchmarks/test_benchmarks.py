@@ -1,0 +1,517 @@
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+
+from dalirefurb import (
+    Arrays,
+    BatchEcho,
+    Echo,
+    FileList,
+    Frozen,
+    ImageFolder,
+    Loader,
+    Refurbish,
+    SmartCache,
+    Standard,
+    rand_augment,
+)
+from dalirefurb.engine.closable_queue import Handover
+from dalirefurb.engine.finish_thread import Served
+from tests.mosaics import write_mosaics
+from tests.pictures import write_folder
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import echo_slow_source  # noqa: E402
+import harness  # noqa: E402
+import loaders  # noqa: E402
+import parts  # noqa: E402
+import slow_source  # noqa: E402
+import throughput as throughput_script  # noqa: E402
+
+LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "reuse factor 4", "every sample a hit"]
+PARTS = ["partial-only", "final-only"]
+ROUNDS = 2
+
+
+def run(script, *arguments):
+    """Run a benchmark as its user does."""
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
+
+
+@pytest.fixture(scope="module")
+def throughput(folder, tmp_path_factory):
+    """The JSON of a quick run, where it lies, and what was printed."""
+    out = tmp_path_factory.mktemp("results") / "throughput.json"
+    done = run("throughput.py", "--quick", "--order", "crop_last", "--data", folder, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), out, done.stdout
+
+
+@pytest.fixture(scope="module")
+def techniques(folder, tmp_path_factory):
+    """The JSON of a quick run of all techniques, where it lies, and what was printed."""
+    out = tmp_path_factory.mktemp("results") / "techniques.json"
+    done = run("techniques.py", "--quick", "--rounds", 1, "--data", folder, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), out, done.stdout
+
+
+def contender(batches, *, name="", made_ahead=0):
+    return harness.Contender(name, harness.Placement(1, 1), made_ahead, batches)
+
+
+def test_every_contender_has_a_slice_in_every_round(throughput):
+    results, _, _ = throughput
+    (case,) = results["results"]
+    taken = [(each["contender"], each["round"]) for each in case["slices"]]
+    assert sorted(taken) == sorted((name, number) for name in LOADERS + PARTS for number in range(ROUNDS))
+    for each in case["slices"]:
+        assert each["images"] == case["batch_size"] * len(each["batch_s"])
+        assert each["seconds"] == pytest.approx(sum(each["batch_s"]), abs=1e-4)
+
+
+def test_the_summary_follows_from_the_raw_slices(throughput):
+    results, _, _ = throughput
+    (case,) = results["results"]
+    speeds = {
+        name: [each["images"] / each["seconds"] for each in sorted_slices(case, name)] for name in LOADERS + PARTS
+    }
+    costs = [(1 / partial, 1 / final) for partial, final in zip(*(speeds[name] for name in PARTS), strict=True)]
+    bounds = {n: [1 / (partial / n + final) for partial, final in costs] for n in (2, 3)}
+    claims = {claim["name"]: claim["figure"]["median"] for claim in case["claims"]}
+    for n in (2, 3):
+        refurbished = speeds[f"reuse factor {n}"]
+        of_bound = [speed / bound for speed, bound in zip(refurbished, bounds[n], strict=True)]
+        assert claims[f"reuse factor {n} / its bound"] == pytest.approx(median(of_bound))
+        speedup = [speed / standard for speed, standard in zip(refurbished, speeds["standard"], strict=True)]
+        assert claims[f"reuse factor {n} / standard"] == pytest.approx(median(speedup))
+    hits = [hit / final for hit, final in zip(speeds["every sample a hit"], speeds["final-only"], strict=True)]
+    assert claims["every sample a hit / final-only"] == pytest.approx(median(hits))
+
+
+def sorted_slices(case, name):
+    return sorted((each for each in case["slices"] if each["contender"] == name), key=lambda each: each["round"])
+
+
+def test_both_parts_are_tried_at_every_placement_before_the_rounds(throughput):
+    results, _, _ = throughput
+    (case,) = results["results"]
+    tried = {(each["contender"], each["placement"]) for each in case["calibration"]}
+    assert tried == {(name, str(placement)) for name in PARTS for placement in harness.placements()}
+
+
+def test_the_tables_name_every_contender_and_every_promise(throughput):
+    _, _, printed = throughput
+    for text in [*LOADERS, *PARTS, "reuse factor 3 / standard", "2.3"]:
+        assert text in printed
+
+
+@pytest.mark.parametrize("batch_size", [64, 256])
+def test_large_batches_are_held_to_their_bounds(batch_size):
+    names = [*LOADERS, *PARTS]
+    speeds = {name: [100.0, 101.0] for name in names}
+    bounds = {name: [100.0, 100.0] for name in LOADERS[:-1]}
+    claims = throughput_script._claims(speeds, bounds, "crop_last", batch_size)
+    promised = {claim.name for claim in claims if claim.least == 0.95}
+    bounded = {f"{name} / its bound" for name in LOADERS[1:-1]} | {"every sample a hit / final-only"}
+    assert promised == (bounded if batch_size == 256 else set())
+
+
+def test_the_results_describe_the_machine_but_name_no_host_and_no_folder(throughput, folder):
+    results, out, _ = throughput
+    assert set(results["environment"]) >= {"cpu", "cores", "python", "dali", "torch", "numpy", "commit", "date"}
+    assert results["config"]["data"] == "pictures"
+    text = out.read_text()
+    for private in (socket.gethostname(), str(folder.parent), str(BENCHMARKS.parent)):
+        assert private not in text
+
+
+@pytest.mark.parametrize("script", ["throughput", "techniques"])
+def test_a_plot_is_drawn_from_the_results_alone(script, request, tmp_path):
+    from PIL import Image
+
+    _, out, _ = request.getfixturevalue(script)
+    done = run("plot.py", "--results", out, "--out", tmp_path / "plot.png")
+    assert done.returncode == 0, done.stderr
+    with Image.open(tmp_path / "plot.png") as plot:
+        assert min(plot.size) > 400
+    assert "harness" not in (BENCHMARKS / "plot.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("results", "remedy"),
+    [(None, "run that first"), ({"groups": []}, "read the table"), ([{"kernel": "flip"}], "read the table")],
+)
+def test_a_plot_without_results_that_have_one_is_refused_with_the_remedy(results, remedy, tmp_path):
+    path = tmp_path / "results.json"
+    if results is not None:
+        path.write_text(json.dumps({"results": results}))
+    done = run("plot.py", "--results", path)
+    assert done.returncode == 2
+    assert re.search(f"results.json (is|has) none: {remedy}", done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("script", ["throughput", "techniques", "echo_slow_source", "smart_cache_large_images"])
+def test_data_that_is_no_folder_of_images_is_refused(script, tmp_path):
+    done = run(f"{script}.py", "--quick", "--data", tmp_path / "none")
+    assert done.returncode == 2
+    assert "--data must hold one folder of images per class" in done.stderr
+
+
+# Partial images computed per image served, and stages in both parts.
+COMPUTED = {
+    "standard": (1, (4, 1)),
+    "simplified by 1": (1, (3, 1)),
+    "reuse factor 2": (1 / 2, (4, 1)),
+    "echo before augmentation 2": (1 / 2, (1, 4)),
+    "echo after augmentation 2": (1 / 2, (5, 0)),
+    "batch echo 2": (1 / 2, (5, 0)),
+    "SmartCache": (2 / 16, (1, 4)),
+    "AutoAssist": (1, (4, 1)),
+    "frozen": (0, (4, 1)),
+}
+
+
+def test_every_technique_is_compared_with_the_bound_of_its_own_split_and_reuse(techniques):
+    results, _, printed = techniques
+    case = results["results"]
+    assert [each["name"] for each in case["techniques"]] == list(COMPUTED)
+    claims = {claim["name"]: claim for claim in case["claims"]}
+    for name, (computed, (partial, final)) in COMPUTED.items():
+        (speed,) = speeds_of(case, name)
+        (partial_speed,) = speeds_of(case, f"partial-only, {partial} + {final} stages")
+        (final_speed,) = speeds_of(case, f"final-only, {partial} + {final} stages")
+        of_bound = speed * (computed / partial_speed + 1 / final_speed)
+        assert claims[f"{name} / its bound"]["figure"]["median"] == pytest.approx(of_bound)
+        assert claims[f"{name} / its bound"]["least"] == 0.9
+        assert claims[f"{name} / standard"]["figure"]["median"] == pytest.approx(speed / speeds_of(case, "standard")[0])
+        assert name in printed
+
+
+def speeds_of(case, name):
+    return [each["images"] / each["seconds"] for each in sorted_slices(case, name)]
+
+
+def test_fresh_samples_and_diversity_are_those_of_the_plan(techniques):
+    results, _, _ = techniques
+    found = {each["name"]: each for each in results["results"]["techniques"]}
+    fresh = {name: (each["fresh"], each["served"]) for name, each in found.items()}
+    assert fresh["standard"] == fresh["AutoAssist"] == (32, 32)
+    assert fresh["reuse factor 2"] == (16, 32)
+    assert fresh["batch echo 2"] == fresh["echo after augmentation 2"] == (32, 64)
+    assert fresh["SmartCache"] == (2, 16)
+    assert fresh["frozen"] == (0, 32)
+    recipe = rand_augment(48)
+    for name in ("standard", "SmartCache", "AutoAssist", "echo before augmentation 2"):
+        assert found[name]["diversity"] == pytest.approx(1)
+    assert found["reuse factor 2"]["diversity"] == pytest.approx(recipe.diversity(2), abs=0.005)
+    for name in ("echo after augmentation 2", "batch echo 2"):
+        assert found[name]["diversity"] == pytest.approx(0.5)
+    assert found["frozen"]["diversity"] == pytest.approx(recipe.diversity(90))
+
+
+def test_loaders_compute_what_their_plans_say_and_nothing_twice(techniques):
+    results, _, _ = techniques
+    for each in results["results"]["techniques"]:
+        for stats in each["stats"]:
+            assert stats["hits"] + stats["misses"] == stats["samples"] > 0
+            assert each["name"] != "frozen" or stats["misses"] == 0
+            assert each["name"] not in {"standard", "simplified by 1"} or stats["hits"] == 0
+
+
+@pytest.mark.parametrize(
+    ("planner", "computed"),
+    [
+        (Standard(32, batch_size=4), 1),
+        (Refurbish(33, batch_size=4, reuse_factor=3), 1 / 3),
+        (Echo(Standard(32, batch_size=4), echoing_factor=2.5, buffer_size=8), 1 / 2.5),
+        (BatchEcho(Standard(32, batch_size=4), echoing_factor=4), 1 / 4),
+        (SmartCache(32, batch_size=4, num_cache_objects=20, replace_percent=0.2), 0.2),
+        (Frozen(32, batch_size=4), 0),
+    ],
+)
+def test_the_share_that_a_plan_computes_is_what_the_technique_says(planner, computed):
+    assert loaders.computed_share(planner) == pytest.approx(computed)
+
+
+def test_the_diversity_of_a_plan_weighs_versions_by_how_often_they_are_served():
+    recipe = rand_augment(32)
+    planner = Refurbish(30, batch_size=5, reuse_factor=3)
+    # In two epochs the third that is evicted between them has 20 versions, served once; the others 20, served twice.
+    expected = (20 + 40 * recipe.diversity(2)) / 60
+    assert loaders.kept_diversity(recipe, planner, 2) == pytest.approx(expected)
+
+
+def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
+    planner = Refurbish(12, batch_size=4, reuse_factor=3)
+    with ExitStack() as stack:
+        turns = loaders.LoaderTurns(stack, "", loaders.repeated(folder, 12), rand_augment(32), planner)
+        for taken in (4, 3):
+            with turns.turn() as contender:
+                warmed = contender.made_ahead
+                for _ in range(taken):
+                    next(contender.batches)
+        state = turns._state
+    assert [stats.batches for stats in turns.stats] == [warmed + 4, warmed + 3]
+    assert 3 * state["epoch"] + state["batch"] == 2 * warmed + 7
+    computed = [stats.misses / stats.samples for stats in turns.stats]
+    assert computed[0] > computed[1] > 0
+
+
+def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():
+    images = np.arange(40 * 4 * 4 * 3, dtype=np.uint8).reshape(40, 4, 4, 3)
+    source = slow_source.SlowSource(Arrays(images, np.zeros(40)), wait_s=0.005)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(source.read, np.arange(40).reshape(8, 5)))
+    assert 0.2 <= time.perf_counter() - began < 0.4
+    np.testing.assert_array_equal(np.concatenate(read), images)
+
+
+def test_a_slow_source_waits_and_does_not_compute():
+    source = slow_source.SlowSource(Arrays(np.zeros((4, 4, 4, 3), np.uint8), np.zeros(4)), wait_s=0.05)
+    began = time.process_time()
+    source.read(np.arange(4))
+    assert time.process_time() - began < 0.1
+
+
+def test_the_gain_of_echoing_is_compared_with_the_ratio_measured_in_the_same_rounds(folder, tmp_path):
+    done = run("echo_slow_source.py", "--quick", "--rounds", 2, "--data", folder, "--out", tmp_path / "echo.json")
+    assert done.returncode == 0, done.stderr
+    arrays, files = json.loads((tmp_path / "echo.json").read_text())["results"]
+    for result in (arrays, files):
+        none, factor = speeds_of(result, "no echoing"), result["echoing_factor"]
+        claims = {claim["name"]: claim for claim in result["claims"]}
+        for name in ("example echo before augmentation", "batch echo"):
+            of_r = [echo / alone / factor for echo, alone in zip(speeds_of(result, name), none, strict=True)]
+            claim = claims[f"{name} / no echoing / R"]
+            assert claim["figure"]["median"] == pytest.approx(median(of_r))
+            assert claim["least"] == (0.9 if result is arrays else None)
+            assert name in done.stdout
+
+
+def test_decoded_photographs_repeat_as_the_files_do(folder):
+    files = loaders.repeated(folder, 30)
+    arrays = echo_slow_source.decoded(files, folder, 16)
+    images = np.stack(arrays.read(np.arange(30)))
+    assert images.shape == (30, 16, 16, 3)
+    np.testing.assert_array_equal(images[:12], images[12:24])
+    np.testing.assert_array_equal(images[:6], images[24:])
+    assert len(np.unique(images[:12].reshape(12, -1), axis=0)) == 12
+
+
+def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_path):
+    done = run("smart_cache_large_images.py", "--quick", "--data", folder, "--out", tmp_path / "smart.json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "smart.json").read_text())["results"]
+    gains = [a / b for a, b in zip(speeds_of(results, "SmartCache"), speeds_of(results, "no cache"), strict=True)]
+    (claim,) = results["claims"]
+    assert claim["figure"]["median"] == pytest.approx(median(gains))
+    assert claim["least"] == 3
+    assert results["computed"] == {"no cache": 1, "SmartCache": pytest.approx(2 / 12)}
+    assert "SmartCache / no cache" in done.stdout
+
+
+def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
+    pytest.importorskip("numba")
+    out = tmp_path / "kernels.json"
+    done = run("kernels.py", "--quick", "--data", folder, "--out", out)
+    assert done.returncode == 0, done.stderr
+    stages = {each["name"]: each for each in json.loads(out.read_text())["results"]}
+    assert {"crop, resize, flip", "RandAugment layer, nearest", "- Equalize", "output"} < set(stages)
+    for each in stages.values():
+        assert len(each["dali_us"]) == len(each["kernels_us"]) > 1
+        assert each["name"] in done.stdout
+        ratios = [dali / ours for dali, ours in zip(each["dali_us"], each["kernels_us"], strict=True)]
+        assert each["ratio"]["median"] == pytest.approx(median(ratios))
+
+
+def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
+    done = run("planning.py", "--quick", "--out", tmp_path / "planning.json")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "planning.json").read_text())
+    assert [(result["unit"], result["most"]) for result in results["results"]] == [
+        ("s", 0.3),
+        ("s", None),
+        ("MB", 100.0),
+        ("us a sample", None),
+        ("us a sample", 2.0),
+    ]
+    for result in results["results"]:
+        assert min(result["samples"]) > 0
+        assert result["name"] in done.stdout
+
+
+def test_batches_made_ahead_are_never_timed():
+    def batches():
+        for _ in range(5):
+            yield 1
+        while True:
+            time.sleep(0.01)
+            yield 1
+
+    (taken,) = harness.interleave([contender(batches(), made_ahead=5)], rounds=1, timed_batches=4)
+    assert min(taken.batch_s) >= 0.01
+    assert taken.images == 4
+
+
+@pytest.mark.parametrize(("batches", "seconds"), [(5, 0.0), (2, 0.05)])
+def test_a_slice_has_the_batches_and_the_seconds_that_are_asked_for(batches, seconds):
+    def forever():
+        while True:
+            time.sleep(0.001)
+            yield 1
+
+    (taken,) = harness.interleave([contender(forever())], rounds=1, timed_batches=batches, timed_s=seconds)
+    assert taken.images == len(taken.batch_s) >= batches
+    assert taken.seconds >= seconds
+    assert taken.images == batches or taken.seconds - taken.batch_s[-1] < seconds
+
+
+def test_a_slice_of_so_many_seconds_is_ramped_up_for_a_third_of_them():
+    asked = []
+
+    def batches():
+        while True:
+            asked.append(time.perf_counter())
+            time.sleep(0.001)
+            yield 1
+
+    (taken,) = harness.interleave([contender(batches())], rounds=1, timed_batches=1, timed_s=0.3)
+    assert 0.09 <= asked[-len(taken.batch_s)] - asked[0] < 0.3
+
+
+@pytest.mark.parametrize("placement", [None, harness.Placement(3, 1)])
+def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement, monkeypatch):
+    made = []
+
+    def put(handover, items, put=Handover.put):
+        made.extend(item for item in items if isinstance(item, Served))
+        put(handover, items)
+
+    monkeypatch.setattr(Handover, "put", put)
+    source = loaders.repeated(folder, 12)
+    with ExitStack() as stack:
+        planner = Standard(12, batch_size=4)
+        turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), planner, placement=placement)
+        with turns.turn() as taken:
+            loader = taken.batches.gi_frame.f_locals["loader"]
+            assert harness.wait_until_idle(60)
+            warm = loader.batches_ahead
+            assert 0 < len(made) - warm <= taken.made_ahead == loader.batches_ahead
+            assert taken.placement.replicas == loader._assembler.pace.replicas
+
+
+def test_what_is_made_anew_is_warm_in_its_turn_and_gone_after_it():
+    served, gone = [], []
+
+    def batches():
+        try:
+            while True:
+                served.append(1)
+                yield 1
+        finally:
+            gone.append(len(served))
+
+    entrant = harness.MadeAnew("anew", lambda: harness.Contender("anew", harness.Placement(1, 1), 2, batches()))
+    for turn in range(2):
+        served.clear()
+        with entrant.turn():
+            assert len(served) == 6
+            assert len(gone) == turn
+        assert gone == [6] * (turn + 1)
+
+
+def test_every_second_round_runs_backwards():
+    def forever():
+        while True:
+            yield 1
+
+    contenders = [contender(forever(), name=name) for name in "abc"]
+    slices = harness.interleave(contenders, rounds=3, timed_batches=1)
+    assert [each.contender for each in slices] == list("abccbaabc")
+    assert [each.round for each in slices] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_calibration_returns_the_fastest_placement():
+    best = harness.placements()[-1]
+
+    def make(placement):
+        def batches():
+            while True:
+                time.sleep(0.001 if placement == best else 0.01)
+                yield 1
+
+        return harness.Contender("", placement, 0, batches())
+
+    placement, slices = harness.calibrate(make, rounds=1, timed_batches=3)
+    assert placement == best
+    assert len(slices) == len(harness.placements())
+
+
+@pytest.mark.parametrize(("order", "split"), [("paper", None), ("crop_last", None), ("paper", 1), ("paper", 5)])
+def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(folder, order, split):
+    images = ImageFolder(folder)
+    source = FileList([images.name(index) for index in range(8)], images.labels[:8])
+    recipe = rand_augment(32, order=order, split=split)
+    planner = Standard(8, batch_size=4)
+    with Loader(source, recipe, planner) as loader:
+        served = np.concatenate([batch.numpy() for batch, _ in loader])
+    of_index = dict(zip(np.concatenate([plan.indices for plan in planner.epoch(0)]).tolist(), served, strict=True))
+
+    halves = parts.Parts(recipe, source, batch_size=4)
+    halves.make_partial_images(harness.Placement(2, 1))
+    outputs = halves._run("final", harness.Placement(1, 1), halves._final_feeds)
+    for indices, output in zip(halves._indices, outputs, strict=True):
+        expected = np.stack([of_index[index] for index in indices.tolist()])
+        np.testing.assert_array_equal(np.asarray(output.as_tensor()), expected)
+
+
+def test_on_small_arrays_each_reuse_factor_is_compared_with_standard_and_its_bound(tmp_path):
+    pytest.importorskip("numba")
+    mosaics = write_mosaics(tmp_path / "mosaics", train=(4, 8), test=(1, 1))
+    out = tmp_path / "small.json"
+    done = run("small_images.py", "--quick", "--data", mosaics, "--out", out)
+    assert done.returncode == 0, done.stderr
+    rand, auto = json.loads(out.read_text())["results"]
+    assert (rand["policy"], auto["policy"]) == ("rand_augment", "auto_augment")
+    for case in (rand, auto):
+        assert case["policy"] in done.stdout
+        claims = {claim["name"]: claim for claim in case["claims"]}
+        standard, partial, final = (speeds_of(case, name) for name in ("standard", "partial-only", "final-only"))
+        for name, factor in {"standard": 1, "reuse factor 2": 2, "reuse factor 3": 3}.items():
+            speeds = speeds_of(case, name)
+            of_bound = [speed * (1 / (factor * p) + 1 / f) for speed, p, f in zip(speeds, partial, final, strict=True)]
+            assert claims[f"{name} / its bound"]["figure"]["median"] == pytest.approx(median(of_bound))
+            if factor > 1:
+                claim = claims[f"{name} / standard"]
+                ratios = [ours / theirs for ours, theirs in zip(speeds, standard, strict=True)]
+                assert claim["figure"]["median"] == pytest.approx(median(ratios))
+                assert claim["least"] == 1.0
+
+
+def test_data_that_is_no_folder_of_mosaics_is_refused(folder):
+    done = run("small_images.py", "--quick", "--data", folder)
+    assert done.returncode == 2
+    assert "--data must be a folder of mosaics" in done.stderr

@@ -1,0 +1,175 @@
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb.augment.presets import simple
+from dalirefurb.cli.compare import Run, explanation, table
+from dalirefurb.cli.network import SmallResNet
+from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.source import Arrays
+
+SIZE = 32
+
+
+def red_and_blue(num_samples):
+    """Noise that is a little redder or bluer: easy, but not at once."""
+    random = np.random.default_rng(0)
+    labels = np.arange(num_samples) % 2
+    images = random.integers(0, 200, (num_samples, SIZE, SIZE, 3))
+    images[labels == 0, :, :, 0] += 30
+    images[labels == 1, :, :, 2] += 30
+    return Arrays(images.astype(np.uint8), labels)
+
+
+def trainer(*, num_samples=70, reuse_factor=2, epochs=4, seed=0, **arguments):
+    planner = Refurbish(num_samples, batch_size=16, reuse_factor=reuse_factor, seed=seed)
+    recipe = simple(SIZE, raw=True)
+    return Trainer(red_and_blue(num_samples), recipe, planner, epochs=epochs, **arguments)
+
+
+def report(*, batch_s=(1.0, 1.0), step_s=(0.5, 0.5), rows=(10, 10), misses=0, accuracy=0.5):
+    return EpochReport(
+        epoch=0,
+        rows=np.array(rows),
+        batch_s=np.array(batch_s),
+        step_s=np.array(step_s),
+        hits=sum(rows) - misses,
+        misses=misses,
+        loss=1.0,
+        accuracy=accuracy,
+    )
+
+
+def test_training_learns():
+    with trainer() as training:
+        reports = [training.epoch() for _ in range(4)]
+    assert reports[-1].loss < 0.6 * reports[0].loss
+    assert reports[-1].accuracy > 0.9 > reports[0].accuracy
+
+
+@pytest.mark.parametrize("reuse_factor", [1, 2])
+def test_an_epoch_counts_its_hits_and_misses(reuse_factor):
+    with trainer(reuse_factor=reuse_factor, epochs=3) as training:
+        reports = [training.epoch() for _ in range(3)]
+    expected = {1: [70, 70, 70], 2: [70, 35, 35]}[reuse_factor]
+    assert [report.misses for report in reports] == expected
+    assert [report.hits for report in reports] == [70 - misses for misses in expected]
+    assert [report.epoch for report in reports] == [0, 1, 2]
+
+
+def test_an_epoch_reports_every_batch_also_the_short_last_one():
+    with trainer(epochs=1) as training:
+        epoch = training.epoch()
+    assert epoch.rows.tolist() == [16, 16, 16, 16, 6]
+    assert epoch.batch_s.shape == epoch.step_s.shape == (5,)
+    assert (epoch.step_s < epoch.batch_s).all()
+    assert 0 <= epoch.waiting < 1
+
+
+def test_the_seed_decides_what_is_learned_and_global_random_state_does_not_change():
+    def loss(seed):
+        with trainer(epochs=1, seed=seed) as training:
+            return training.epoch().loss
+
+    before = torch.get_rng_state()
+    first = loss(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(5)
+    assert loss(1) == first != loss(2)
+
+
+def test_an_assistant_is_told_every_samples_loss_and_chooses_by_it(monkeypatch):
+    planner = AutoAssist(Standard(64, batch_size=4), lag=16, accuracy_momentum=0.5)
+    told = []
+    with Trainer(red_and_blue(64), simple(SIZE, raw=True), planner, epochs=6) as training:
+        observe = training._loader.observe
+        monkeypatch.setattr(training._loader, "observe", lambda losses: (told.append(losses.clone()), observe(losses)))
+        reports = [training.epoch() for _ in range(6)]
+        assistant = training.assistant
+    assert assistant.accepted == 6 * 64 == sum(len(losses) for losses in told)
+    assert assistant.candidates > 1.1 * assistant.accepted
+    losses = torch.cat(told).reshape(6, 16, 4)
+    assert losses.mean(dim=(1, 2)).tolist() == pytest.approx([report.loss for report in reports])
+    assert (losses.std(dim=2) > 0).all()
+    assert all(report.misses == 64 and report.hits == 0 for report in reports)
+
+
+def test_without_autoassist_there_is_no_assistant():
+    with trainer(epochs=1) as training:
+        assert training.assistant is None
+
+
+def test_the_loss_learned_from_is_the_mean_of_the_samples_losses():
+    with trainer(epochs=1) as training:
+        images, labels = torch.rand(5, 3, SIZE, SIZE), torch.tensor([0, 1, 0, 1, 1])
+        losses, correct = training._gradients(images, labels)
+        gradients = [weight.grad.clone() for weight in training._model.parameters()]
+        training._model.zero_grad()
+        logits = training._model(images)
+        torch.nn.functional.cross_entropy(logits, labels).backward()
+        assert losses.shape == correct.shape == (5,)
+        assert losses.mean().item() == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
+        for mine, weight in zip(gradients, training._model.parameters(), strict=True):
+            assert torch.allclose(mine, weight.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_any_seed_of_a_planner_will_do():
+    with trainer(epochs=1, seed=10**30) as training:
+        assert training.epoch().loss > 0
+
+
+def test_measuring_a_step_changes_no_weight():
+    with trainer(epochs=1) as training:
+        before = [weight.clone() for weight in training._model.parameters()]
+        assert training.step_alone_s() > 0
+        assert all(map(torch.equal, before, training._model.parameters()))
+
+
+@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}])
+def test_a_schedule_that_cannot_work_is_refused(arguments):
+    with pytest.raises(ConfigurationError, match=r"epochs must be|learning rate must be"):
+        trainer(**arguments)
+
+
+@pytest.mark.parametrize("size", [32, 33, 55, 64, 112, 224, 256])
+def test_the_network_takes_images_of_any_size_from_32_pixels(size):
+    logits = SmallResNet(5, size=size)(torch.zeros(1, 3, size, size))
+    assert logits.shape == (1, 5)
+
+
+def test_the_network_refuses_smaller_images():
+    with pytest.raises(ConfigurationError, match="at least 32 pixels, got 31"):
+        SmallResNet(2, size=31)
+
+
+def test_throughput_and_percentiles_are_those_of_the_batches():
+    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), step_s=(0.5, 0.5, 0.5))
+    assert epoch.images_per_s == 5
+    assert epoch.batch_ms(50) == 1000
+    assert epoch.waiting == pytest.approx(0.7)
+
+
+def test_batches_made_ahead_can_be_left_out():
+    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), step_s=(0.5, 0.5, 0.5))
+    assert epoch.after(1).images_per_s == 7.5
+    assert epoch.after(3) is epoch
+
+
+def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
+    slow = Run("standard", [report(batch_s=(9.0, 9.0), misses=20), report(misses=20, accuracy=0.25)])
+    fast = Run("refurbished", [report(batch_s=(9.0, 9.0)), report(batch_s=(0.5, 0.5), misses=10, accuracy=0.75)])
+    header, first, second = table([slow, fast]).splitlines()
+    assert header.split() == ["images/s", "speed-up", "misses", "per", "epoch", "ms", "per", "batch", "accuracy"]
+    assert first.split() == ["standard", "10", "1.00x", "20", "1000.0", "25.0%"]
+    assert second.split() == ["refurbished", "20", "2.00x", "10", "500.0", "75.0%"]
+    assert len(header) == len(first) == len(second)
+
+
+def test_the_explanation_quotes_the_measured_times():
+    runs = [Run("standard", [report()]), Run("refurbished", [report(batch_s=(0.5, 0.5))])]
+    said = " ".join(explanation(runs, step_ms=70).split())
+    assert "step takes 70 ms per batch" in said
+    assert "standard's 1000 ms per batch only the rest can shrink, here to 500 ms in all (refurbished)" in said

@@ -1,0 +1,189 @@
+"""The graph: every placement can be constructed and serialised, also where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from nvidia.dali.pipeline import pipeline_def
+
+from dalirefurb import Output, Recipe, rand_augment, simple
+from dalirefurb.augment.geometry import CenterCrop, Decode, Device, HorizontalFlip, RandomResizedCrop, Resize
+from dalirefurb.dali import Graph, GraphError, Part, Replica, views
+from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.pictures import jpeg, picture
+
+RECIPES = {
+    "simple": simple(64),
+    "rand_augment": rand_augment(64),
+    "rand_augment split after decoding": rand_augment(64, split=1),
+    "rand_augment split at the end": rand_augment(64, split=5),
+    "rand_augment bilinear float16": rand_augment(64, interpolation="bilinear", dtype="float16"),
+    "crop_last": rand_augment(64, order="crop_last"),
+    "crop_last split after decoding": rand_augment(64, order="crop_last", split=1),
+    "raw": rand_augment(32, raw=True),
+    "raw crop_last": rand_augment(32, order="crop_last", raw=True),
+    "resize": Recipe([Decode(), Resize(80), RandomResizedCrop(64)], Output(64), split=2),
+}
+PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
+
+
+@pytest.mark.parametrize("part", [part for part in get_args(Part) if part != "decoded"])
+@pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, part: Part) -> None:
+    graph = Graph(RECIPES[name], part, partial, final)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        blob = graph.serialize(max_batch_size=4, num_threads=1)
+    assert len(blob) > 100
+    assert not caught
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("simple", ["sample", "random_resized_crop/start", "random_resized_crop/shape"]),
+        ("rand_augment split after decoding", ["sample"]),
+        ("resize", ["sample"]),
+    ],
+)
+def test_decoding_alone_takes_the_window_of_a_crop_that_is_partial_too(name: str, inputs: list[str]) -> None:
+    graph = Graph(RECIPES[name], "decoded")
+    assert [declared.name for declared in graph.inputs] == inputs
+    assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
+
+
+def test_decoding_alone_is_for_encoded_images_on_the_cpu() -> None:
+    with pytest.raises(ConfigurationError, match="encoded images on the CPU, got a recipe for arrays"):
+        Graph(RECIPES["raw"], "decoded")
+    with pytest.raises(ConfigurationError, match="final_device='gpu': use 'partial'"):
+        Graph(RECIPES["simple"], "decoded", "cpu", "gpu")
+
+
+def leaves_on(graph: Graph) -> str:
+    pipeline: Any = pipeline_def(enable_conditionals=True)(graph.trace)(
+        batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
+    )
+    pipeline.serialize()
+    (output,) = pipeline._graph_outputs
+    device: str = output.device
+    return device
+
+
+@pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
+def test_images_leave_on_the_final_device_and_partial_ones_on_the_host(partial: Device, final: Device) -> None:
+    for part, device in (("partial", "cpu"), ("final", final), ("whole", final)):
+        assert leaves_on(Graph(RECIPES["rand_augment"], part, partial, final)) == device
+
+
+def test_partial_images_can_stay_on_the_gpu() -> None:
+    for name in ("rand_augment", "raw crop_last"):
+        graph = Graph(RECIPES[name], "partial", "gpu", "gpu", leaving_device="gpu")
+        assert leaves_on(graph) == "gpu"
+        assert graph.serialize(max_batch_size=4, num_threads=2)
+    for part, partial in (("final", "gpu"), ("partial", "cpu")):
+        with pytest.raises(ConfigurationError, match="leaving_device='gpu' is for the partial part on the GPU"):
+            Graph(RECIPES["simple"], part, partial, "gpu", leaving_device="gpu")
+
+
+def test_a_final_part_on_the_host_after_a_partial_part_on_the_gpu_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"must be one of .*got \('gpu', 'cpu'\)"):
+        Graph(RECIPES["simple"], "whole", "gpu", "cpu")
+
+
+def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None:
+    graph = Graph(Recipe([HorizontalFlip()], Output(8), split=0), "whole")
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=1), num_threads=1, device_id=None)
+    image = np.zeros((8, 8, 3), np.uint8)
+    with pytest.raises(LoaderError, match=r"same length.*'sample': 1.*'flip/mirror': 2"):
+        replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
+    replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
+    assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+class Scattered:
+    """A tensor list whose images lie anywhere."""
+
+    def __init__(self, images: Any) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._images, name)
+
+    def __getitem__(self, row: int) -> Any:
+        return self._images[row]
+
+    def as_reshaped_tensor(self, shape: list[int]) -> Any:
+        raise RuntimeError("the list must be contiguous")
+
+
+@pytest.mark.parametrize("seen", [lambda images: images, Scattered], ids=["together", "scattered"])
+def test_images_of_different_sizes_are_found_where_dali_put_them(seen: Callable[[Any], Any]) -> None:
+    shapes = [(20, 30, 3), (7, 11, 3), (40, 16, 3)]
+    graph = Graph(Recipe([Decode(), Resize(8), CenterCrop(8)], Output(8), split=1), "decoded")
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    encoded = [jpeg(picture(seed, height=shape[0], width=shape[1])) for seed, shape in enumerate(shapes)]
+    replica.submit({"sample": [np.frombuffer(sample, np.uint8) for sample in encoded]})
+    images = replica.collect()
+    places = views(seen(images)).places
+    assert places.addresses.tolist() == [image.data_ptr() for image in images]
+    assert places.sizes.tolist() == [[height, width] for height, width, _ in shapes]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1M"), ("64k", "64k")])
+def test_dali_keeps_large_blocks_unless_the_user_says_otherwise(given: str | None, expected: str) -> None:
+    name = "DALI_MALLOC_POOL_THRESHOLD"
+    environment = {key: value for key, value in os.environ.items() if key != name} | ({name: given} if given else {})
+    told = subprocess.run(
+        [sys.executable, "-c", f"import os, dalirefurb.dali; print(os.environ[{name!r}])"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == expected
+
+
+def schedules() -> dict[int, tuple[int, int]]:
+    """How each thread of the process is scheduled, and how nice it is; one may end meanwhile."""
+    found = {}
+    for each in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):
+            found[int(each.name)] = (
+                os.sched_getscheduler(int(each.name)),
+                os.getpriority(os.PRIO_PROCESS, int(each.name)),
+            )
+    return found
+
+
+@pytest.mark.parametrize("part", get_args(Part))
+def test_threads_take_their_share_like_those_of_any_other_program(part: Part) -> None:
+    graph = Graph(RECIPES["rand_augment"], part)
+    before = schedules()
+    replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
+    made = {schedule for thread, schedule in schedules().items() if thread not in before}
+    assert made == {before[threading.get_native_id()]} == {(os.SCHED_OTHER, 0)}
+    replica.restart()
+
+
+def test_the_operators_own_message_and_row_are_found_in_dalis() -> None:
+    message = (
+        "Critical error in pipeline:\nError in CPU operator `x`,\nencountered:\n\n"
+        "Failed to decode sample #3 : nothing\nCurrent pipeline object is no longer valid."
+    )
+    error = GraphError(message)
+    assert (error.row, error.reason) == (3, "Failed to decode sample #3 : nothing")
+    assert GraphError("something else").reason == "something else"

@@ -1,0 +1,60 @@
+"""What runs compute is found by others, and only while they are on their way."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dalirefurb.engine.in_flight import Coming, Computed, part_repeats
+
+PAIRS = st.tuples(st.integers(-2, 6), st.integers(0, 2))
+
+
+def keys(pairs: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    columns = np.array(pairs, np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
+
+
+@given(pairs=st.lists(PAIRS, max_size=12))
+def test_repeats_are_told_from_the_first_of_each(pairs: list[tuple[int, int]]) -> None:
+    first, repeats, places = part_repeats(*keys(pairs))
+    assert first.tolist() == [row for row, pair in enumerate(pairs) if pair not in pairs[:row]]
+    assert repeats.tolist() == [row for row, pair in enumerate(pairs) if pair in pairs[:row]]
+    assert [pairs[first[place]] for place in places.tolist()] == [pairs[row] for row in repeats.tolist()]
+
+
+@given(
+    steps=st.lists(st.one_of(st.lists(PAIRS, unique=True, max_size=6), st.integers(0, 9)), min_size=1, max_size=20),
+    asked=st.lists(PAIRS, max_size=12),
+)
+def test_it_answers_as_a_dictionary_does(
+    steps: list[list[tuple[int, int]] | int], asked: list[tuple[int, int]]
+) -> None:
+    """A list of pairs is a run that begins; a number, that the run at this place among those on their way ends."""
+    coming = Coming()
+    runs: list[tuple[NDArray[np.int64], Computed, list[tuple[int, int]]]] = []
+    expected: dict[tuple[int, int], tuple[Computed, int]] = {}
+    for step in steps:
+        if isinstance(step, list):
+            new = [pair for pair in step if pair not in expected]
+            computed = Computed()
+            runs.append((coming.add(*keys(new), computed), computed, new))
+            expected |= {pair: (computed, place) for place, pair in enumerate(new)}
+        elif step < len(runs):
+            slots, _, gone = runs.pop(step)
+            coming.remove(slots)
+            for pair in gone:
+                del expected[pair]
+        borrowed = coming.find(*keys(asked))
+        found = {
+            row: (computed, place)
+            for rows, computed, places in borrowed
+            for row, place in zip(rows.tolist(), places.tolist(), strict=True)
+        }
+        assert found == {row: expected[pair] for row, pair in enumerate(asked) if pair in expected}
+        assert sum(len(rows) for rows, _, _ in borrowed) == len(found)
+    for slots, _, _ in runs:
+        coming.remove(slots)
+    assert coming.find(*keys(asked)) == []

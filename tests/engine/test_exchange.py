@@ -1,0 +1,323 @@
+"""Each row gets its own version, computed once, whatever is on its way."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
+from dalirefurb.engine.cache_client import Exchange, Ticket
+from dalirefurb.image_batch import Images
+from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.reading.reader import Reader
+from dalirefurb.source import Arrays, Source
+from dalirefurb.store import MemoryStore
+from tests.planners import batch_echoes, example_echoes, refurbishing, smartcaches
+
+PLANNERS = st.one_of(refurbishing(ablations=False), example_echoes(), batch_echoes(), smartcaches())
+SHAPE = (2, 2, 3)
+
+
+def image_of(index: int, version: int) -> NDArray[np.uint8]:
+    """Tell a version from all others."""
+    return np.frombuffer(np.array([index, version, 0], "<i4").tobytes(), np.uint8).reshape(SHAPE)
+
+
+class Line:
+    """Runs on their way through an exchange, without graphs.
+
+    Attributes:
+        computed: Each version as often as it was computed.
+        declined: What the store had no room for.
+        held: Versions in the store at the end.
+    """
+
+    def __init__(self, planner: Planner, *, slots: int | None = None, store: MemoryStore | None = None) -> None:
+        self.source = Arrays(np.zeros((planner.num_samples, *SHAPE), np.uint8), np.zeros(planner.num_samples))
+        self.reader = Reader(self.source, max_batch_size=1, num_threads=1)
+        self.store = MemoryStore() if store is None else store
+        self.store.open(SHAPE, slots=max(1, planner.peak_slots if slots is None else slots), fingerprint="tests")
+        self.exchange = Exchange(self.reader, self.store)
+        self.computed: list[tuple[int, int]] = []
+        self.declined = 0
+        self.held = 0
+
+    def admit(self, run: Run) -> Ticket:
+        ticket = self.exchange.admit(run)
+        plan = ticket.plan
+        pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
+        self.computed += pairs
+        ticket.computed.indices = plan.indices[ticket.rows]
+        ticket.computed.images = Images([image_of(*pair) for pair in pairs])
+        return ticket
+
+    def finish(self, ticket: Ticket) -> None:
+        plan = ticket.plan
+        for row, image in enumerate(ticket.partial_images()):
+            np.testing.assert_array_equal(image, image_of(int(plan.indices[row]), int(plan.version[row])))
+        stored = self.exchange.settle(ticket)
+        self.declined += int((~stored).sum())
+
+    def close(self) -> None:
+        self.held = len(self.store)
+        self.reader.close()
+        self.store.close()
+
+
+class Files(Source):
+    """Tiny images, encoded, no two alike."""
+
+    encoded = True
+    image_shape = None
+
+    def __init__(self, count: int) -> None:
+        self.labels = np.zeros(count, np.int64)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [file_of(index) for index in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"source": "Files"}
+
+
+@cache
+def file_of(index: int) -> NDArray[np.uint8]:
+    """Encode an image of one pixel as PPM, with a comment that makes its length vary."""
+    return np.frombuffer(b"P6 # %s\n1 1 255 \0\0%c" % (b"x" * (index % 7), index % 256), np.uint8)
+
+
+class LineOfFiles(Line):
+    """Runs on their way through an exchange whose store holds encoded samples.
+
+    Attributes:
+        computed: Each version as often as it was read.
+    """
+
+    def __init__(self, planner: Planner, *, slots: int | None = None) -> None:
+        self.source = Files(planner.num_samples)
+        self.reader = Reader(self.source, max_batch_size=64, num_threads=1)
+        self.store = MemoryStore()
+        slots = max(1, planner.peak_slots if slots is None else slots)
+        self.store.open(None, slots=slots, fingerprint="tests", arena_bytes=64 * slots)
+        self.exchange = Exchange(self.reader, self.store, encoded=True)
+        self.computed = []
+        self.declined = 0
+        self.held = 0
+
+    def admit(self, run: Run) -> Ticket:
+        ticket = self.exchange.admit(run)
+        plan = ticket.plan
+        missed = plan.indices[ticket.missed].tolist(), plan.version[ticket.missed].tolist()
+        self.computed += zip(*missed, strict=True)
+        samples = ticket.begin(ticket.reading.result())
+        assert np.array_equal(samples.indices, plan.indices)
+        assert [sample.tobytes() for sample in samples.data] == [file_of(i).tobytes() for i in plan.indices.tolist()]
+        return ticket
+
+    def finish(self, ticket: Ticket) -> None:
+        stored = self.exchange.settle(ticket)
+        self.declined += int((~stored).sum())
+
+
+LINES = pytest.mark.parametrize("kind", [Line, LineOfFiles])
+
+
+def carry_out(
+    kind: type[Line], planner: Planner, *, ahead: int, batches_per_run: int, epochs: int, slots: int | None = None
+) -> Line:
+    line = kind(planner, slots=slots)
+    batches = islice(planned(planner, Position(0, 0)), epochs * len(planner))
+    on_the_way: deque[Ticket] = deque()
+    for run in runs(batches, batches_per_run):
+        on_the_way.append(line.admit(run))
+        if len(on_the_way) > ahead:
+            line.finish(on_the_way.popleft())
+    while on_the_way:
+        line.finish(on_the_way.popleft())
+    line.close()
+    return line
+
+
+@LINES
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4))
+@example(planner=Echo(Standard(9, batch_size=3), echoing_factor=3, buffer_size=0), ahead=3, batches_per_run=2)
+@example(planner=BatchEcho(Standard(9, batch_size=3), echoing_factor=2.5), ahead=2, batches_per_run=2)
+def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
+) -> None:
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
+    misses = [
+        (int(index), int(version))
+        for epoch in range(4)
+        for plan in planner.epoch(epoch)
+        for index, version in zip(plan.indices[plan.miss], plan.version[plan.miss], strict=True)
+    ]
+    assert sorted(line.computed) == sorted(misses)
+    assert line.declined == 0
+
+
+@LINES
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4), slots=st.integers(1, 5))
+def test_a_store_too_small_costs_computing_and_nothing_else(
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int, slots: int
+) -> None:
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3, slots=slots)
+    misses = sum(int(plan.miss.sum()) for epoch in range(3) for plan in planner.epoch(epoch))
+    assert len(line.computed) >= misses
+
+
+@LINES
+@given(planner=PLANNERS, ahead=st.integers(0, 3), batches_per_run=st.integers(1, 4))
+def test_after_an_epoch_the_store_holds_what_later_ones_ask_for(
+    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
+) -> None:
+    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3)
+    known = set(line.computed)
+    later = [plan for epoch in range(3, 9) for plan in planner.epoch(epoch)]
+    wanted = {pair for plan in later for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)} & known
+    assert line.held == len(wanted)
+
+
+@LINES
+def test_a_run_that_is_abandoned_leaves_nothing_to_borrow(kind: type[Line]) -> None:
+    planner = Refurbish(6, batch_size=3, reuse_factor=2)
+    line = kind(planner)
+    (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
+    for run in (first, second):
+        line.exchange.abandon([line.admit(run)])
+    assert len(line.admit(third).rows) == 3
+    line.close()
+
+
+class Watched(MemoryStore):
+    """Calls somebody before and after each of its own steps, as another thread might come between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.between: Callable[[], None] | None = None
+
+    def get(self, *arguments: Any) -> Any:
+        return self._watched(super().get, *arguments)
+
+    def put(self, *arguments: Any) -> Any:
+        return self._watched(super().put, *arguments)
+
+    def evict(self, *arguments: Any) -> Any:
+        return self._watched(super().evict, *arguments)
+
+    def _watched(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        between, self.between = self.between, None  # What is called in between is not watched.
+        try:
+            if between is not None:
+                between()
+            result = step(*arguments)
+            if between is not None:
+                between()
+        finally:
+            self.between = between
+        return result
+
+
+def two_runs(store: MemoryStore) -> tuple[Line, Run, Run]:
+    """Of the second some rows hit what the first computes, which evicts something, too."""
+    planner = Refurbish(6, batch_size=6, reuse_factor=3)
+    line = Line(planner, store=store)
+    zeroth, first, second = islice(runs(planned(planner, Position(0, 0)), 1), 3)
+    line.finish(line.admit(zeroth))
+    assert set(first.plan.indices[first.plan.miss]) <= set(second.plan.indices[~second.plan.miss])
+    assert first.plan.miss.any()
+    assert len(first.plan.evict)
+    return line, first, second
+
+
+def test_at_no_moment_of_settling_a_run_are_its_images_computed_again() -> None:
+    """They are in the store before others stop waiting for them."""
+    store = Watched()
+    line, first, second = two_runs(store)
+    ticket = line.admit(first)
+    computed: list[list[int]] = []
+
+    def admit() -> None:
+        other = line.exchange.admit(second)
+        computed.append(other.rows.tolist())
+        line.exchange.abandon([other])
+
+    store.between = admit
+    line.finish(ticket)
+    store.between = None
+    admit()
+    assert len(computed) == 5  # around evicting, around putting, and once more
+    assert computed == [np.flatnonzero(second.plan.miss).tolist()] * len(computed)
+    line.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_run_that_settles_while_another_asks_the_store_is_not_computed_again(moment: str) -> None:
+    """The other one looks for what is on its way before it asks the store."""
+    store = Watched()
+    line, first, second = two_runs(store)
+    ticket, moments = line.admit(first), iter(["before", "after"])
+
+    def settle() -> None:
+        if next(moments) == moment:
+            line.finish(ticket)
+
+    store.between = settle
+    other = line.admit(second)
+    store.between = None
+    assert other.rows.tolist() == np.flatnonzero(second.plan.miss).tolist()
+    line.finish(other)
+    line.close()
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4, 9])
+def test_the_store_is_told_of_runs_the_full_distance_before_they_begin(ahead: int) -> None:
+    planner = Refurbish(8, batch_size=2, reuse_factor=2)
+    coming = list(runs(islice(planned(planner, Position(0, 0)), 12), 1))
+    told: list[Run] = []
+    for number, run in enumerate(announced(iter(coming), told.append, ahead)):
+        assert run is coming[number]
+        assert told == coming[: number + 1 + ahead]
+    assert number == 11
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 2, 3, 9])
+def test_a_run_is_of_one_epoch_and_of_so_many_batches_at_most(batches_per_run: int) -> None:
+    planner = Standard(10, batch_size=2)
+    found = list(islice(runs(planned(planner, Position(1, 2)), batches_per_run), 8))
+    positions = [
+        (run.position.epoch, run.position.batch + number) for run in found for number, _ in enumerate(run.plans)
+    ]
+    expected = [(1, batch) for batch in range(2, 5)] + [(epoch, batch) for epoch in range(2, 20) for batch in range(5)]
+    assert positions == expected[: len(positions)]
+    assert max(len(run.plans) for run in found) == min(batches_per_run, 5)
+
+
+@given(planner=PLANNERS, batches_per_run=st.integers(1, 4), hits_per_run=st.integers(1, 7), first=st.integers(0, 3))
+def test_only_batches_of_hits_run_together_in_larger_numbers(
+    planner: Planner, batches_per_run: int, hits_per_run: int, first: int
+) -> None:
+    start = Position(0, first % len(planner))
+    found = list(islice(runs(planned(planner, start), batches_per_run, hits_per_run), 40))
+    batches = [(*run.position[:1], run.position.batch + n) for run in found for n, _ in enumerate(run.plans)]
+    assert batches == [tuple(position) for position, _ in islice(planned(planner, start), len(batches))]
+    for run, following in pairwise(found):
+        most = batches_per_run if run.plan.miss.any() else max(batches_per_run, hits_per_run)
+        assert len(run.plans) <= most
+        if following.position.epoch == run.position.epoch and len(run.plans) < most:
+            assert len(run.plans) >= batches_per_run
+            assert following.plans[0].miss.any()

@@ -1,0 +1,321 @@
+"""Every call can fail: the error reaches the training loop, and what is served before and after it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import count, islice
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    Standard,
+    TorchDataset,
+    simple,
+)
+from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
+from dalirefurb.augment.stage import Arrays as Parameters
+from dalirefurb.dali import Replicas
+from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.planner import BatchPlan, Planner
+from dalirefurb.source import Source
+from dalirefurb.store import Lease
+from tests.endings import nothing_left, wait_for_threads
+from tests.engine.test_bit_identity import Batches, assert_same
+from tests.faults import Fault, limited
+from tests.pictures import jpeg, picture
+from tests.resuming import losses_of
+
+SIZE = 32
+BATCHES = 6
+REFURBISH = Refurbish(12, batch_size=4, reuse_factor=2, seed=3)
+
+
+class AdvisedStore(MemoryStore):
+    """A store that wants to be told everything."""
+
+    takes_advice = True
+
+
+@contextmanager
+def told(fault: Fault | None) -> Iterator[list[Exception]]:
+    """Let no error through that the fault has caused; list it."""
+    heard: list[Exception] = []
+    try:
+        yield heard
+    except Exception as error:
+        if fault is None or not fault.caused(error):
+            raise
+        heard.append(error)
+
+
+@dataclass(frozen=True)
+class UsersFlip(HorizontalFlip):
+    """A user's own stage."""
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Parameters:
+        return super().draw(uniforms, heights, widths)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A short training.
+
+    Attributes:
+        planner: Of 3 batches an epoch.
+        stored: Whether there is a store.
+        batches_per_run: Of the loader.
+        kernels: Of the loader.
+        encoded: Whether files are stored, as they were read.
+    """
+
+    planner: Planner
+    stored: bool = True
+    batches_per_run: int = 1
+    kernels: Literal["dali", "numba"] = "dali"
+    encoded: bool = False
+
+    def train(self, store: AdvisedStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
+        """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
+        served: Batches = []
+        errors = 0
+        with self._loader(store) as loader:
+            batches = iter(loader)
+            while len(served) < BATCHES:
+                with told(fault) as heard:
+                    batch = next(batches, None)
+                errors += len(heard)
+                if heard:
+                    continue
+                if batch is None:
+                    batches = iter(loader)
+                    continue
+                images, labels = batch
+                if isinstance(self.planner, AutoAssist):
+                    loader.observe(losses_of(images))
+                served.append((images.clone(), labels))
+        return served, errors
+
+    def _loader(self, store: AdvisedStore | None) -> Loader:
+        flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
+        recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
+        pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
+        if self.encoded:
+            return Loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **pace)
+        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
+
+
+class Files(Source):
+    """Encoded pictures."""
+
+    encoded = True
+    labels = np.arange(12)
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [FILES[index] for index in indices.tolist()]
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"source": "Files"}
+
+
+FILES = [np.frombuffer(jpeg(picture(i, height=SIZE, width=SIZE + i)), np.uint8) for i in range(12)]
+SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
+CASES = {
+    "refurbished": Case(REFURBISH),
+    "refurbished, runs of two": Case(REFURBISH, batches_per_run=2),
+    "not stored": Case(Standard(12, batch_size=4), stored=False),
+    "assisted": Case(AutoAssist(REFURBISH, lag=8)),
+}
+GRAPH_CALLS: list[tuple[type, str]] = [(Arrays, "read"), (Replicas, "submit"), (Replicas, "collect")]
+STORE = ("open", "get", "put", "evict", "prefetch", "advise", "retain", "close")
+CALLS: list[tuple[str, type, str]] = [
+    *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS),
+    *(("refurbished", AdvisedStore, method) for method in STORE),
+    *(("refurbished, runs of two", AdvisedStore, method) for method in ("get", "put", "prefetch")),
+    ("assisted", AdvisedStore, "get"),
+    ("assisted", FeatureTable, "fill"),
+    ("refurbished", Lease, "release"),
+    ("refurbished", UsersFlip, "draw"),
+    ("refurbished", Refurbish, "epoch"),
+    ("refurbished, runs of two", Refurbish, "epoch"),
+]
+CASES["files"] = Case(REFURBISH, encoded=True)
+CALLS += [
+    ("files", Files, "read"),
+    ("files", Replicas, "collect"),
+    *(("files", AdvisedStore, method) for method in ("get", "put", "evict", "retain")),
+    ("files", Lease, "release"),
+]
+if find_spec("numba"):
+    from dalirefurb.kernels.both_parts import BothParts
+
+    CASES["by kernels"] = Case(REFURBISH, kernels="numba")
+    CALLS += [("by kernels", BothParts, "submit"), ("by kernels", BothParts, "collect")]
+SELDOM = {"open", "close", "retain", "fill", "epoch"}
+"""Called once or twice in a run."""
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Batches]:
+    return {name: case.train(None)[0] for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "method"), CALLS, ids=[f"{name}-{owner.__name__}.{method}" for name, owner, method in CALLS]
+)
+def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
+    name: str, owner: type, method: str, expected: dict[str, Batches]
+) -> None:
+    """Each call of a run in turn, in a run of its own."""
+    case = CASES[name]
+    failed = arrived = 0
+    with nothing_left():
+        for nth in count(1):
+            with limited(), Fault(owner, method, nth).installed() as fault:
+                store = AdvisedStore() if case.stored else None
+                with told(fault) as heard:
+                    served, errors = case.train(store, fault)
+                if heard:  # The loader could not be made.
+                    served, errors = case.train(store)[0], 1
+                assert errors <= 1
+                assert_same(expected[name], served)
+                more_errors = 0
+                with told(fault):  # The store may be opened in vain, too.
+                    again, more_errors = case.train(store, fault)
+                    assert_same(expected[name], again)
+                with told(fault):
+                    if store is not None:
+                        store.close()
+            wait_for_threads()
+            if fault.raised is None:
+                break
+            failed, arrived = failed + 1, arrived + errors + more_errors
+    assert failed >= (1 if method in SELDOM else BATCHES // case.batches_per_run)
+    # What is read or made in runs is tried once more, sample by sample or batch by batch.
+    assert arrived or method in ("read", "close") or case.batches_per_run > 1
+
+
+class StoppingSource(Arrays):
+    """A source with a bug that looks like the end of an iteration."""
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        if 5 in indices:
+            raise StopIteration
+        return super().read(indices)
+
+
+def loader_of(source: Arrays, store: MemoryStore | None = None) -> Loader:
+    recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
+    return Loader(source, recipe, REFURBISH, store, num_threads=1, kernels="dali")
+
+
+def test_what_a_source_raises_names_the_sample_and_has_its_cause() -> None:
+    source = StoppingSource(np.stack(SOURCE.read(np.arange(12))), np.arange(12))
+    with limited(), loader_of(source) as loader:
+        with pytest.raises(SampleError, match=r"sample 5 .*the source failed to read it \(StopIteration: \)") as caught:
+            list(loader)
+        assert caught.value.index == 5
+        assert isinstance(caught.value.__cause__, StopIteration)
+
+
+def test_stop_iteration_in_a_store_does_not_end_the_epoch() -> None:
+    with (
+        limited(),
+        Fault(AdvisedStore, "get", 3, StopIteration).installed() as fault,
+        loader_of(SOURCE, AdvisedStore()) as loader,
+    ):
+        with pytest.raises(LoaderError, match="StopIteration was raised where a batch is made") as caught:
+            list(loader)
+        assert fault.caused(caught.value)
+
+
+def test_an_injected_fault_is_one_call_and_gone_afterwards() -> None:
+    read: Any = Arrays.read
+    with Fault(Arrays, "read", 2).installed() as fault:
+        SOURCE.read(np.arange(1))
+        with pytest.raises(Exception, match="call 2 of read"):
+            SOURCE.read(np.arange(1))
+        SOURCE.read(np.arange(1))
+    assert fault.caused(fault.raised)
+    assert not fault.caused(LoaderError("another"))
+    assert Arrays.read is read
+
+
+# ---- faults that stay
+
+
+@dataclass(frozen=True)
+class Finite(Standard):
+    """Has a schedule of two epochs."""
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        if epoch >= 2:
+            raise ValueError("two epochs only")
+        return super().epoch(epoch)
+
+
+@dataclass(frozen=True)
+class Exhausted(Standard):
+    """Has nothing to serve after two epochs."""
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        return super().epoch(epoch) if epoch < 2 else iter(())
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("batches_per_run", [1, 4])
+@pytest.mark.parametrize("kernels", ["dali", None])
+def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
+    monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
+) -> None:
+    monkeypatch.setattr(Recipe, "refusal", lambda *_, **__: None)  # Else it would fail where samples are read.
+    planner = Refurbish(32, batch_size=4, reuse_factor=2)
+    images = [np.full((40, 40, 3), index, np.uint8) for index in range(32)]
+    small = int(list(planner.epoch(0))[2].indices[0])
+    images[small] = images[small][:20, :20]
+    source = TorchDataset([(image, 0) for image in images], labels=np.zeros(32, np.int64), thread_safe=True)
+    recipe = Recipe([CenterCrop(32)], Output(32), split=0)
+    store = MemoryStore() if stored else None
+    with (
+        limited(),
+        nothing_left(),
+        Loader(source, recipe, planner, store, batches_per_run=batches_per_run, kernels=kernels) as loader,
+    ):
+        batches = iter(loader)
+        assert len(list(islice(batches, 2))) == 2
+        for _ in range(2):
+            with pytest.raises(DalirefurbError, match="at least 32 x 32 pixels, got 20 x 20"):
+                next(batches)
+
+
+@pytest.mark.parametrize("planner", [Finite(64, batch_size=4), Exhausted(64, batch_size=4)])
+@pytest.mark.parametrize("batches_per_run", [1, 3, None])
+def test_all_batches_that_were_planned_before_planning_fails_are_served(
+    planner: Planner, batches_per_run: int | None
+) -> None:
+    source = Arrays(np.zeros((64, SIZE, SIZE, 3), np.uint8), np.arange(64))
+    recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
+    with limited(), nothing_left(), Loader(source, recipe, planner, batches_per_run=batches_per_run) as loader:
+        for epoch in range(2):
+            labels = torch.cat([labels for _, labels in loader])
+            assert labels.tolist() == [int(index) for plan in planner.epoch(epoch) for index in plan.indices]
+        for _ in range(2):
+            with pytest.raises((ValueError, LoaderError), match=r"two epochs only|none in epoch 2 from batch 0 on"):
+                next(iter(loader))

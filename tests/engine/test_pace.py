@@ -1,0 +1,151 @@
+"""How many batches run together by default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dalirefurb.engine.prefetch as pace_module
+from dalirefurb import (
+    Arrays,
+    FileList,
+    Frozen,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Standard,
+    rand_augment,
+    simple,
+)
+from dalirefurb.augment import CenterCrop, Resize
+from dalirefurb.engine.cache_client import Ticket
+from dalirefurb.engine.finish_thread import Downstream
+from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.source import Source
+from tests.pictures import write_folder
+
+NUM_SAMPLES = 64 * 128
+
+
+def batches_per_run(num_batches: int, batch_size: int, given: int | None = None, pixels: int | None = None) -> int:
+    planner = Standard(num_batches * batch_size, batch_size=batch_size)
+    pace = set_pace(planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given, pixels=pixels)
+    return pace.batches_per_run
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "expected"), [(1, 256), (64, 4), (85, 3), (86, 2), (128, 2), (129, 1), (256, 1), (1024, 1)]
+)
+def test_of_a_long_epoch_as_many_batches_run_together_as_fit_into_256_rows(batch_size: int, expected: int) -> None:
+    assert batches_per_run(2000, batch_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("side", "batch_size", "expected"),
+    [
+        (32, 128, 16),
+        (32, 3000, 1),
+        (79, 1, 2048),
+        (80, 1, 2007),
+        (112, 64, 16),
+        (128, 128, 6),
+        (224, 64, 4),
+        (999, 64, 4),
+    ],
+)
+def test_of_arrays_as_many_more_run_together_as_they_are_smaller(side: int, batch_size: int, expected: int) -> None:
+    assert batches_per_run(9000, batch_size, pixels=side * side) == expected
+
+
+@pytest.mark.parametrize(("num_batches", "expected"), [(1, 1), (3, 1), (7, 1), (8, 2), (15, 3), (16, 4), (17, 4)])
+def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int, expected: int) -> None:
+    assert batches_per_run(num_batches, 64) == expected
+
+
+def test_as_many_batches_run_together_as_the_user_says() -> None:
+    assert batches_per_run(8, 64, given=5) == 5
+    assert batches_per_run(8, 64, given=5, pixels=1024) == 5
+
+
+@pytest.mark.parametrize(
+    ("num_batches", "batch_size", "look_ahead", "expected"),
+    [
+        (2000, 64, 6, (4, 8)),
+        (2000, 256, 6, (1, 2)),
+        (2000, 513, 6, (1, 1)),
+        (7, 256, 6, (1, 1)),
+        (2000, 256, 1, (1, 1)),
+    ],
+)
+def test_where_all_rows_are_hits_twice_as_many_rows_run_together_within_what_is_made_ahead(
+    num_batches: int, batch_size: int, look_ahead: int, expected: tuple[int, int]
+) -> None:
+    planner = Frozen(num_batches * batch_size, batch_size=batch_size)
+    numbers = {"num_threads": 2, "replicas": None, "look_ahead": look_ahead}
+    pace = set_pace(planner, **numbers, batches_per_run=None, hits_together=True)
+    assert (pace.batches_per_run, pace.hits_per_run) == expected
+    pace = set_pace(planner, **numbers, batches_per_run=3, hits_together=True)
+    assert (pace.batches_per_run, pace.hits_per_run) == (3, 3)
+
+
+def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setattr(pace_module, "_ROWS_PER_RUN", 4)
+    lengths: list[int] = []
+    most: list[int] = []
+
+    def submit(downstream: Downstream, ticket: Ticket, submit: Any = Downstream._submit) -> None:
+        lengths.append(len(ticket.run.plans))
+        submit(downstream, ticket)
+
+    def begun(downstream: Downstream, running: Any, begun: Any = Downstream._begun) -> int:
+        most.append(sum(len(ticket.run.plans) for ticket in running))
+        return int(begun(downstream, running))
+
+    monkeypatch.setattr(Downstream, "_submit", submit)
+    monkeypatch.setattr(Downstream, "_begun", begun)
+    source = ImageFolder(write_folder(tmp_path, num_samples=36))
+    recipe = rand_augment(32, order="crop_last")
+    served = []
+    for batches_per_run in (1, None):
+        lengths.clear()
+        planner = Frozen(36, batch_size=4)
+        with Loader(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, num_threads=2) as loader:
+            served.append([images for _ in range(4) for images, _ in loader])
+            assert max(most) <= loader.batches_ahead
+    assert lengths[:9] == [1] * 9
+    assert lengths[9:14] == [2, 2, 2, 2, 1]
+    assert all(torch.equal(one, other) for one, other in zip(*served, strict=True))
+
+
+def raw(entering: int, size: int) -> tuple[Source, Recipe]:
+    source = Arrays(np.zeros((NUM_SAMPLES, entering, entering, 3), np.uint8), np.zeros(NUM_SAMPLES))
+    return source, Recipe([Resize(size), CenterCrop(size)], Output(size), split=2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (raw(32, 32), 16),
+        (raw(32, 112), 8),
+        (raw(112, 32), 8),
+        ((FileList(["a.jpg"] * NUM_SAMPLES, np.zeros(NUM_SAMPLES)), simple(32)), 2),
+    ],
+    ids=["small", "enlarged", "reduced", "encoded"],
+)
+def test_what_the_source_has_and_what_the_model_gets_decide(parts: tuple[Source, Recipe], expected: int) -> None:
+    def ahead(batches_per_run: int | None) -> int:
+        planner = Standard(NUM_SAMPLES, batch_size=128)
+        with Loader(*parts, planner, batches_per_run=batches_per_run) as loader:
+            return loader.batches_ahead
+
+    assert ahead(None) == ahead(expected)
+    assert ahead(None) != ahead(expected - 1)

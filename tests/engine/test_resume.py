@@ -1,0 +1,257 @@
+"""A loader goes on exactly where it was, from any moment; a state that cannot be meant is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dalirefurb
+from dalirefurb import (
+    AutoAssist,
+    BatchEcho,
+    DiskStore,
+    Echo,
+    Frozen,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    rand_augment,
+    simple,
+)
+from dalirefurb.errors import LoaderError, StateMismatchError
+from dalirefurb.planning.planner import Planner
+from dalirefurb.source import Source
+from dalirefurb.store import Store
+from tests.engine.test_bit_identity import assert_same
+from tests.pictures import write_folder
+from tests.resuming import Record, assert_resumes_everywhere, batches_of, record
+
+SIZE = 32
+NUM_SAMPLES = 15
+EPOCHS = 3
+STANDARD = Standard(NUM_SAMPLES, batch_size=4, seed=7)
+REFURBISH = Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=2, seed=7)
+ECHO = Echo(STANDARD, echoing_factor=2, buffer_size=6)
+
+TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
+    "standard": (simple(SIZE), STANDARD),
+    "refurbished": (rand_augment(SIZE), REFURBISH),
+    "refurbished in part": (simple(SIZE), Refurbish(NUM_SAMPLES, batch_size=4, reuse_factor=3, coverage=0.6, seed=7)),
+    "files refurbished": (rand_augment(SIZE, split=0), REFURBISH),
+    "echoed before decoding": (simple(SIZE, split=0), ECHO),
+    "echoed before augmentation": (simple(SIZE, split=1), ECHO),
+    "echoed after augmentation": (simple(SIZE, split=3), ECHO),
+    "batches echoed": (simple(SIZE, split=1), BatchEcho(STANDARD, echoing_factor=1.5)),
+    "batches echoed and shuffled": (
+        simple(SIZE, split=1),
+        BatchEcho(REFURBISH, echoing_factor=2, buffer_size=3),
+    ),
+    "SmartCache": (
+        simple(SIZE, split=1),
+        SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=12, replace_percent=0.25, seed=7),
+    ),
+    "frozen": (simple(SIZE), Frozen(NUM_SAMPLES, batch_size=4, seed=7)),
+    "assisted": (simple(SIZE), AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)),
+    "echoed and assisted": (simple(SIZE, split=1), AutoAssist(ECHO, lag=9, accuracy_momentum=0.5)),
+}
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What torchdata's protocol of this name asks for."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class LargeSource(Source):
+    """As many samples as ImageNet has; none can be read."""
+
+    labels = np.zeros(1_281_167, np.int64)
+    encoded = True
+    image_shape = None
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"source": "LargeSource"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def recorded(source: ImageFolder) -> Callable[[str], Record]:
+    """What each technique serves without a store, on other threads than those that resume it."""
+    known: dict[str, Record] = {}
+
+    def look_up(name: str) -> Record:
+        if name not in known:
+            recipe, planner = TECHNIQUES[name]
+            with Loader(source, recipe, planner, num_threads=2, replicas=2, kernels="dali") as loader:
+                known[name] = record(loader, planner, epochs=EPOCHS)
+        return known[name]
+
+    return look_up
+
+
+def loader_of(source: ImageFolder, name: str, store: Store | None = None, **changes: Any) -> Loader:
+    recipe, planner = TECHNIQUES[name]
+    return Loader(source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes})
+
+
+def test_every_technique_is_resumed() -> None:
+    public = {each for name in dalirefurb.__all__ if isinstance(each := getattr(dalirefurb, name), type)}
+    planners = {each for each in public if issubclass(each, Planner) and each is not Planner}
+    assert {type(planner) for _, planner in TECHNIQUES.values()} == planners
+
+
+@pytest.mark.parametrize("where", ["in memory", "on disk"])
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
+    name: str, where: str, source: ImageFolder, recorded: Callable[[str], Record], tmp_path: Path
+) -> None:
+    numbers = count()
+
+    @contextmanager
+    def resume() -> Iterator[Loader]:
+        store = MemoryStore() if where == "in memory" else DiskStore(tmp_path / str(next(numbers)))
+        with store, loader_of(source, name, store) as loader:
+            yield loader
+
+    assert_resumes_everywhere(recorded(name), TECHNIQUES[name][1], resume)
+
+
+def test_an_epoch_that_is_left_early_is_resumed_where_it_was_left(
+    source: ImageFolder, recorded: Callable[[str], Record]
+) -> None:
+    with loader_of(source, "refurbished", MemoryStore()) as loader:
+        assert len(list(islice(loader, 1))) == 1
+        state = loader.state_dict()
+        assert len(list(islice(loader, 2))) == 2
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 2)
+        loader.load_state_dict(state)
+        rest = list(islice(batches_of(loader, REFURBISH), EPOCHS * len(REFURBISH) - 1))
+    assert_same(recorded("refurbished").batches[1:], rest)
+
+
+def test_a_loop_that_goes_on_while_a_state_is_loaded_says_so(source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader:
+        start = loader.state_dict()
+        batches = iter(loader)
+        next(batches)
+        loader.load_state_dict(start)
+        with pytest.raises(LoaderError, match=r"must end before .* load_state_dict has moved it to batch 0 of epoch 0"):
+            list(batches)
+        assert loader.state_dict() == start
+
+
+def test_a_loader_is_what_torchdata_calls_stateful(source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader:
+        assert isinstance(loader, Stateful)
+
+
+def test_what_is_done_to_a_state_does_not_reach_the_loader(source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader:
+        state = loader.state_dict()
+        before = json.dumps(state)
+        state["fingerprint"]["planner"].clear()
+        state["epoch"] = 7
+        assert json.dumps(loader.state_dict()) == before
+
+
+def test_a_state_is_small_however_many_samples_there_are() -> None:
+    source = LargeSource()
+    refurbish = Refurbish(len(source), batch_size=256, reuse_factor=3)
+    with Loader(source, rand_augment(224), refurbish, num_threads=1, kernels="dali") as loader:
+        assert len(json.dumps(loader.state_dict())) < 10_000
+
+
+BAD_STATES = [
+    pytest.param(lambda state: None, (), "it must be a mapping, got NoneType", id="nothing"),
+    pytest.param(lambda state: [*state], (), "it must be a mapping, got list", id="a list"),
+    pytest.param(lambda state: {}, ("batch", "epoch", "fingerprint", "format"), "it must hold .*but lacks", id="empty"),
+    pytest.param(lambda state: without(state, "batch"), ("batch",), "lacks batch; load an earlier", id="no batch"),
+    pytest.param(lambda state: {**state, "format": 99}, ("format",), "format 1, got 99; .*load it with", id="format"),
+    pytest.param(lambda state: {**state, "epoch": -1}, ("epoch",), "int of at least 0, got -1", id="epoch"),
+    pytest.param(lambda state: {**state, "batch": 4}, ("batch",), r"in 0\.\.3, got 4: an epoch has 4", id="batch"),
+    pytest.param(lambda state: {**state, "batch": 1.5}, ("batch",), r"in 0\.\.3, got 1\.5", id="half a batch"),
+    pytest.param(lambda state: {**state, "fingerprint": 3}, ("",), "another configuration", id="fingerprint"),
+]
+
+
+def without(state: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name != key}
+
+
+@pytest.mark.parametrize(("change", "keys", "message"), BAD_STATES)
+def test_a_state_that_cannot_be_meant_is_refused_and_changes_nothing(
+    change: Callable[[dict[str, Any]], Any], keys: tuple[str, ...], message: str, source: ImageFolder
+) -> None:
+    with loader_of(source, "refurbished") as loader:
+        batches = iter(loader)
+        next(batches)
+        before = loader.state_dict()
+        with pytest.raises(StateMismatchError, match=message) as caught:
+            loader.load_state_dict(change(loader.state_dict()))
+        assert caught.value.keys == keys
+        assert loader.state_dict() == before
+        assert len(list(batches)) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: without(state, "losses"),
+        lambda state: {**state, "weights": state["weights"][:-8]},
+        lambda state: {**state, "indices": state["indices"][:-1]},
+        lambda state: {**state, "indices": ""},
+        lambda state: {**state, "served": "two"},
+        lambda state: {**state, "candidates": None},
+        lambda state: {**state, "row": -1},
+        lambda state: [],
+    ],
+)
+def test_an_assistants_state_that_is_damaged_is_refused_and_changes_nothing(
+    change: Callable[[dict[str, Any]], Any], source: ImageFolder, recorded: Callable[[str], Record]
+) -> None:
+    expected = recorded("assisted").batches
+    with loader_of(source, "assisted") as loader:
+        batches = batches_of(loader, TECHNIQUES["assisted"][1])
+        next(batches)
+        state = loader.state_dict()
+        with pytest.raises(StateMismatchError, match="the Assistant's part of the state must be") as caught:
+            loader.load_state_dict({**state, "assistant": change(state["assistant"])})
+        assert caught.value.keys == ("assistant",)
+        assert loader.state_dict() == state
+        assert_same(expected[1:6], list(islice(batches, 5)))
+        with pytest.raises(StateMismatchError, match="lacks assistant"):
+            loader.load_state_dict(without(state, "assistant"))
+
+
+def test_a_loader_that_is_pickled_says_where_to_make_it(source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader:
+        for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(LoaderError, match=r"cannot be pickled.*make it in the process that iterates"):
+                copied(loader)

@@ -1,0 +1,230 @@
+"""Who computes, and does everybody know?"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from nvidia.dali.pipeline import Pipeline
+
+from dalirefurb import (
+    Arrays,
+    Custom,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Recipe,
+    Refurbish,
+    Standard,
+    rand_augment,
+    simple,
+)
+from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.operations import OPERATIONS
+from dalirefurb.engine.backend_factory import Runners, choose_kernels
+from dalirefurb.engine.prefetch import Pace
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.store.memory.slots import Rows
+from tests.pictures import picture, write_folder
+
+pytest.importorskip("numba")
+from dalirefurb.kernels.buffers import Buffers
+
+SIZE = 32
+RECIPE = rand_augment(SIZE)
+NUM_SAMPLES = 20
+
+
+def with_own_stage(split: int) -> Recipe:
+    own = Custom(lambda images: images, "own", size=(SIZE, SIZE))
+    return Recipe([*RECIPE.stages, own], RECIPE.output, split)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def arrays() -> Arrays:
+    images = [np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(NUM_SAMPLES)]
+    return Arrays(np.stack(images), np.arange(NUM_SAMPLES))
+
+
+def epochs(loader: Loader, count: int) -> torch.Tensor:
+    with loader:
+        return torch.cat([images.clone() for _ in range(count) for images, _ in loader])
+
+
+def test_numba_computes_on_the_cpu_and_dali_elsewhere() -> None:
+    assert choose_kernels(None, RECIPE, "cpu", "cpu") == "numba"
+    assert choose_kernels(None, RECIPE, "cpu", "gpu") == "dali"
+    assert choose_kernels(None, RECIPE, "gpu", "gpu") == "dali"
+    assert choose_kernels("dali", RECIPE, "cpu", "cpu") == "dali"
+
+
+@pytest.mark.parametrize("split", [1, 4, 6])
+def test_dali_computes_all_of_a_recipe_with_a_stage_of_the_users_wherever_the_split(split: int) -> None:
+    assert choose_kernels(None, with_own_stage(split), "cpu", "cpu") == "dali"
+
+
+def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert choose_kernels(None, RECIPE, "cpu", "cpu") == "dali"
+    with pytest.raises(ConfigurationError, match=r"not installed: pip install 'dalirefurb\[fast\]'"):
+        choose_kernels("numba", RECIPE, "cpu", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "recipe", "devices", "message"),
+    [
+        ("cuda", RECIPE, ("cpu", "cpu"), r"kernels must be one of \('numba', 'dali'\) or None, got 'cuda'"),
+        ("numba", RECIPE, ("cpu", "gpu"), "for the CPU, got partial_device='cpu' and final_device='gpu'"),
+        ("numba", with_own_stage(1), ("cpu", "cpu"), "but 'own' has none: leave kernels out"),
+    ],
+)
+def test_kernels_that_cannot_be_had_are_refused(
+    kernels: Any, recipe: Recipe, devices: tuple[Device, Device], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        choose_kernels(kernels, recipe, *devices)
+
+
+@pytest.mark.parametrize("split", [1, "rand_augment_2"])
+def test_arrays_are_served_by_kernels_as_by_dali(
+    arrays: Arrays, split: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By all operations but Equalize, which kernels do as Pillow does."""
+    others = tuple(operation for operation in OPERATIONS if operation.name != "Equalize")
+    assert len(others) == len(OPERATIONS) - 1
+    monkeypatch.setattr("dalirefurb.augment.rand_augment.OPERATIONS", others)
+    recipe, planner = rand_augment(SIZE, raw=True, split=split), Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
+    ours = epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="numba"), 3)
+    assert torch.equal(ours, epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="dali"), 3))
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore])
+def test_encoded_images_are_served_by_kernels_within_one_level_of_dalis(folder: ImageFolder, store: Any) -> None:
+    recipe = simple(SIZE, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))
+    planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
+    ours = epochs(Loader(folder, recipe, planner, store and store(), kernels="numba"), 3)
+    theirs = epochs(Loader(folder, recipe, planner, store and store(), kernels="dali"), 3)
+    assert (ours - theirs).abs().max() <= 1
+    assert ours.ne(theirs).any()
+
+
+def test_a_state_of_other_kernels_is_refused(folder: ImageFolder) -> None:
+    planner = Standard(NUM_SAMPLES, batch_size=6)
+    with (
+        Loader(folder, simple(SIZE), planner) as loader,
+        Loader(folder, simple(SIZE), planner, kernels="dali") as other,
+    ):
+        with pytest.raises(StateMismatchError, match="these differ: kernels;") as caught:
+            other.load_state_dict(loader.state_dict())
+        assert caught.value.keys == ("kernels",)
+
+
+def test_a_store_is_told_which_kernels_made_its_images(folder: ImageFolder) -> None:
+    class Listening(MemoryStore):
+        def open(self, *arguments: Any, fingerprint: Any, **others: Any) -> None:
+            told.append(fingerprint)
+            super().open(*arguments, fingerprint=fingerprint, **others)
+
+    told: list[Any] = []
+    planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
+    for kernels in ("numba", "dali"):
+        Loader(folder, simple(SIZE), planner, Listening(), kernels=kernels).close()  # type: ignore[arg-type]
+    assert told[0] != told[1]
+
+
+def test_a_batch_stays_as_it_is_while_later_ones_are_made(arrays: Arrays) -> None:
+    planner = Standard(NUM_SAMPLES, batch_size=2)
+    recipe = rand_augment(SIZE, raw=True)
+    with Loader(arrays, recipe, planner, kernels="numba") as loader:
+        kept = [images for _ in range(4) for images, _ in loader]
+    assert torch.equal(torch.cat(kept), epochs(Loader(arrays, recipe, planner, kernels="numba"), 4))
+
+
+def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory: dict[int, object] = {}
+    take = Buffers.take
+
+    def watched(self: Buffers, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+        lent = take(self, shape, dtype)
+        of_all: Any = lent.base
+        if dtype == "float32":
+            memory[id(of_all.base.obj)] = of_all.base.obj  # Kept, so that no other is in its place.
+        return lent
+
+    monkeypatch.setattr(Buffers, "take", watched)
+    planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=2, drop_last=True)
+    with Loader(
+        arrays, rand_augment(SIZE, raw=True), planner, MemoryStore(), batches_per_run=1, look_ahead=6
+    ) as loader:
+        kept = []
+        for _ in range(6):
+            for images, _ in loader:
+                kept.append(images)
+                if len(kept) == 5:
+                    kept.clear()
+                    del images
+        assert len(memory) <= 5 + loader.batches_ahead
+
+
+@pytest.mark.parametrize(
+    ("replicas", "threads_each", "expected"),
+    [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
+)
+def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
+    pace = Pace(
+        replicas=replicas,
+        threads_each=threads_each,
+        batches_per_run=1,
+        hits_per_run=1,
+        look_ahead=1,
+        admitted=1,
+        announced=1,
+    )
+    devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
+    runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)
+    before = set(Pipeline._pipes)
+    part = runners.build("partial")
+    made = [each() for each in set(Pipeline._pipes) - before]
+    decoding = [each.num_threads for each in made if each.max_batch_size == 4]
+    assert decoding == expected
+    del part
+    runners.close()
+
+
+def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
+    def running() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("dalirefurb-kernels")]
+
+    epochs(Loader(arrays, rand_augment(SIZE, raw=True), Standard(NUM_SAMPLES, batch_size=6), kernels="numba"), 1)
+    deadline = time.monotonic() + 60
+    while running() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not running()
+
+
+def test_kernels_make_partial_images_where_a_memory_store_keeps_them(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    monkeypatch.setattr(Rows, "place", lambda self, slot, sample: copied.append(slot))
+    planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=3)
+    expected = epochs(Loader(folder, RECIPE, planner, kernels="numba"), 4)
+    with MemoryStore() as store:
+        loader = Loader(folder, RECIPE, planner, store, kernels="numba", look_ahead=1, batches_per_run=1)
+        served = epochs(loader, 4)
+        assert loader.stats().stored > NUM_SAMPLES
+    assert not copied
+    assert torch.equal(served, expected)

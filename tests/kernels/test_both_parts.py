@@ -1,0 +1,193 @@
+"""Kernels of both parts: rows that are computed, lent and borrowed, and batches in order."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("numba", reason="the extra `fast` is not installed")
+
+from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
+from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.dali import Graph, GraphError, cut_window
+from dalirefurb.image_batch import Images, Rows
+from dalirefurb.kernels import both_parts
+from dalirefurb.kernels.both_parts import BothParts
+from dalirefurb.kernels.lower import steps_of
+from dalirefurb.kernels.part_runner import KernelPart
+from dalirefurb.kernels.pipelines import Lane, Lanes
+from dalirefurb.kernels.thread_pool import Crew
+from tests.one_batch import levels
+
+STAGES = [RandomResizedCrop(40), RandAugmentLayer("one"), HorizontalFlip(), RandomCrop(32, margin=8)]
+PICTURES = [np.random.default_rng(number).integers(0, 256, (50 + number, 60, 3), np.uint8) for number in range(6)]
+COUNT = len(PICTURES)
+COMPUTED, LENT, BORROWED = np.array([0, 3, 4]), np.array([1, 2]), np.array([5])
+NONE = Rows(np.empty(0, np.int64), Images(()))
+
+
+@pytest.fixture(scope="module")
+def crew():
+    crew = Crew(1)
+    yield crew
+    crew.close()
+
+
+class Watched(Lanes):
+    """Lanes that note what becomes of batches, and fail when they are told."""
+
+    def __init__(self, *, in_turn=False):
+        super().__init__([], Lane(None, max_rows=1, num_threads=2))
+        self.turns = in_turn
+        self.fails = False
+
+    @property
+    def in_turn(self):
+        return self.turns
+
+    def collect(self):
+        super().collect()
+        if self.fails:
+            raise GraphError("no image")
+
+
+def both_of(recipe, crew, lanes=None):
+    return BothParts(
+        steps_of(recipe.partial),
+        steps_of(recipe.final),
+        recipe.output,
+        lanes=lanes or Watched(),
+        crew=crew,
+        most_results=3,
+    )
+
+
+def decoding_both(recipe, crew, shares):
+    """Both parts of a recipe after decoding, by so many lanes; a window that comes first is cut on the way."""
+    encoded = Recipe([Decode(), *recipe.stages], recipe.output, recipe.split + 1)
+    window = cut_window(encoded)
+    graph = Graph(encoded, "decoded")
+    lanes = [Lane(graph, max_rows=COUNT, num_threads=2) for _ in range(shares)]
+    return BothParts(
+        steps_of(recipe.partial),
+        steps_of(recipe.final),
+        recipe.output,
+        lanes=Lanes(lanes, Lane(None, max_rows=1, num_threads=2)),
+        crew=crew,
+        encoded=True,
+        window=window and window.name,
+        most_results=3,
+    )
+
+
+def png(picture):
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "png")
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def alone(steps, output, feeds, images):
+    part = KernelPart(steps, output, entering="sample", lanes=Watched(), most_results=3)
+    part.submit({"sample": images, **feeds})
+    return part.collect()
+
+
+def drawn(recipe):
+    heights, widths = np.array([picture.shape[:2] for picture in PICTURES]).T
+    numbers = np.zeros(COUNT, np.int64)
+    arrays, _, _ = draw(
+        recipe.stages,
+        seed=0,
+        indices=np.arange(COUNT),
+        numbers=numbers,
+        heights=heights,
+        widths=widths,
+        versions=numbers,
+    )
+    return {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
+
+
+def some(feeds, rows):
+    return {name: values[rows] for name, values in feeds.items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("decoding", [0, 1, 2])
+@pytest.mark.parametrize("split", range(len(STAGES) + 1))
+def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(crew, split, decoding, dtype):
+    recipe = Recipe(STAGES, Output(32, dtype=dtype), split)
+    feeds = drawn(recipe)
+    partial = alone(steps_of(recipe.partial), None, feeds, PICTURES)
+    # The last row shows the same partial image as one that is computed.
+    images = [*[*partial][:5], partial[COMPUTED[1]]]
+    expected = alone(steps_of(recipe.final), recipe.output, feeds, images).as_tensor()
+    both = decoding_both(recipe, crew, decoding) if decoding else both_of(recipe, crew)
+    lent = Rows(LENT, Images([partial[row] for row in LENT]))
+    pictures = [PICTURES[row] for row in COMPUTED]
+    samples = [png(picture) for picture in pictures] if decoding else pictures
+    sizes = np.array([picture.shape[:2] for picture in pictures])
+    both.submit(COMPUTED, {"sample": samples, "sizes": sizes, **some(feeds, COMPUTED)}, feeds, COUNT, lent)
+    seen = []
+
+    def borrowed(computed):
+        seen.extend(image.copy() for image in computed)
+        return [Rows(BORROWED, computed.chosen(np.array([1])))]
+
+    assert np.array_equal(both.collect(borrowed).as_tensor(), expected)
+    for row, image in zip(COMPUTED, seen, strict=True):
+        assert np.array_equal(image, partial[row])
+
+
+def flipped(level):
+    return [np.full((16, 16, 3), level, np.uint8)]
+
+
+def begun_with(lanes, crew, batches):
+    """Both parts, given a few batches of one row each."""
+    recipe = Recipe([HorizontalFlip(name="early"), HorizontalFlip(name="late")], levels(16), 1)
+    both = both_of(recipe, crew, lanes)
+    row, mirror = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    for batch in range(batches):
+        partial = {"sample": flipped(batch), "early/mirror": mirror}
+        both.submit(row, partial, {"late/mirror": mirror}, 1, NONE)
+    return both
+
+
+def level_of(both):
+    return both.collect(lambda images: []).as_tensor()[0, 0, 0, 0]
+
+
+def test_batches_come_in_order_though_all_are_begun(crew):
+    both = begun_with(Watched(), crew, 3)
+    assert [level_of(both) for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("in_turn", "waits"), [(True, [True, False]), (False, [False, False])])
+def test_only_where_one_lane_decodes_those_who_hand_over_are_waited_for(crew, monkeypatch, in_turn, waits):
+    both = begun_with(Watched(in_turn=in_turn), crew, 2)
+    slept = []
+    monkeypatch.setattr(both_parts.time, "sleep", slept.append)
+    for number, wait in enumerate(waits, 1):
+        level_of(both)
+        both.handed_over()
+        assert bool(slept) == wait, number
+        slept.clear()
+
+
+def test_a_batch_that_cannot_be_decoded_is_lost_and_the_next_is_not(crew):
+    lanes = Watched()
+    both = begun_with(lanes, crew, 2)
+    lanes.fails = True
+    with pytest.raises(GraphError, match="no image"):
+        level_of(both)
+    lanes.fails = False
+    assert level_of(both) == 1
+
+
+def test_batches_in_flight_are_forgotten(crew):
+    both = begun_with(Watched(), crew, 3)
+    both.restart()
+    mirror = np.zeros(1, np.int32)
+    both.submit(np.zeros(1, np.int64), {"sample": flipped(7), "early/mirror": mirror}, {"late/mirror": mirror}, 1, NONE)
+    assert level_of(both) == 7

@@ -1,0 +1,118 @@
+"""Kernels are compiled whatever is wrong with the disk that keeps them: a full one, damaged files, no folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dalirefurb
+
+pytest.importorskip("numba")
+
+KEEPING = """
+import resource, sys
+from numba import types
+from dalirefurb.kernels import llvm
+
+def doubled(number):
+    return 2 * number
+
+def halved(number):
+    return number // 2
+
+if "full" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+numbers = types.int64(types.int64)
+called, of_c = llvm.kept(doubled, numbers), llvm.c_function(halved, numbers)
+print(called(21), of_c.ctypes(14), sum(called.stats.cache_hits.values()), of_c.cache_hits)
+"""
+COMPILED, LOADED = "42 7 0 0", "42 7 1 1"
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two functions to compile, beside which Numba can keep nothing."""
+    folder = tmp_path_factory.mktemp("keeping")
+    for name in ("__pycache__", "numba"):
+        (folder / name).touch()
+    script = folder / "keeping.py"
+    script.write_text(KEEPING)
+    return script
+
+
+@pytest.fixture(scope="module")
+def kept(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is on disk after they were compiled once."""
+    folder = tmp_path_factory.mktemp("kept")
+    assert carry_out(script, folder) == COMPILED
+    return folder
+
+
+def carry_out(script: Path, folder: Path, *arguments: str) -> str:
+    """Compile both, and say what they return, and how many were loaded from disk.
+
+    In a process of its own: Numba chooses a folder once, and a limit on files holds for a whole process.
+    """
+    where = {
+        "NUMBA_CACHE_DIR": str(folder),
+        "XDG_CACHE_HOME": str(script.parent),
+        "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]),
+    }
+    command = [sys.executable, str(script), *arguments]
+    done = subprocess.run(command, env=os.environ | where, check=True, capture_output=True, text=True, timeout=300)
+    return done.stdout.strip()
+
+
+def files(folder: Path, ending: str) -> list[Path]:
+    found = [*folder.rglob(f"*.{ending}")]
+    assert len(found) == 2
+    return found
+
+
+def halve(paths: list[Path]) -> None:
+    for path in paths:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+
+
+def take_names(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink()
+        path.mkdir()
+
+
+def take_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.touch()
+
+
+def test_kernels_are_loaded_where_they_were_kept(script: Path, kept: Path) -> None:
+    assert carry_out(script, kept) == LOADED
+
+
+def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Path) -> None:
+    assert carry_out(script, tmp_path, "full") == COMPILED
+    assert not [*tmp_path.rglob("*.nb*")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda folder: halve(files(folder, "nbi")), id="half an index"),
+        pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code"),
+        pytest.param(lambda folder: take_names(files(folder, "nbi")), id="a folder at an index's place"),
+        pytest.param(take_folder, id="no folder that can be written"),
+    ],
+)
+def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
+    damage: Callable[[Path], None], script: Path, kept: Path, tmp_path: Path
+) -> None:
+    copied = shutil.copytree(kept, tmp_path / "kept")
+    damage(copied)
+    assert carry_out(script, copied) == COMPILED

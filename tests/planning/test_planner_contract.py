@@ -1,0 +1,317 @@
+"""What every planner promises, whatever its technique."""
+
+import json
+import warnings
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dalirefurb
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.planner import BatchPlan, Planner
+from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.shuffle import PlainShuffler
+from dalirefurb.planning.smart_cache import SmartCache
+from tests.planners import (
+    FIELDS,
+    Replay,
+    autoassists,
+    batch_echoes,
+    example_echoes,
+    frozen,
+    listed,
+    pairs,
+    refurbishing,
+    smartcaches,
+    standards,
+)
+
+ROWS = FIELDS[:5]
+EPOCHS = range(8)
+LATER = range(8, 15)
+"""Long enough for a version to be asked for again: as long as the largest reuse factor drawn, and an epoch waited."""
+
+# Planners of each kind, in half of the cases one of those that were or would be hardest to get right.
+KINDS = {
+    "Standard": st.one_of(st.just(Standard(13, batch_size=4, shards=2)), standards()),
+    "Refurbish": st.one_of(
+        st.sampled_from(
+            [
+                Refurbish(5, batch_size=4, reuse_factor=5, shards=2, drop_last=True),
+                Refurbish(60, batch_size=6, reuse_factor=3, batch_shuffler=PlainShuffler()),
+                Refurbish(103, batch_size=8, reuse_factor=5, shards=4),
+                Refurbish(100, batch_size=8, reuse_factor=3, coverage=0.5),
+                Refurbish(61, batch_size=8, reuse_factor=3, shards=2, evict_shuffler=ReferenceCount()),
+                Refurbish(120, batch_size=12, reuse_factor=2, shards=12),
+            ]
+        ),
+        refurbishing(),
+    ),
+    "Frozen": st.one_of(st.just(Frozen(5, batch_size=4, shards=2)), frozen()),
+    "Echo": st.one_of(
+        st.sampled_from(
+            [
+                Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5),
+                Echo(Refurbish(60, batch_size=12, reuse_factor=2), echoing_factor=2, buffer_size=0),
+                Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12),
+                Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9),
+            ]
+        ),
+        example_echoes(),
+    ),
+    "BatchEcho": st.one_of(
+        st.sampled_from(
+            [
+                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3),
+                BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3, buffer_size=4),
+                BatchEcho(Standard(200, batch_size=4), echoing_factor=2, buffer_size=3),
+                BatchEcho(Refurbish(200, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
+            ]
+        ),
+        batch_echoes(),
+    ),
+    "SmartCache": st.one_of(
+        st.sampled_from(
+            [
+                SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5),  # 2 can enter, not 4
+                SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3),
+                SmartCache(65, batch_size=8, num_cache_objects=64, replace_percent=0.4, shards=4),
+            ]
+        ),
+        smartcaches(),
+    ),
+    "AutoAssist": st.one_of(
+        st.sampled_from(
+            [
+                AutoAssist(Refurbish(13, batch_size=4, reuse_factor=3), lag=2),
+                AutoAssist(Echo(Standard(13, batch_size=4), echoing_factor=2.5, buffer_size=5), lag=2),
+                AutoAssist(Echo(Refurbish(13, batch_size=4, reuse_factor=2), echoing_factor=2, buffer_size=0), lag=2),
+            ]
+        ),
+        autoassists(),
+    ),
+}
+
+
+def again(planner):
+    """Make an equal planner that has computed nothing yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return replace(planner)
+
+
+def rows_where(plan, mask):
+    """Return index and version of some rows."""
+    return {pair for pair, chosen in zip(pairs(plan), mask.tolist(), strict=True) if chosen}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return KINDS[request.param]
+
+
+def test_every_planner_is_held_to_the_contract():
+    def kinds(parent):
+        return {each for child in parent.__subclasses__() for each in (child, *kinds(child))}
+
+    public = {each.__name__ for each in kinds(Planner) if each.__name__ in dalirefurb.__all__}
+    assert public == KINDS.keys()
+
+
+@given(data=st.data())
+def test_batches_have_the_shapes_types_and_limits_of_the_contract(kind, data):
+    planner = data.draw(kind)
+    for epoch in EPOCHS[:4]:
+        plans = list(planner.epoch(epoch))
+        assert len(plans) == len(planner) > 0
+        for plan in plans:
+            assert isinstance(plan, BatchPlan)
+            arrays = [getattr(plan, name) for name in FIELDS]
+            assert [array.dtype for array in arrays] == [np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int64]
+            assert not any(array.flags.writeable for array in arrays)
+            assert {array.shape for array in arrays[:5]} == {plan.indices.shape}
+            assert plan.evict.ndim == plan.indices.ndim == 1
+            assert 0 < len(plan.indices) <= planner.batch_size
+            assert len(set(plan.evict.tolist())) == len(plan.evict)
+            assert {*plan.indices.tolist(), *plan.evict.tolist()} <= set(range(planner.num_samples))
+            assert min(plan.version.min(), plan.serving.min()) >= 0
+            if planner.shards > 1 or planner.drop_last:
+                assert len(plan.indices) == planner.batch_size
+
+
+@given(data=st.data())
+def test_plans_are_the_same_asked_twice_or_out_of_order(kind, data):
+    planner = data.draw(kind)
+    forth = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in range(5)}
+    other = again(planner)
+    for epoch in reversed(range(5)):
+        assert [listed(plan) for plan in other.epoch(epoch)] == forth[epoch]
+        assert [listed(plan) for plan in planner.epoch(epoch)] == forth[epoch]
+
+
+@given(data=st.data())
+def test_no_serving_of_a_sample_comes_twice(kind, data):
+    planner = data.draw(kind)
+    servings = [pair for epoch in EPOCHS for plan in planner.epoch(epoch) for pair in pairs(plan, "serving")]
+    assert len(set(servings)) == len(servings)
+
+
+@given(data=st.data())
+def test_a_version_is_planned_as_a_miss_in_the_first_row_that_serves_it_and_in_no_other(kind, data):
+    planner = data.draw(kind)
+    served = set()
+    for epoch in EPOCHS:
+        for plan in planner.epoch(epoch):
+            for pair, miss in zip(pairs(plan), plan.miss.tolist(), strict=True):
+                assert miss == (pair not in served)
+                served.add(pair)
+
+
+@given(data=st.data())
+def test_a_version_that_a_batch_does_not_keep_is_served_in_no_later_batch(kind, data):
+    planner = data.draw(kind)
+    given_up = set()
+    for epoch in EPOCHS:
+        for plan in planner.epoch(epoch):
+            assert given_up.isdisjoint(pairs(plan))
+            given_up |= rows_where(plan, ~plan.keep) - rows_where(plan, plan.keep)
+
+
+@given(data=st.data())
+def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_and_nothing_is_stored_in_vain(
+    kind, data
+):
+    planner = data.draw(kind)
+    assert len(planner.shard_slots) == planner.shards
+    assert planner.peak_slots == sum(planner.shard_slots)
+    replay = Replay()
+    for epoch in EPOCHS:
+        for plan in planner.epoch(epoch):
+            made_here = set()
+            for (index, version), miss in zip(pairs(plan), plan.miss.tolist(), strict=True):
+                if miss:
+                    made_here.add((index, version))
+                assert replay.stored.get(index) == version or (index, version) in made_here
+            replay.carry_out(plan)
+            owners = planner.owners(np.array(list(replay.stored), np.int64))
+            assert all(np.bincount(owners, minlength=planner.shards) <= planner.shard_slots)
+    stored = {*replay.stored.items()}
+    replay.carry_out(next(iter(planner.epoch(LATER[0]))))  # may still evict what an earlier batch served last
+    asked_for = {pair for epoch in LATER for plan in planner.epoch(epoch) for pair in pairs(plan)}
+    assert stored & replay.stored.items() <= asked_for
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
+@given(data=st.data())
+def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_shards(kind, data):
+    planner = data.draw(KINDS[kind])
+    for world_size in [size for size in range(1, planner.shards + 1) if planner.shards % size == 0]:
+        ranks = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
+        assert sum(planner.part_slots(**rank) for rank in ranks) == planner.peak_slots
+        for epoch in EPOCHS[:4]:
+            for plan in planner.epoch(epoch):
+                parts = [planner.part(plan, **rank) for rank in ranks]
+                for name in ROWS:
+                    rows = np.concatenate([getattr(part, name) for part in parts])
+                    assert rows.tolist() == getattr(plan, name).tolist()
+                assert sorted(np.concatenate([part.evict for part in parts])) == sorted(plan.evict)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
+@given(data=st.data())
+def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
+    planner = data.draw(KINDS[kind])
+    owned = [set(planner.owned(shard).tolist()) for shard in range(planner.shards)]
+    assert sorted(set().union(*owned)) == list(range(planner.num_samples))
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
+    for epoch in EPOCHS[:4]:
+        for plan in planner.epoch(epoch):
+            for rank in range(planner.shards):
+                part = planner.part(plan, rank=rank, world_size=planner.shards)
+                assert owned[rank] >= {*part.indices.tolist(), *part.evict.tolist()}
+                assert planner.owners(part.indices).tolist() == [rank] * len(part.indices)
+
+
+@given(data=st.data())
+def test_the_fingerprints_of_equal_planners_are_equal_and_json(kind, data):
+    planner = data.draw(kind)
+    fingerprint = planner.fingerprint()
+    assert json.loads(json.dumps(fingerprint)) == fingerprint == again(planner).fingerprint()
+
+
+PLAIN = {"num_samples": 24, "batch_size": 4}
+SHARDED = {"num_samples": 25, "batch_size": 2, "seed": 1, "shards": 2, "drop_last": True}
+INNER, OTHER_INNER = Standard(**PLAIN), Refurbish(**PLAIN, reuse_factor=2)
+
+# Of each kind its arguments, and another value for each of them; those left out have but one value that works.
+CHANGES = [
+    (Standard, PLAIN, SHARDED),
+    (Frozen, PLAIN, SHARDED),
+    (
+        Refurbish,
+        {**PLAIN, "reuse_factor": 2},
+        {
+            **SHARDED,
+            "reuse_factor": 3,
+            "coverage": 0.5,
+            "evict_shuffler": ReferenceCount(),
+            "batch_shuffler": PlainShuffler(),
+        },
+    ),
+    (
+        SmartCache,
+        {**PLAIN, "num_cache_objects": 8, "replace_percent": 0.5},
+        {"num_samples": 25, "batch_size": 2, "seed": 1, "shards": 2, "num_cache_objects": 12, "replace_percent": 0.25},
+    ),
+    (
+        Echo,
+        {"planner": INNER, "echoing_factor": 2, "buffer_size": 4},
+        {"planner": OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 5},
+    ),
+    (
+        BatchEcho,
+        {"planner": INNER, "echoing_factor": 2},
+        {"planner": OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 2},
+    ),
+    (
+        AutoAssist,
+        {"planner": INNER, "lag": 2},
+        {
+            "planner": OTHER_INNER,
+            "lag": 3,
+            "learning_rate": 1.0,
+            "weight_decay": 0.1,
+            "loss_momentum": 0.5,
+            "accuracy_momentum": 0.5,
+            "resolution": 4,
+        },
+    ),
+]
+KINDS_OF_CHANGES = [make.__name__ for make, *_ in CHANGES]
+
+
+@pytest.mark.parametrize(("make", "arguments", "changes"), CHANGES, ids=KINDS_OF_CHANGES)
+def test_any_other_argument_makes_another_fingerprint(make, arguments, changes):
+    names = {each.name for each in fields(make) if each.init}
+    assert names - changes.keys() <= ({"drop_last"} if make is SmartCache else set())
+    planners = [make(**arguments), *(make(**{**arguments, name: value}) for name, value in changes.items())]
+    assert len({json.dumps(planner.fingerprint()) for planner in planners}) == len(planners)
+
+
+def test_every_kind_has_another_fingerprint():
+    planners = [make(**arguments) for make, arguments, _ in CHANGES]
+    assert {*KINDS_OF_CHANGES} == KINDS.keys()
+    assert len({json.dumps(planner.fingerprint()) for planner in planners}) == len(KINDS)
+
+
+@pytest.mark.parametrize(("make", "arguments"), [each[:2] for each in CHANGES], ids=KINDS_OF_CHANGES)
+@pytest.mark.parametrize("epoch", [-1, 1.0, True])
+def test_an_epoch_that_is_no_count_is_refused_at_once(make, arguments, epoch):
+    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*: epochs count from 0"):
+        make(**arguments).epoch(epoch)

@@ -1,0 +1,663 @@
+"""A bad sample is named, or replaced by a good one: always the same, whatever is cached, and counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    BatchEcho,
+    DiskStore,
+    Echo,
+    FileList,
+    Frozen,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    TorchDataset,
+    simple,
+)
+from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.augment.stage import Stage
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
+from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.coverage import propose_coverage
+from dalirefurb.reading.quarantine import BadSample, Quarantine
+from dalirefurb.reading.reader import Reader
+from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.source import Source
+from tests.bad_files import (
+    BAD,
+    CONTENT_IS_BAD,
+    MAX_PIXELS,
+    NUM_SAMPLES,
+    Batches,
+    assert_same,
+    bad_content,
+    expected,
+    write_bad_folder,
+)
+from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, SmallStore
+from tests.lossy import Meddle
+from tests.pictures import write_folder
+
+SIZE = 32
+EPOCHS = 3
+RECIPE = simple(SIZE)
+BEFORE, AFTER = simple(SIZE, split=1), simple(SIZE, split=3)
+STANDARD = Standard(NUM_SAMPLES, batch_size=6, seed=7)
+REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
+ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
+
+TECHNIQUES = [
+    pytest.param(RECIPE, REFURBISH, id="refurbishing"),
+    pytest.param(RECIPE.at(0), REFURBISH, id="refurbishing of files"),
+    pytest.param(RECIPE.at(0), ECHO, id="echoing before decoding"),
+    pytest.param(BEFORE, ECHO, id="echoing before augmentation"),
+    pytest.param(AFTER, ECHO, id="echoing after augmentation"),
+    pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
+    pytest.param(
+        BEFORE,
+        SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=20, replace_percent=0.25, seed=7),
+        id="SmartCache",
+    ),
+    pytest.param(RECIPE, Frozen(NUM_SAMPLES, batch_size=6, seed=7), id="frozen cache"),
+]
+
+
+class Counting(Source):
+    """A source that counts how often each sample of another one is read."""
+
+    encoded = True
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.labels = source.labels
+        self.reads: Counter[int] = Counter()
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        self.reads.update(indices.tolist())
+        return self._source.read(indices)
+
+    def name(self, index: int) -> str:
+        return self._source.name(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._source.fingerprint()
+
+    def content(self) -> dict[str, Any]:
+        return self._source.content()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return write_bad_folder(tmp_path_factory.mktemp("pictures"))
+
+
+def replacing(
+    source: Source, recipe: Recipe, planner: Planner, store: MemoryStore | None = None, **options: Any
+) -> Loader:
+    return Loader(
+        source,
+        recipe,
+        planner,
+        store,
+        on_bad_sample="replace",
+        max_pixels=MAX_PIXELS,
+        with_indices=True,
+        **{"num_threads": 1, "batches_per_run": 1, "kernels": "dali", **options},
+    )
+
+
+def endless(loader: Loader) -> Iterator[tuple[torch.Tensor, ...]]:
+    while True:
+        for batch in loader:
+            yield tuple(part.clone() for part in batch)
+
+
+def served(loader: Loader, batches: int, meddle: Meddle | None = None, store: MemoryStore | None = None) -> Batches:
+    found: Batches = []
+    for number, batch in enumerate(islice(endless(loader), batches)):
+        found.append(batch)
+        if meddle is not None and store is not None:
+            meddle(store, number % len(loader))
+    return found
+
+
+# What is served
+
+
+@pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.parametrize(("recipe", "planner"), TECHNIQUES)
+def test_a_bad_sample_is_replaced_by_what_its_key_says(
+    recipe: Recipe, planner: Planner, cached: bool, source: ImageFolder
+) -> None:
+    wanted = expected(source, recipe, planner, epochs=EPOCHS, bad=set(BAD))
+    with replacing(source, recipe, planner, MemoryStore() if cached else None) as loader:
+        assert_same(wanted, served(loader, len(wanted)))
+        stats = loader.stats()
+    plans = [plan for epoch in range(EPOCHS) for plan in planner.epoch(epoch)]
+    assert stats.replaced == sum(int(np.isin(plan.indices, list(BAD)).sum()) for plan in plans) > 0
+    assert (stats.hits > 0) == cached
+    if cached:
+        assert stats.recomputed == stats.declined == 0
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.at(0)], ids=["images", "files"])
+@pytest.mark.parametrize(("kind", "meddle"), STORES[1:])
+def test_tensors_are_the_same_whatever_the_store_does(
+    kind: type[MemoryStore], meddle: Meddle, recipe: Recipe, source: ImageFolder
+) -> None:
+    store = kind()
+    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, store) as loader:
+        assert_same(wanted, served(loader, len(wanted), meddle, store))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"look_ahead": 1},
+        {"look_ahead": 7, "num_threads": 2, "replicas": 3},
+        {"batches_per_run": 3, "look_ahead": 2},
+        {"batches_per_run": 9, "num_threads": 2},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("recipe", "cached"), [(RECIPE, False), (RECIPE, True), (RECIPE.at(0), True)], ids=["no store", "images", "files"]
+)
+def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_run(
+    recipe: Recipe, cached: bool, options: dict[str, int], source: ImageFolder
+) -> None:
+    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, MemoryStore() if cached else None, **options) as loader:
+        assert_same(wanted, served(loader, len(wanted)))
+
+
+def test_tensors_are_the_same_after_resuming_at_any_batch(source: ImageFolder) -> None:
+    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, RECIPE, REFURBISH, MemoryStore()) as loader:
+        state = loader.state_dict()
+    for batch in range(1, len(wanted)):
+        with replacing(source, RECIPE, REFURBISH, MemoryStore()) as loader:
+            loader.load_state_dict({**state, "epoch": batch // 4, "batch": batch % 4})
+            assert_same(wanted[batch:], served(loader, len(wanted) - batch))
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.at(0)], ids=["images", "files"])
+def test_what_replaces_a_sample_is_not_stored_for_a_later_run(recipe: Recipe, source: ImageFolder) -> None:
+    """The later run does not know yet which samples are bad."""
+    store = MemoryStore()
+    wanted = expected(source, recipe, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, recipe, REFURBISH, store, look_ahead=1) as loader:
+        served(loader, len(loader))
+        state = loader.state_dict()
+    with replacing(source, recipe, REFURBISH, store) as loader:
+        loader.load_state_dict(state)
+        assert_same(wanted[len(REFURBISH) :], served(loader, len(REFURBISH)))
+        assert loader.stats().hits > 0
+
+
+def test_at_reuse_factor_1_every_split_serves_the_same(source: ImageFolder) -> None:
+    wanted = expected(source, RECIPE, STANDARD, epochs=2, bad=set(BAD))
+    for split in (0, 1, 2, 3):
+        with replacing(source, RECIPE.at(split), STANDARD) as loader:
+            assert_same(wanted, served(loader, len(wanted)))
+
+
+def test_good_samples_are_served_once_an_epoch_but_for_replacements(source: ImageFolder) -> None:
+    with replacing(source, RECIPE, REFURBISH, MemoryStore()) as loader:
+        for epoch in range(EPOCHS):
+            planned = np.concatenate([plan.indices for plan in REFURBISH.epoch(epoch)])
+            shown = torch.cat([indices for _, _, indices in loader]).numpy()
+            assert np.array_equal(shown[~np.isin(planned, list(BAD))], planned[~np.isin(planned, list(BAD))])
+            assert not np.isin(shown, list(BAD)).any()
+
+
+def test_no_image_comes_twice(source: ImageFolder) -> None:
+    with replacing(source, RECIPE, STANDARD) as loader:
+        images = torch.cat([batch[0] for batch in served(loader, EPOCHS * len(loader))])
+    assert len({image.numpy().tobytes() for image in images}) == len(images)
+
+
+def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None:
+    planner = Standard(60, batch_size=6, seed=3, shards=3)
+    replacements = Replacements(planner)
+    bad = planner.owned(1)[::2]
+    for index in bad.tolist():
+        replacements.add(SampleError(index, "", ""))
+    indices, versions = np.repeat(bad, 50), np.tile(np.arange(50), len(bad))
+    found = replacements.of(indices, versions)
+    assert set(found.tolist()) == set(planner.owned(1)[1::2].tolist())
+    assert np.array_equal(replacements.of(planner.owned(0), planner.owned(0)), planner.owned(0))
+
+
+def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:
+    """Their pixels are DALI's but for a level."""
+    pytest.importorskip("numba")
+    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    with replacing(source, RECIPE, REFURBISH, kernels="numba") as loader:
+        found = served(loader, len(wanted))
+    with replacing(source, RECIPE, REFURBISH, MemoryStore(), kernels="numba") as loader:
+        assert_same(found, served(loader, len(wanted)))
+    for (images, labels, indices), (others, *rest) in zip(wanted, found, strict=True):
+        assert torch.equal(labels, rest[0])
+        assert torch.equal(indices, rest[1])
+        assert (images - others).abs().max() < 1.01 / 255 / 0.224
+
+
+# AutoAssist
+
+
+def assisted(source: ImageFolder, store: MemoryStore | None, *, stops: tuple[int, ...]) -> tuple[Batches, list[str]]:
+    """Serve 26 batches with losses that tell samples apart; stop and resume after some."""
+    planner = AutoAssist(STANDARD, lag=12)
+    found: Batches = []
+    state = None
+    for first, last in zip((0, *stops), (*stops, 26), strict=True):
+        with replacing(source, RECIPE, planner, store, look_ahead=1) as loader:
+            if state is not None:
+                loader.load_state_dict(state)
+            for batch in islice(endless(loader), last - first):
+                found.append(batch)
+                loader.observe(batch[2].numpy() % 5 + 0.5)
+            state = loader.state_dict()
+            report = [sample.name for sample in loader.bad_samples()]
+    return found, report
+
+
+def test_an_assistant_plans_the_same_whatever_is_cached_and_after_a_resume(source: ImageFolder) -> None:
+    """After a resume, features are computed on demand."""
+    wanted, report = assisted(source, None, stops=())
+    assert len(report) == len(BAD)
+    assert_same(wanted, assisted(source, MemoryStore(), stops=())[0])
+    assert_same(wanted, assisted(source, MemoryStore(), stops=(13, 20))[0])
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_an_assistant_sees_black_images_in_place_of_bad_samples(on_demand: bool, source: ImageFolder) -> None:
+    planner = AutoAssist(STANDARD, lag=12)
+    with replacing(source, RECIPE, planner, look_ahead=1) as loader:
+        assistant = loader._assistant
+        assert assistant is not None
+        if on_demand:
+            inputs = assistant._inputs(np.arange(NUM_SAMPLES))
+        else:
+            for _, _, indices in islice(loader, len(STANDARD)):
+                loader.observe(np.ones(len(indices)))
+            assert not len(assistant._features.missing(np.arange(NUM_SAMPLES)))
+            inputs = assistant._inputs(np.arange(NUM_SAMPLES))
+        assert len(loader.bad_samples()) == len(BAD)
+    black = np.flatnonzero((inputs[:, :-1] == inputs[:, :-1].min()).all(axis=1))
+    assert black.tolist() == sorted(BAD)
+
+
+# What is reported, and not tried again
+
+
+def test_the_report_lists_the_bad_samples_and_the_reasons(source: ImageFolder) -> None:
+    with replacing(source, RECIPE, STANDARD) as loader:
+        assert loader.bad_samples() == []
+        served(loader, len(loader))
+        report = loader.bad_samples()
+    assert {sample.index: sample.name for sample in report} == {index: source.name(index) for index in BAD}
+    assert [sample.index for sample in report] == sorted(BAD)
+    reasons = {BAD[sample.index]: sample.reason for sample in report}
+    assert "No such file" in reasons["missing"]
+    assert reasons["empty"] == "is empty"
+    assert "not an image that DALI can decode" in reasons["text"]
+    assert "60,000 pixels at most, but its header declares 300 x 201" in reasons["too large"]
+    for kind in ("JPEG cut short", "WebP cut short", "TIFF cut short"):
+        assert reasons[kind].startswith("decoding failed (")
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore, SmallStore, LeakyStore, ForgetfulStore])
+def test_a_sample_known_to_be_bad_is_not_read_again(store: type[MemoryStore] | None, source: ImageFolder) -> None:
+    counting = Counting(source)
+    with replacing(counting, RECIPE, REFURBISH, store and store()) as loader:
+        served(loader, len(loader))
+        before = counting.reads.copy()
+        served(loader, EPOCHS * len(loader))
+        after = counting.reads - before
+    assert not BAD.keys() & after.keys()
+    assert after.keys()
+
+
+def test_all_bad_samples_of_a_run_are_found_at_once(tmp_path: Path) -> None:
+    """They are read once, and the run is made once more, however many they are."""
+    source = ImageFolder(write_folder(tmp_path, num_samples=NUM_SAMPLES))
+    bad = range(0, NUM_SAMPLES, 2)
+    for index in bad:
+        Path(source.name(index)).write_bytes(bad_content("WebP cut short"))
+    counting = Counting(source)
+    with replacing(counting, RECIPE, Standard(NUM_SAMPLES, batch_size=NUM_SAMPLES), look_ahead=1) as loader:
+        next(iter(loader))
+        assert [sample.index for sample in loader.bad_samples()] == list(bad)
+    reads = [counting.reads[index] for index in bad]
+    assert max(reads) <= 1 + 4  # batches begun before the first has failed read them, too
+
+
+def test_samples_in_quarantine_are_never_read_and_serve_the_same(source: ImageFolder, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    wanted = expected(source, RECIPE, REFURBISH, epochs=1, bad=set(BAD))
+    with replacing(source, RECIPE, REFURBISH, quarantine=path) as loader:
+        assert_same(wanted, served(loader, len(wanted)))
+        report = loader.bad_samples()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert {line["index"]: line["name"] for line in lines} == {i: source.name(i) for i in CONTENT_IS_BAD}
+    counting = Counting(source)
+    with replacing(counting, RECIPE, REFURBISH, quarantine=path) as loader:
+        quarantined = loader.bad_samples()
+        assert_same(wanted, served(loader, len(wanted)))
+        assert loader.bad_samples() == report
+    assert quarantined == [sample for sample in report if sample.index in CONTENT_IS_BAD]
+    assert not CONTENT_IS_BAD & counting.reads.keys()
+    assert len(path.read_text().splitlines()) == len(CONTENT_IS_BAD)
+
+
+def test_a_sample_in_quarantine_is_not_taken_from_a_store_either(tmp_path: Path) -> None:
+    source, path = ImageFolder(write_folder(tmp_path, num_samples=NUM_SAMPLES)), tmp_path / "bad.jsonl"
+    store = MemoryStore()
+    with replacing(source, RECIPE, REFURBISH, store, look_ahead=1) as loader:
+        served(loader, len(loader))
+        state = loader.state_dict()
+    quarantine = Quarantine(path, num_samples=NUM_SAMPLES, source=source.fingerprint())
+    for index in BAD:
+        quarantine.add(BadSample(index, source.name(index), "looks bad"))
+    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))[len(REFURBISH) :]
+    with replacing(source, RECIPE, REFURBISH, store, quarantine=path) as loader:
+        loader.load_state_dict(state)
+        assert_same(wanted, served(loader, len(wanted)))
+        assert loader.stats().hits > 0
+
+
+def test_a_quarantine_that_cannot_be_written_any_more_costs_one_warning(source: ImageFolder, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with replacing(source, RECIPE, STANDARD, quarantine=folder / "bad.jsonl") as loader:
+        (folder / "bad.jsonl").unlink()
+        folder.rmdir()
+        with pytest.warns(UserWarning, match=r"bad\.jsonl cannot be written") as caught:
+            served(loader, len(loader))
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("no JSON\n", "line 1 of .* is 'no JSON': delete the line, or pass the path of another file"),
+        ('{"source": "other", "index": 3, "name": "x.jpg", "reason": "y"}\n', r"about sample 3 \(x.jpg\) of another"),
+        ("\xff", "must be a text file that can be read and written"),
+    ],
+)
+def test_a_quarantine_of_another_kind_or_source_is_refused(
+    content: str, message: str, source: ImageFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.jsonl").write_text(content, encoding="latin-1")
+    with pytest.raises(ConfigurationError, match=message):
+        replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "bad.jsonl")
+
+
+def test_a_quarantine_whose_last_line_was_left_without_its_end_goes_on_with_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    samples = [BadSample(index, f"{index}.jpg", "looks bad") for index in range(3)]
+    for sample in samples:
+        Quarantine(path, num_samples=3, source={}).add(sample)
+        path.write_text(path.read_text().rstrip("\n"))
+    assert Quarantine(path, num_samples=3, source={}).samples == samples
+    path.write_text(path.read_text().replace("\n", "\n\n") + "\n \n")
+    assert Quarantine(path, num_samples=3, source={}).samples == samples
+
+
+def test_a_quarantine_in_no_folder_is_refused(source: ImageFolder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="pass the path of a file in a folder that is there"):
+        replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "nowhere" / "bad.jsonl")
+
+
+# What cannot be replaced, or is not to be
+
+
+def test_without_a_good_sample_in_sight_the_error_says_how_many_are_bad(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=30))
+    for index in range(30):
+        Path(source.name(index)).unlink()
+    planner = Standard(30, batch_size=6)
+    message = r"to replace sample \d+, but 128 that were drawn are bad, as are at least \d+ of the 30 samples of its "
+    with replacing(source, RECIPE, planner) as loader, pytest.raises(LoaderError, match=message) as caught:
+        next(iter(loader))
+    assert "cannot be read: No such file or directory; " in str(caught.value)
+
+
+def test_a_source_of_which_half_is_bad_is_served(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=40))
+    for index in range(0, 40, 2):
+        Path(source.name(index)).write_bytes(b"bad")
+    planner = Standard(40, batch_size=8)
+    wanted = expected(source, RECIPE, planner, epochs=2, bad=set(range(0, 40, 2)))
+    with replacing(source, RECIPE, planner) as loader:
+        assert_same(wanted, served(loader, len(wanted)))
+
+
+@pytest.mark.parametrize("batches_per_run", [1, 4])
+def test_what_only_the_graph_refuses_is_named_where_bad_samples_raise(
+    batches_per_run: int, source: ImageFolder
+) -> None:
+    names = [source.name(index) for index in (9, 0, 1, 3, 4, 10, 7, 8)]
+    files = FileList(names, range(8))
+    planner = Standard(8, batch_size=2)
+    with Loader(files, RECIPE, planner, num_threads=1, batches_per_run=batches_per_run) as loader:
+        plans = list(planner.epoch(0))
+        batches = iter(loader)
+        good = next(number for number, plan in enumerate(plans) if np.isin(plan.indices, [0, 5]).any())
+        for _ in range(good):
+            next(batches)
+        with pytest.raises(SampleError, match="decoding failed") as caught:
+            next(batches)
+    assert caught.value.index in plans[good].indices
+    assert caught.value.name in (names[0], names[5])
+    assert loader.bad_samples() == []
+
+
+class Faltering(Arrays):
+    """Raw images of which two cannot be read the first time."""
+
+    def __init__(self, images: NDArray[np.uint8], faltering: set[int]) -> None:
+        super().__init__(images, np.arange(len(images)))
+        self._faltering = faltering
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        for index in self._faltering & set(indices.tolist()):
+            self._faltering.remove(index)
+            raise SampleError(index, self.name(index), "cannot be read")
+        return super().read(indices)
+
+
+def test_runs_of_several_batches_are_made_again_as_often_as_they_fail() -> None:
+    images = np.random.default_rng(0).integers(0, 255, (16, SIZE, SIZE, 3), np.uint8)
+    planner = Standard(16, batch_size=2)
+    plans = list(planner.epoch(0))
+    faltering = {int(plans[0].indices[0]), int(plans[7].indices[0])}
+    recipe = simple(SIZE, raw=True)
+    with Loader(Faltering(images, faltering), recipe, planner, batches_per_run=2, look_ahead=1) as loader:
+        assert len(list(loader)) == 8
+
+
+class Refusing(Arrays):
+    """Raw images of which some cannot be read."""
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        for index in indices.tolist():
+            if index % 4 == 1:
+                raise SampleError(index, self.name(index), "cannot be read")
+        return super().read(indices)
+
+
+def test_raw_images_are_replaced_too() -> None:
+    images = np.random.default_rng(0).integers(0, 255, (12, SIZE, SIZE, 3), np.uint8)
+    source, planner = Refusing(images, np.arange(12)), Refurbish(12, batch_size=4, reuse_factor=2)
+    recipe = simple(SIZE, raw=True)
+    with replacing(source, recipe, planner) as loader:
+        wanted = served(loader, 6)
+        assert [sample.index for sample in loader.bad_samples()] == [1, 5, 9]
+    with replacing(source, recipe, planner, MemoryStore()) as loader:
+        assert_same(wanted, served(loader, 6))
+    assert not set(torch.cat([labels for _, labels, _ in wanted]).tolist()) & {1, 5, 9}
+
+
+def test_sizes_of_bad_samples_are_those_of_what_replaces_them(source: ImageFolder) -> None:
+    replacements = Replacements(STANDARD)
+    reader = Reader(source, max_batch_size=5, num_threads=1, max_pixels=MAX_PIXELS, replacements=replacements)
+    heights, widths = reader.sizes(np.arange(NUM_SAMPLES))
+    reader.close()
+    assert len(heights) == len(widths) == NUM_SAMPLES
+    assert {sample.index for sample in replacements.report()} == BAD.keys() - {9, 10}  # their headers are good
+
+
+# Settings
+
+
+def test_a_state_belongs_to_what_is_done_about_bad_samples(source: ImageFolder) -> None:
+    with Loader(source, RECIPE, STANDARD, kernels="dali") as loader:
+        state = loader.state_dict()
+    assert not {"on_bad_sample", "max_pixels"} & state["fingerprint"].keys()
+    with replacing(source, RECIPE, STANDARD) as loader, pytest.raises(StateMismatchError) as caught:
+        loader.load_state_dict(state)
+    assert caught.value.keys == ("max_pixels", "on_bad_sample")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise' or 'replace', got 'skip'"),
+        ({"quarantine": "bad.jsonl"}, "but on_bad_sample is 'raise' and quarantine 'bad.jsonl': pass on_bad_sample="),
+        ({"fallback_decoder": "opencv"}, "fallback_decoder must be None or 'pillow', got 'opencv'"),
+        ({"max_pixels": 0}, "max_pixels must be an int of at least 1, got 0: None for any size"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str, source: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Loader(source, RECIPE, STANDARD, **options)
+
+
+def of_sizes(sizes: list[tuple[int, int]]) -> TorchDataset:
+    """Images of these heights and widths, each filled with its index, which is its label, too."""
+    images = [np.full((*size, 3), index, np.uint8) for index, size in enumerate(sizes)]
+    return TorchDataset([(image, 0) for image in images], labels=np.arange(len(images)), thread_safe=True)
+
+
+@pytest.mark.parametrize("kernels", [None, "dali"])
+@pytest.mark.parametrize("split", [0, 1])
+def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
+    tmp_path: Path, split: int, kernels: Literal["dali"] | None
+) -> None:
+    source = of_sizes([{3: (20, 48), 11: (40, 31)}.get(index, (40, 48)) for index in range(16)])
+    recipe = Recipe([CenterCrop(32)], Output(32, mean=(0, 0, 0), std=(1 / 255,) * 3), split=split)
+    planner = Refurbish(16, batch_size=4, reuse_factor=2)
+    options: dict[str, Any] = {"on_bad_sample": "replace", "quarantine": tmp_path / "bad.jsonl", "kernels": kernels}
+    with Loader(source, recipe, planner, MemoryStore(), **options) as loader:
+        for _ in range(3):
+            for pictures, labels in loader:
+                shown = pictures[:, 0, 0, 0].round().long()
+                assert shown.tolist() == labels.tolist()
+                assert not {3, 11} & {*shown.tolist()}
+        assert [(sample.index, sample.reason) for sample in loader.bad_samples()] == [
+            (3, "center_crop: images must have at least 32 x 32 pixels, got 20 x 48; put a resize before it"),
+            (11, "center_crop: images must have at least 32 x 32 pixels, got 40 x 31; put a resize before it"),
+        ]
+    path = tmp_path / "bad.jsonl"
+    assert not path.exists() or not path.read_text()
+
+
+def test_an_image_of_another_size_than_a_random_crop_takes_is_named() -> None:
+    source = of_sizes([(20 if index == 5 else 40, 40) for index in range(8)])
+    recipe = Recipe([RandomCrop(32, margin=8)], Output(32), split=0)
+    with (
+        Loader(source, recipe, Standard(8, batch_size=4)) as loader,
+        pytest.raises(SampleError, match=r"sample 5 .*: random_crop: images must be 40 x 40 pixels .* got 20 x 40"),
+    ):
+        list(loader)
+
+
+def test_a_stored_image_that_the_final_part_cannot_take_is_never_served(tmp_path: Path) -> None:
+    """A file is filled under a final part that takes any image, and opened for one that refuses small ones."""
+    source = of_sizes([(24 if index == 5 else 40, 48) for index in range(8)])
+
+    def recipe(first: Stage) -> Recipe:
+        return Recipe([HorizontalFlip(), first, CenterCrop(32, name="square")], Output(32), split=1)
+
+    planner = Frozen(8, batch_size=4)
+    with DiskStore(tmp_path / "cache") as store, Loader(source, recipe(Resize(32)), planner, store) as loader:
+        list(loader)
+    with DiskStore(tmp_path / "cache") as store, pytest.raises(StoreError, match="final_stages"):
+        Loader(source, recipe(CenterCrop(32)), planner, store, on_bad_sample="replace")
+
+
+def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
+    source = of_sizes([(20 if index == 5 else 40, 48) for index in range(8)])
+    recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
+    with pytest.raises(SampleError, match=r"sample 5 .*: center_crop: images must have at least 32 x 32 pixels"):
+        propose_coverage(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), "1MB")
+
+
+class Odd(Arrays):
+    """Raw images of which number 3 is another thing."""
+
+    def __init__(self, images: NDArray[np.uint8], odd: Any) -> None:
+        super().__init__(images, np.arange(len(images)))
+        self._odd = odd
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        return [self._odd if index == 3 else self._images[index] for index in indices.tolist()]
+
+
+@pytest.mark.parametrize("kernels", ["dali", None])
+@pytest.mark.parametrize(
+    ("odd", "got"),
+    [
+        (np.zeros((SIZE, SIZE, 1), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 1\)"),
+        (np.zeros((SIZE, SIZE, 4), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 4\)"),
+        (np.zeros((SIZE, SIZE + 1, 3), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE + 1}, 3\)"),
+        (np.zeros((0, SIZE, 3), np.uint8), rf"uint8 of shape \(0, {SIZE}, 3\)"),
+        (np.zeros((SIZE, SIZE, 3)), "float64"),
+        ([[0]], "list"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, got: str, kernels: Any) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (12, SIZE, SIZE, 3), np.uint8)
+    recipe, planner = simple(SIZE, raw=True), Standard(12, batch_size=4)
+    with (
+        Loader(Odd(images, odd), recipe, planner, kernels=kernels) as loader,
+        pytest.raises(SampleError, match=rf"sample 3 \(images\[3\]\): .*\({SIZE}, {SIZE}, 3\).* got {got}"),
+    ):
+        list(loader)
+    with Loader(Odd(images, odd), recipe, planner, kernels=kernels, on_bad_sample="replace") as loader:
+        assert len(list(loader)) == 3
+        assert [sample.index for sample in loader.bad_samples()] == [3]
+
+
+def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: ImageFolder) -> None:
+    """Else what is served would depend on what it holds."""
+    store = MemoryStore()
+    planner = Refurbish(NUM_SAMPLES, batch_size=5, reuse_factor=2)
+    with Loader(source, RECIPE, planner, store, on_bad_sample="replace", max_pixels=None, kernels="dali") as loader:
+        list(loader)
+    with pytest.raises(StoreError, match="max_pixels"):
+        replacing(source, RECIPE, planner, store)

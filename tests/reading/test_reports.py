@@ -1,0 +1,171 @@
+"""Files from public bug reports, and their kind: served as Pillow shows them or named, and others come to no harm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import FileList, Loader, Recipe, Standard
+from dalirefurb.augment.geometry import Decode, RandomResizedCrop
+from dalirefurb.errors import SampleError
+from tests.one_batch import levels
+from tests.pictures import jpeg, picture
+from tests.reading.test_rewriting import CROPPED, cropped
+from tests.reading.test_structure import of_many_bits
+
+BATCH = 64
+"""DALI's threads work on a batch of this size together: only then does what is thrown end the process."""
+
+LIMIT_S = 300
+
+SERVED = {"apng_default_image.png": 0, "cmyk_without_adobe_marker.jpg": 2}
+"""By how many levels they may differ from Pillow."""
+
+BAD = {"pal4rle.bmp": 1, "mutated.bmp": 1}
+"""Without the fallback decoder; with it, likewise."""
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("good")
+    paths = [folder / f"{number:02d}.jpg" for number in range(BATCH - 1)]
+    for number, path in enumerate(paths):
+        path.write_bytes(jpeg(picture(number, height=48 + number % 5, width=50 + number % 7)))
+    return paths
+
+
+def serve(paths: list[Path], recipe: Recipe = CROPPED, *, epochs: int = 2, **options: Any) -> tuple[Any, ...]:
+    """Serve files as one batch, several times; return images and indices, and what was found to be bad."""
+    source = FileList(paths, range(len(paths)))
+    planner = Standard(len(paths), batch_size=len(paths))
+    with Loader(source, recipe, planner, num_threads=2, with_indices=True, **options) as loader:
+        for _ in range(epochs):
+            ((images, _, indices),) = loader
+        bad = loader.bad_samples()
+    images = images.clone()
+    return images, indices.clone(), bad
+
+
+def pillow_is_able(path: Path) -> bool:
+    try:
+        cropped(path.read_bytes())
+    except Exception:
+        return False
+    return True
+
+
+@pytest.fixture(params=["dali", "numba"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    return str(request.param)
+
+
+def assert_rows_are_those_of_good_files(images: Any, indices: Any, good: list[Path], kernels: str) -> None:
+    """Each row is what a batch without the file in question shows for the same index."""
+    wanted, order, _ = serve(good, kernels=kernels, epochs=1)
+    by_index = dict(zip(order.tolist(), wanted, strict=True))
+    for image, index in zip(images, indices.tolist(), strict=True):
+        if index < len(good):
+            assert torch.equal(image, by_index[index])
+
+
+@pytest.mark.parametrize("fallback", [None, "pillow"])
+@pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
+@pytest.mark.parametrize("name", [*SERVED, *BAD])
+def test_a_reported_file_is_served_or_named(
+    name: str, on_bad_sample: str, fallback: str | None, kernels: str, good: list[Path], shared_data: Path
+) -> None:
+    path = shared_data / "reports" / name
+    options = {"on_bad_sample": on_bad_sample, "fallback_decoder": fallback, "kernels": kernels}
+    is_served = name in SERVED or (fallback is not None and pillow_is_able(path))
+    if not is_served and on_bad_sample == "raise":
+        with pytest.raises(SampleError) as caught:
+            serve([*good, path], **options)
+        assert (caught.value.index, caught.value.name) == (len(good), str(path))
+        return
+    images, indices, bad = serve([*good, path], **options)
+    assert [sample.name for sample in bad] == ([] if is_served else [str(path)])
+    assert_rows_are_those_of_good_files(images, indices, good, kernels)
+    (rows,) = np.nonzero(indices.numpy() == len(good))
+    assert len(rows) == is_served
+    for row in rows:
+        tolerance = {**SERVED, **BAD}[name]
+        assert np.abs(images[row].numpy() - cropped(path.read_bytes())).max() <= tolerance
+
+
+def test_the_fallback_serves_a_run_length_encoded_palette(good: list[Path], shared_data: Path) -> None:
+    assert pillow_is_able(shared_data / "reports" / "pal4rle.bmp")
+
+
+def run_length_encoded(width: int = 57, height: int = 49) -> bytes:
+    """A BMP of 16 colours in runs, of which nvImageCodec does not know the type of pixels."""
+    palette = b"".join(bytes([16 * level, 255 - 16 * level, 8 * level, 0]) for level in range(16))
+    lines = b"".join(bytes([width, (line % 16) * 17, 0, 0]) for line in range(height)) + b"\0\1"
+    start = 14 + 40 + len(palette)
+    head = b"BM" + (start + len(lines)).to_bytes(4, "little") + bytes(4) + start.to_bytes(4, "little")
+    numbers = [(40, 4), (width, 4), (height, 4), (1, 2), (4, 2), (2, 4), (len(lines), 4), (0, 8), (16, 4), (0, 4)]
+    return head + b"".join(number.to_bytes(size, "little") for number, size in numbers) + palette + lines
+
+
+THROWN_ON = {
+    "BMP": run_length_encoded,
+    "JPEG": lambda: of_many_bits("JPEG"),
+    "JPEG 2000": lambda: of_many_bits("JPEG 2000"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "split", "kernels", "fallback"),
+    [
+        ("BMP", 1, "dali", None),
+        ("BMP", 2, "numba", "pillow"),
+        ("JPEG", 2, "dali", None),
+        ("JPEG 2000", 1, "numba", None),
+    ],
+)
+def test_what_decoders_throw_on_ends_no_process(
+    kind: str, split: int, kernels: str, fallback: str | None, good: list[Path], tmp_path: Path
+) -> None:
+    """It stands at the beginning, in the middle, and at the end, where DALI's own thread would meet it."""
+    if kernels == "numba":
+        pytest.importorskip("numba")
+    (tmp_path / "bad").write_bytes(THROWN_ON[kind]())
+    (tmp_path / "paths").write_text("\n".join(str(path) for path in good))
+    command = [sys.executable, "-m", "tests.reading.test_reports", str(tmp_path), str(split), kernels, str(fallback)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=LIMIT_S, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == (6 * ["served"] if fallback else 3 * ["named"] + 3 * ["replaced"])
+
+
+def _serve_in_this_process(folder: Path, split: int, kernels: str, fallback: str | None) -> None:
+    """Serve some epochs of a batch in which one file is bad, and say what became of that."""
+    bad = folder / "bad"
+    good = [Path(line) for line in (folder / "paths").read_text().splitlines()]
+    recipe = Recipe([Decode(), RandomResizedCrop(32)], levels(32), split)
+    told = []
+    for on_bad_sample in ("raise", "replace"):
+        for place in (0, 31, 63):
+            paths = [*good[:place], bad, *good[place:]]
+            options = {"on_bad_sample": on_bad_sample, "fallback_decoder": fallback, "kernels": kernels}
+            try:
+                _, indices, found = serve(paths, recipe, epochs=3, **options)
+            except SampleError as error:
+                told.append("named" if error.name == str(bad) else str(error))
+            else:
+                assert (place in indices.tolist()) == (not found)
+                assert [sample.name for sample in found] in ([], [str(bad)])
+                told.append("replaced" if found else "served")
+    sys.stdout.write("\n".join(told))
+
+
+if __name__ == "__main__":
+    _serve_in_this_process(
+        Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], None if sys.argv[4] == "None" else sys.argv[4]
+    )

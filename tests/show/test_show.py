@@ -1,0 +1,412 @@
+"""Do the pictures show what the library does?"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image, ImageColor
+
+from dalirefurb.augment.operations import Choice, OperationTable
+from dalirefurb.augment.presets import evaluate, rand_augment, simple, trivial_augment
+from dalirefurb.cli import main
+from dalirefurb.cli.compare import Run, plot
+from dalirefurb.cli.demo import whole_photographs
+from dalirefurb.cli.techniques import TECHNIQUES
+from dalirefurb.cli.train import EpochReport
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.loader import Loader
+from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.shuffle import PlainShuffler
+from dalirefurb.planning.smart_cache import SmartCache
+from dalirefurb.show.canvas import CACHED, FRESH, text_width, wrap
+from dalirefurb.show.files import write_operations, write_pictures
+from dalirefurb.show.operations import MAGNITUDES, TABLES, operate, table_of
+from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
+from dalirefurb.show.plans import compare_plans, history
+from dalirefurb.show.plots import history_plot, plan_plot
+from dalirefurb.show.sheet import CELL, pictures_sheet
+from dalirefurb.source import Arrays, ImageFolder
+from dalirefurb.store import MemoryStore
+from tests.pictures import jpeg, picture, write_folder
+
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("show"), num_samples=6)
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return ImageFolder(folder)
+
+
+@pytest.fixture(scope="module")
+def pictures(source):
+    """Of samples 4 and 1, with crops of random size and the second layer fresh."""
+    return take_pictures(source, rand_augment(48), [4, 1], reuse_factor=3, seed=SEED)
+
+
+def arrays(*, size):
+    return Arrays(np.stack([np.asarray(picture(seed, height=size, width=size)) for seed in range(3)]), range(3))
+
+
+def read(path):
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        return np.asarray(image)
+
+
+def colours(sheet):
+    """Return the colours on a sheet, one number each."""
+    return np.unique(sheet[..., :3].astype(np.int64) @ (65536, 256, 1))
+
+
+def frames(part, sheet):
+    """Return the colours just outside the corner of a picture, wherever it is on a sheet, pixel by pixel."""
+    height, width = part.shape[:2]
+    places = np.ones((sheet.shape[0] - height, sheet.shape[1] - width), bool)
+    for y, x in ((0, 0), (height // 2, width // 2)):
+        places &= (sheet[y:, x:][: places.shape[0], : places.shape[1]] == part[y, x]).all(axis=-1)
+    found = [
+        place for place in np.argwhere(places) if np.array_equal(sheet[place[0] :, place[1] :][:height, :width], part)
+    ]
+    return {tuple(sheet[y - 1, x - 1].tolist()) for y, x in found}
+
+
+def training(source):
+    """Plans under which versions 0 and 3 of every sample are used in epochs 0 .. 2 and 3 .. 5."""
+    return Refurbish(len(source), batch_size=len(source), reuse_factor=3, seed=SEED, evict_shuffler=ReferenceCount())
+
+
+def test_cached_pictures_are_exactly_what_the_store_holds_in_training(source, pictures):
+    store = MemoryStore()
+    with store, Loader(source, rand_augment(48), training(source), store, look_ahead=1, replicas=1) as loader:
+        for place, birth in enumerate((0, 3)):
+            loader.set_epoch(birth)
+            next(iter(loader))
+            # It is stored a moment after it is served, and evicted when two batches more are taken.
+            deadline = time.monotonic() + 10
+            while len(store) < len(source) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            with store.get(np.array([4, 1]), np.full(2, birth)) as lease:
+                assert lease.found.all()
+                for each, held in zip(pictures, lease.samples, strict=True):
+                    assert np.array_equal(each.versions[place].cached, held)
+
+
+def test_served_pictures_are_exactly_what_training_serves(source, pictures):
+    recipe = rand_augment(48)
+    with Loader(source, recipe, training(source), MemoryStore(), with_indices=True) as loader:
+        for epoch in range(6):
+            ((images, _, indices),) = loader
+            served = levels(recipe.output, images.numpy())
+            for sample, each in zip((4, 1), pictures, strict=True):
+                row = indices.tolist().index(sample)
+                assert np.array_equal(each.versions[epoch // 3].served[epoch % 3], served[row])
+
+
+def test_the_pictures_of_one_version_differ_while_the_cached_one_is_one(pictures):
+    for each in pictures:
+        assert len(each.versions) == 2
+        assert not np.array_equal(each.versions[0].cached, each.versions[1].cached)
+        for version in each.versions:
+            assert len(version.served) == 3
+    different = {image.tobytes() for each in pictures for version in each.versions for image in version.served}
+    assert len(different) > 8
+
+
+def test_without_a_final_stage_what_is_served_is_what_is_cached(source):
+    (each,) = take_pictures(source, evaluate(32), [2], reuse_factor=2)
+    for version in each.versions:
+        for image in version.served:
+            assert np.array_equal(image, version.cached)
+
+
+def test_a_split_after_decoding_caches_the_original(source):
+    for each in take_pictures(source, simple(32, split=1), [0, 5], reuse_factor=2):
+        for version in each.versions:
+            assert np.array_equal(version.cached, each.original)
+
+
+def test_originals_are_whole_and_the_right_way_up(tmp_path):
+    portrait = picture(0, height=60, width=40)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "class").mkdir()
+    lying = portrait.transpose(Image.Transpose.ROTATE_90)
+    (tmp_path / "class" / "turned.jpg").write_bytes(jpeg(lying, exif=exif, subsampling=0, quality=100))
+    (original,) = whole_images(ImageFolder(tmp_path), [0])
+    assert original.shape == (60, 40, 3)
+    assert abs(original.astype(int) - np.asarray(portrait)).mean() < 2
+
+
+def test_arrays_are_their_own_originals():
+    source = arrays(size=32)
+    each, other = take_pictures(source, trivial_augment(32, raw=True), [0, 2], reuse_factor=2)
+    assert np.array_equal(each.original, source.read(np.array([0]))[0])
+    assert np.array_equal(other.original, source.read(np.array([2]))[0])
+    assert each.versions[0].cached.shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize("reuse_factor", [1, 2, 3])
+def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epoch_0(reuse_factor):
+    refurbish = Refurbish(12, batch_size=12, reuse_factor=reuse_factor, evict_shuffler=ReferenceCount())
+    mine = Versions(12, batch_size=2, samples=(3, 8), reuse_factor=reuse_factor)
+    for epoch in range(2 * reuse_factor):
+        (theirs,), (plan,) = refurbish.epoch(epoch), mine.epoch(epoch)
+        rows = [theirs.indices.tolist().index(sample) for sample in (3, 8)]
+        for name in ("indices", "version", "serving", "miss"):
+            assert getattr(plan, name).tolist() == getattr(theirs, name)[rows].tolist()
+
+
+def test_a_sheet_has_every_picture_pixel_by_pixel_and_tells_cached_from_fresh_by_the_colour_of_its_frame():
+    recipe = trivial_augment(CELL, raw=True)
+    (taken,) = take_pictures(arrays(size=CELL), recipe, [1], reuse_factor=2)
+    sheet = np.asarray(pictures_sheet([taken], recipe, title="title", reuse_factor=2))
+    assert len(frames(taken.original, sheet)) == 1
+    for version in taken.versions:
+        assert ImageColor.getrgb(CACHED) in frames(version.cached, sheet)
+        for image in version.served:
+            assert ImageColor.getrgb(FRESH) in frames(image, sheet)
+    served = [image for version in taken.versions for image in version.served]
+    changed = [image for image in served if not any(np.array_equal(image, each.cached) for each in taken.versions)]
+    assert changed
+    assert all(frames(image, sheet) == {ImageColor.getrgb(FRESH)} for image in changed)
+
+
+def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source, tmp_path):
+    write_pictures(tmp_path / "one.png", source, simple(32), name="simple", reuse_factor=1)
+    sheet = read(tmp_path / "one.png")
+    assert int(CACHED[1:], 16) not in colours(sheet)
+    assert int(FRESH[1:], 16) in colours(sheet)
+
+
+@pytest.mark.parametrize("text", ["one two three", "random_resized_crop_of_a_long_name, flip", "", "x"])
+def test_wrapped_text_fits_and_is_whole(text):
+    lines = wrap(text, 13, 60)
+    assert all(text_width(line, 13) <= 60 for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+@pytest.mark.parametrize("preset", TABLES)
+def test_the_table_of_a_preset_is_the_one_that_its_layer_applies(preset):
+    table = TABLES[preset]
+    count = len(table.operations)
+    sides = np.full(count, 224)
+    for bins in (0, 1, table.num_bins - 1):
+        choice = Choice(np.arange(count), bins, np.zeros(count, bool))
+        ours = OperationTable(table.operations, table.num_bins).parameters(choice, heights=sides, widths=sides)
+        theirs = table.layer.table.parameters(choice, heights=sides, widths=sides)
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_operations_are_shown_from_the_most_negative_magnitude_to_the_most_positive():
+    image = np.asarray(picture(3, height=64, width=64))
+    rows = {row.name: row for row in operate(image, table_of("rand_augment"))}
+    assert list(rows)[:2] == ["Identity", "ShearX"]
+    assert rows["Rotate"].magnitudes == ["-30", "-20", "-10", "0", "+10", "+20", "+30"]
+    assert rows["Brightness"].magnitudes == ["0.10", "0.40", "0.70", "1.00", "1.30", "1.60", "1.90"]
+    assert rows["TranslateX"].magnitudes[0] == "-45 %"
+    assert rows["Posterize"].magnitudes == ["8", "7", "6", "5", "4"]
+    brightness = [float(each.mean()) for each in rows["Brightness"].pictures]
+    assert brightness == sorted(brightness)
+    assert np.array_equal(rows["Identity"].pictures[0], image)
+    for name in ("ShearX", "Rotate", "Brightness", "Color", "TranslateY"):
+        assert len(rows[name].pictures) == MAGNITUDES
+        assert np.array_equal(rows[name].pictures[MAGNITUDES // 2], image)
+    left, right = (rows["TranslateX"].pictures[place] for place in (0, -1))
+    offset = 64 * 150 // 331
+    assert np.array_equal(left[:, : 64 - offset], image[:, offset:])
+    assert np.array_equal(right[:, offset:], image[:, : 64 - offset])
+    assert not (rows["Posterize"].pictures[-1] % 16).any()
+    assert np.array_equal(rows["Solarize"].pictures[-1], 255 - image)
+
+
+def test_a_preset_without_operations_has_none_to_show():
+    with pytest.raises(ConfigurationError, match=r"must have operations .* rand_augment, .* got 'simple'"):
+        table_of("simple")
+
+
+def test_misses_of_the_plan_plot_are_the_planners():
+    comparison = compare_plans(num_samples=100, batch_size=8, reuse_factor=3, epochs=7, seed=SEED)
+    plain = {"num_samples": 100, "batch_size": 8, "reuse_factor": 3, "seed": SEED}
+    for misses, changes in (
+        (comparison.refurbish, {}),
+        (comparison.reference_count, {"evict_shuffler": ReferenceCount()}),
+        (comparison.plain_shuffle, {"batch_shuffler": PlainShuffler()}),
+    ):
+        planner = Refurbish(**plain, **changes)
+        assert misses.shape == (7, len(planner))
+        assert misses.tolist() == [[int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in range(7)]
+    assert comparison.reference_count.sum(axis=1).tolist() == [100, 0, 0, 100, 0, 0, 100]
+    assert set(comparison.refurbish[1:].sum(axis=1).tolist()) == {33, 34}
+    assert np.ptp(comparison.refurbish[1:, :-1]) <= 1 < np.ptp(comparison.plain_shuffle[1:, :-1])
+
+
+def test_the_plan_plot_draws_the_counts_and_its_axes_begin_at_0():
+    comparison = compare_plans(num_samples=60, batch_size=8, reuse_factor=2, epochs=5)
+    epochs, batches = plan_plot(comparison).axes
+    heights = [round(bar.get_height()) for bar in epochs.patches]
+    assert heights == [*comparison.reference_count.sum(axis=1), *comparison.refurbish.sum(axis=1)]
+    drawn = {line.get_label(): list(line.get_ydata()) for line in batches.lines}
+    assert drawn["plain shuffle"] == comparison.plain_shuffle[1:3].ravel().tolist()
+    assert drawn["batch shuffler"] == comparison.refurbish[1:3].ravel().tolist()
+    assert epochs.get_ylim()[0] == batches.get_ylim()[0] == 0
+
+
+HISTORIES = {
+    "standard": Standard(90, batch_size=8),
+    "refurbish": Refurbish(90, batch_size=8, reuse_factor=3),
+    "echo": Echo(Standard(90, batch_size=8), echoing_factor=1.5, buffer_size=24),
+    "batch_echo": BatchEcho(Standard(90, batch_size=8), echoing_factor=2),
+    "smartcache": SmartCache(90, batch_size=8, num_cache_objects=40, replace_percent=0.1),
+    "frozen": Frozen(90, batch_size=8, drop_last=True),
+}
+
+
+@pytest.mark.parametrize("planner", HISTORIES.values(), ids=HISTORIES)
+def test_a_history_counts_what_the_planner_serves_and_computes(planner):
+    counted = history(planner, 5)
+    for epoch in range(5):
+        plans = list(planner.epoch(epoch))
+        served = Counter(index for plan in plans for index in plan.indices.tolist())
+        computed = Counter(index for plan in plans for index in plan.indices[plan.miss].tolist())
+        assert counted.served[epoch].tolist() == [served[index] for index in range(90)]
+        assert counted.computed[epoch].tolist() == [computed[index] for index in range(90)]
+        assert counted.misses[epoch].tolist() == [plan.miss.mean() for plan in plans]
+
+
+def test_a_history_plot_draws_the_samples_the_batches_and_the_sums():
+    counted = history(HISTORIES["smartcache"], 5)
+    samples, batches, sums, _ = history_plot(counted, title="smartcache").axes
+    drawn = samples.images[0].get_array()
+    assert drawn.shape == (5, 90)
+    assert [(drawn == kind).sum(axis=1).tolist() for kind in (0, 1, 2)] == [
+        [50, 50, 50, 50, 50],
+        [0, 36, 36, 36, 36],
+        [40, 4, 4, 4, 4],
+    ]
+    assert drawn[0].tolist() == [2] * 40 + [0] * 50
+    assert drawn[:, -1].tolist() == [0] * 5
+    assert np.array_equal(batches.images[0].get_array(), counted.misses)
+    lines = {line.get_label(): line.get_ydata().tolist() for line in sums.lines}
+    assert lines == {
+        "served: 2.2 in 5 epochs": pytest.approx([epoch * 40 / 90 for epoch in range(6)]),
+        "computed: 0.6 in 5 epochs": pytest.approx([0, *((40 + 4 * epoch) / 90 for epoch in range(5))]),
+    }
+
+
+def test_a_history_plot_draws_so_many_batches_and_samples_as_can_be_seen():
+    counted = history(BatchEcho(Standard(2100, batch_size=10), echoing_factor=2), 2)
+    samples, batches, *_ = history_plot(counted, title="batch_echo").axes
+    assert samples.images[0].get_array().shape == (2, 1000)
+    assert batches.images[0].get_array().tolist() == [[1, 0] * 50] * 2
+    assert batches.get_xlabel() == "batches, the first 100 of 420"
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+def test_show_draws_the_plan_of_every_technique(technique, tmp_path, capsys):
+    out = tmp_path / "plan.png"
+    options = ["--num-samples", "200", "--batch-size", "20", "--epochs", "3"]
+    assert main(["show", "--plan", "--technique", technique, *options, "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"drawn: {out}\n"
+    assert said.err == ""
+    assert int(FRESH[1:], 16) in colours(read(out))
+
+
+def test_the_plot_of_the_table_draws_its_figures():
+    def run(name, seconds):
+        report = EpochReport(0, np.full(9, 10), np.full(9, seconds), np.full(9, 0.001), 0, 90, 1.0, 0.5)
+        return Run(name, [report, report])
+
+    (axes,) = plot([run("standard", 0.1), run("refurbished", 0.05)], caption="two runs").axes
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100, 200])
+    assert [text.get_text().split(",")[-1].split("\n")[0] for text in axes.texts] == [" 1.00x", " 2.00x"]
+    assert axes.get_xlim()[0] == 0
+
+
+def test_show_writes_a_png_and_prints_the_recipe(folder, tmp_path, capsys):
+    out = tmp_path / "pictures.png"
+    assert main(["show", str(folder), "--size", "48", "--reuse-factor", "2", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{rand_augment(48)}\n\ndrawn: {out}\n"
+    assert said.err == ""
+    sheet = read(out)
+    lines = 2 * 4
+    assert sheet.shape[1] == 754
+    assert lines * CELL < sheet.shape[0] < 2 * lines * CELL
+    assert len(colours(sheet)) > 1000
+
+
+def test_show_takes_every_preset_order_and_split(folder, tmp_path, capsys):
+    for arguments, told in (
+        (["--preset", "auto_augment_cifar10", "--order", "crop_last"], "random_crop"),
+        (["--preset", "trivial_augment", "--split", "flip"], "flip                     final"),
+        (["--preset", "evaluate"], "center_crop"),
+    ):
+        assert main(["show", str(folder), "--size", "32", "--out", str(tmp_path / "a.png"), *arguments]) == 0
+        assert told in capsys.readouterr().out
+
+
+def test_show_draws_the_same_for_the_same_seed(folder, tmp_path, capsys):
+    def drawn(seed):
+        out = tmp_path / "seed.png"
+        options = ["--preset", "simple", "--size", "32", "--seed", seed]
+        assert main(["show", str(folder), *options, "--out", str(out)]) == 0
+        return out.read_bytes()
+
+    assert drawn("1") == drawn("1") != drawn("2")
+    capsys.readouterr()
+
+
+def test_show_operations_writes_a_row_for_each(folder, tmp_path, capsys):
+    out = tmp_path / "operations.png"
+    assert main(["show", str(folder), "--operations", "--size", "32", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"drawn: {out}\n"
+    sheet = read(out)
+    assert sheet.shape[1] > MAGNITUDES * 128
+    assert sheet.shape[0] > 14 * 128
+    assert len(colours(sheet)) > 1000
+
+
+def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def compare(**given):
+        asked.append(given["num_samples"])
+        return compare_plans(**given)
+
+    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", compare)
+    out = tmp_path / "plan.png"
+    options = ["--plan", "--out", str(out), "--batch-size", "2", "--epochs", "4"]
+    assert main(["show", str(folder), *options]) == 0
+    assert main(["show", *options]) == 0
+    assert main(["show", str(folder), *options, "--num-samples", "20"]) == 0
+    assert asked == [6, 10_000, 20]
+    assert len(colours(read(out))) > 10
+    capsys.readouterr()
+
+
+def test_pictures_of_arrays_can_be_written(tmp_path):
+    recipe = simple(32, raw=True)
+    write_pictures(tmp_path / "pictures.png", arrays(size=32), recipe, name="simple", reuse_factor=2)
+    assert len(colours(read(tmp_path / "pictures.png"))) > 1000
+
+
+def test_operations_of_arrays_can_be_written(tmp_path):
+    write_operations(tmp_path / "operations.png", arrays(size=32), preset="trivial_augment", size=32)
+    assert len(colours(read(tmp_path / "operations.png"))) > 1000
+
+
+def test_whole_photographs_are_scikit_images():
+    source = whole_photographs()
+    assert len(source) == 8
+    assert whole_images(source, [0])[0].shape == (512, 512, 3)

@@ -1,0 +1,51 @@
+"""Budgets: which texts are amounts of bytes, and which are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.memory_budget import Budget, budget_bytes
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (0, 0),
+        (np.int64(7), 7),
+        ("12B", 12),
+        ("16GB", 16 * 10**9),
+        ("2.01GB", 2_010_000_000),
+        (" 1.5 TB ", 1_500_000_000_000),
+        ("500MiB", 500 * 2**20),
+        ("1 KiB", 1024),
+        ("60%", 600),
+        ("12.5 %", 125),
+        ("33.39%", 333),
+        ("100%", 1000),
+    ],
+)
+def test_a_budget_is_a_number_of_bytes_or_a_number_and_a_unit(budget: Budget, expected: int) -> None:
+    value = budget_bytes(budget, available=lambda: 1000)
+    assert (type(value), value) == (int, expected)
+
+
+def test_a_share_is_of_the_memory_at_hand_unless_told_otherwise() -> None:
+    available = available_bytes()
+    assert available is not None
+    assert 0.4 * available < budget_bytes("50%") < 0.6 * available
+
+
+@pytest.mark.parametrize(
+    "budget", ["", "16", "GB", "16gb", "-1GB", "1e3GB", "101%", "1,5GB", "16GB 2MB", -1, True, 0.5]
+)
+def test_what_is_no_budget_is_refused_with_examples(budget: Budget) -> None:
+    with pytest.raises(ConfigurationError, match=r"'16GB', '500MiB' or '60%', got .*: write a number and one of %, B"):
+        budget_bytes(budget)
+
+
+def test_a_share_of_what_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"a budget of '60%' must be a share of a known .*: pass bytes"):
+        budget_bytes("60%", available=lambda: None)

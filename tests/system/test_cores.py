@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dalirefurb import Standard
+from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.store.available import available_bytes
+from dalirefurb.system.cores import usable_cores
+
+V1 = {"proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/job\n0::/\n"}
+V2 = {"proc/self/cgroup": "0::/job/step\n"}
+BOTH = {"proc/self/cgroup": "2:memory:/job\n1:cpu:/\n0::/job/step\n"}
+V1_MOUNT = "33 31 0:30 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+V2_MOUNT = "41 31 0:38 {top} /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
+SPACED = "41 31 0:38 / /sys/fs/control\\040groups rw shared:9 - cgroup2 cgroup2 rw\n"
+
+
+def grow(root: Path, *files: dict[str, str]) -> Path:
+    for name, text in {name: text for some in files for name, text in some.items()}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def v2(group: str, quota: str, mount: str = "sys/fs/cgroup") -> dict[str, str]:
+    return {f"{mount}/{group}cpu.max": f"{quota}\n"}
+
+
+def v1(group: str, quota: int, mount: str = "sys/fs/cgroup/cpu", period: int = 100_000) -> dict[str, str]:
+    return {
+        f"{mount}/{group}cpu.cfs_quota_us": f"{quota}\n",
+        f"{mount}/{group}cpu.cfs_period_us": f"{period}\n",
+    }
+
+
+def mounts(*lines: str, top: str = "/") -> dict[str, str]:
+    return {"proc/self/mountinfo": "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n" + "".join(lines).format(top=top)}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ([], 8),
+        ([V2, v2("job/step/", "max 100000")], 8),
+        ([V2, v2("job/step/", "300000 100000")], 3),
+        ([V2, v2("job/step/", "max 100000"), v2("job/", "200000 100000")], 2),
+        ([V2, v2("job/step/", "200000 100000"), v2("job/", "100000 50000"), v2("", "400000 100000")], 2),
+        ([V2, v2("job/step/", "150000 100000")], 2),
+        ([V2, v2("job/step/", "20000 100000")], 1),
+        ([V2, v2("job/step/", "9900000 100000")], 8),
+        ([V1, v1("job/step/", -1)], 8),
+        ([V1, v1("job/step/", 400_000)], 4),
+        ([V1, v1("job/step/", -1), v1("job/", 50_000, period=20_000)], 3),
+        ([V1, v1("", 100_000)], 1),
+        ([V1, mounts(V1_MOUNT), v1("job/", 200_000, "sys/fs/cgroup/cpu,cpuacct")], 2),
+        ([BOTH, mounts(V2_MOUNT), v2("job/", "500000 100000", "sys/fs/cgroup/unified")], 5),
+        ([BOTH, v1("", 600_000), v2("job/", "500000 100000")], 5),
+        ([V2, mounts(V2_MOUNT, top="/job"), v2("step/", "100000 100000", "sys/fs/cgroup/unified")], 1),
+        ([V2, mounts(V2_MOUNT, top="/job"), v2("", "300000 100000", "sys/fs/cgroup/unified")], 3),
+        ([V2, mounts(SPACED), v2("job/", "200000 100000", "sys/fs/control groups")], 2),
+        ([V2, v2("job/step/", "nonsense")], 8),
+    ],
+)
+def test_threads_are_as_many_as_affinity_and_the_least_quota_above_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[dict[str, str]], expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert usable_cores(grow(tmp_path, *files)) == expected
+
+
+def test_affinity_is_a_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert usable_cores(grow(tmp_path, V2, v2("job/", "400000 100000"))) == 1
+
+
+def test_the_memory_of_a_group_below_the_top_of_its_mount_is_found(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemAvailable: 5000 kB\n",
+        "sys/fs/cgroup/unified/step/memory.max": "3000\n",
+        "sys/fs/cgroup/unified/step/memory.current": "1000\n",
+    }
+    assert available_bytes(grow(tmp_path, V2, mounts(V2_MOUNT, top="/job"), files)) == 2000
+
+
+def test_a_loader_takes_as_many_threads_by_default_shared_among_the_ranks_of_a_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dalirefurb.engine.prefetch.usable_cores", lambda: 6)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    pace = set_pace(Standard(64, batch_size=8), num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+    assert pace.replicas * pace.threads_each == 3

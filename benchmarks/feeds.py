@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from choosers import MEAN, STD
 from harness import Contender, Placement
-from loaders import LoaderTurns, Step
+from loaders import KernelOp, LoaderTurns
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
@@ -73,7 +73,7 @@ FEEDS = (
 
 
 def loader_feed(
-    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: Step
+    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: KernelOp
 ) -> LoaderTurns:
     """Make a loader with its own store, which is where the partial part runs; for the arguments see `LoaderTurns`."""
     return LoaderTurns(
@@ -93,7 +93,7 @@ def loader_feed(
 class StockFeed:
     """Stock DALI with its own iterator. Arguments as those of `loader_feed`."""
 
-    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Step) -> None:
+    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: KernelOp) -> None:
         self.name = feed.name
         self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
 

@@ -31,7 +31,7 @@ import harness
 import stock_dali
 import torch
 from harness import Claim, Contender, Entrant, Slice, Spread
-from loaders import LoaderTurns, Step, default_placement, layered, repeated
+from loaders import KernelOp, LoaderTurns, default_placement, layered, repeated
 
 from dalirefurb import FileList, Refurbish, Standard
 from dalirefurb.cli.network import SmallResNet
@@ -198,7 +198,7 @@ def compare(config: Config, data: Path) -> Results:
             timed_batches=config.timed_batches,
         )
         standard_s = taken.seconds / len(taken.batch_s)
-        steps: dict[float | str, Step] = {each: _wait(each * standard_s) for each in config.steps}
+        steps: dict[float | str, KernelOp] = {each: _wait(each * standard_s) for each in config.steps}
         if config.network:
             steps[NETWORK] = Network(config.size)
         training = {
@@ -246,7 +246,7 @@ def _loading(stack: ExitStack, config: Config, source: FileList) -> dict[tuple[s
 
 
 def _trained(
-    stack: ExitStack, config: Config, source: FileList, step: float | str, act: Step, refurbished: str
+    stack: ExitStack, config: Config, source: FileList, step: float | str, act: KernelOp, refurbished: str
 ) -> dict[str, Entrant]:
     """Make what feeds one kind of step."""
     planners, cores = _planners(config, source), harness.cores()
@@ -276,7 +276,7 @@ def _planners(config: Config, source: FileList) -> dict[str, Planner]:
     return {STANDARD: Standard(count, batch_size=batch_size), **refurbished}
 
 
-def _wait(seconds: float) -> Step:
+def _wait(seconds: float) -> KernelOp:
     return lambda images, labels: time.sleep(seconds)
 
 

@@ -26,10 +26,10 @@ from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomR
 from dalirefurb.augment.operations import OPERATIONS, Choice
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.dali import Feed, Graph, Part, Replicas, Runner, views
+from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.part_runner import KernelPart
-from dalirefurb.kernels.pipelines import Lane, Lanes
+from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 
 Images = list[NDArray[np.uint8]]
 
@@ -138,7 +138,7 @@ def measure(subject: Subject, config: Config) -> Result:
     dali = _dali(recipe, "final" if output else "partial", config.batch_size, config.threads)
     kernels = _kernels(subject, config.threads)
     feeds = subject.feeds("partial" if output else "sample")
-    times: dict[Runner, list[float]] = {dali: [], kernels: []}
+    times: dict[PipelineRunner, list[float]] = {dali: [], kernels: []}
     for number in range(config.rounds + 1):
         for runner in (dali, kernels) if number % 2 else (kernels, dali):
             began = time.process_time()
@@ -173,7 +173,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
         steps,
         output,
         entering="sample" if subject.stages else "partial",
-        lanes=Lanes([], Lane(None, max_rows=1, num_threads=threads)),
+        pipelines=DecodePipelines([], DecodePipeline(None, max_rows=1, num_threads=threads)),
         most_results=3,
     )
 

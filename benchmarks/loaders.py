@@ -28,7 +28,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 
-Step = Callable[[torch.Tensor, torch.Tensor], object]
+KernelOp = Callable[[torch.Tensor, torch.Tensor], object]
 """What a training loop does with a batch: images, (B, 3, H, W) float32, and labels, (B,)."""
 
 _STEADY_EPOCHS = range(1, 7)
@@ -60,7 +60,7 @@ class LoaderTurns:
         source: Source,
         recipe: Recipe,
         planner: Planner,
-        step: Step | None = None,
+        step: KernelOp | None = None,
         *,
         placement: Placement | None = None,
         make_store: Callable[[], Store] = MemoryStore,
@@ -109,7 +109,7 @@ class LoaderTurns:
         self.stats.clear()
 
 
-def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, None]:
+def endless(loader: Loader, step: KernelOp | None = None) -> Generator[int, None, None]:
     """Consume epoch after epoch, and yield the size of each batch; between epochs the loader works on."""
     while True:
         for images, labels in loader:

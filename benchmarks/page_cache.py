@@ -24,7 +24,7 @@ from harness import Contender, Placement
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
-from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.allocator import rounded
@@ -163,7 +163,7 @@ class StoreReads:
             yield Contender(self.name, Placement(1, 1), 0, batches)
 
     def _batches(self, epoch: int) -> Generator[int, None, None]:
-        pace = set_pace(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+        pace = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
         work = runs(planned(self._planner, Position(epoch, 0)), pace.batches_per_run)
         for run in announced(work, self._announce, pace.announced):
             with self._store.get(run.plan.indices, run.plan.version) as lease:

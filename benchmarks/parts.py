@@ -23,8 +23,8 @@ from dalirefurb import rng
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.dali import Part
-from dalirefurb.engine.backend_factory import Kernels, Runners, choose_kernels
-from dalirefurb.engine.prefetch import Pace
+from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_kernels
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 
@@ -115,9 +115,9 @@ class Parts:
 
     def _run(self, part: Part, placement: Placement, feeds: Iterable[Feeds]) -> Generator[Any, None, None]:
         """Yield outputs in order; the next batch is started before the oldest is waited for."""
-        runners = self._runners(placement)
+        factory = self._factory(placement)
         try:
-            runner = runners.build(part)
+            runner = factory.build(part)
             submitted = 0
             for submitted, feed in enumerate(feeds, 1):
                 runner.submit(feed)
@@ -126,11 +126,11 @@ class Parts:
             for _ in range(min(submitted, _in_flight(placement))):
                 yield runner.collect()
         finally:
-            runners.close()
+            factory.close()
 
-    def _runners(self, placement: Placement) -> Runners:
+    def _factory(self, placement: Placement) -> BackendFactory:
         devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
-        pace = Pace(
+        prefetch = Prefetch(
             replicas=placement.replicas,
             threads_each=placement.threads,
             batches_per_run=1,
@@ -139,7 +139,7 @@ class Parts:
             admitted=0,
             announced=0,
         )
-        return Runners(self._recipe, self._kernels, **devices, max_rows=self._batch_size, pace=pace)
+        return BackendFactory(self._recipe, self._kernels, **devices, max_rows=self._batch_size, prefetch=prefetch)
 
 
 def _in_flight(placement: Placement) -> int:

@@ -134,7 +134,7 @@ KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: F
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelOp:
     """What one of them did in one round.
 
     Attributes:
@@ -154,7 +154,7 @@ class Step:
     from_disk: float
 
     @classmethod
-    def take(cls, work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> Step:
+    def take(cls, work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> KernelOp:
         """Do it, and look at the clock."""
         before, began = Usage.now(0), time.perf_counter()
         work()
@@ -177,7 +177,7 @@ class SmallSamples:
     num_samples: int
     sample_bytes: int
     claims: list[Claim]
-    steps: list[Step]
+    steps: list[KernelOp]
 
     def show(self) -> str:
         """Write both tables."""
@@ -208,18 +208,18 @@ def compare_small(images: Images, folder: Path, *, rounds: int) -> SmallSamples:
     return SmallSamples(len(images), images[0].nbytes, claims, steps)
 
 
-def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
+def _turn(name: str, images: Images, folder: Path, number: int) -> list[KernelOp]:
     with closing(KEEPERS[name](folder, images)) as keeper:
-        steps = [Step.take(lambda: keeper.write(images), name, "write", number, images)]
-        steps.append(Step.take(keeper.read, name, "warm", number, images))
+        steps = [KernelOp.take(lambda: keeper.write(images), name, "write", number, images)]
+        steps.append(KernelOp.take(keeper.read, name, "warm", number, images))
         os.sync()
         for _ in range(_COLD_READS):
             drop(folder.iterdir())
-            steps.append(Step.take(keeper.read, name, "cold", number, images))
+            steps.append(KernelOp.take(keeper.read, name, "cold", number, images))
     return steps
 
 
-def _gain(steps: Sequence[Step], name: str, files: str) -> Claim:
+def _gain(steps: Sequence[KernelOp], name: str, files: str) -> Claim:
     """Divide what files take by what the store takes."""
     upper, lower = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (files, STORE))
     is_claimed = files == ARRAYS and name != "write"

@@ -1,4 +1,4 @@
-"""How does a loop written for DALI's iterator run unchanged? By a `DALIGenericIterator` in front of a loader."""
+"""A `DALIGenericIterator` in front of a loader, for loops that are written for DALI's iterator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong, and how to tell it apart.
+"""Errors: what can go wrong, and how to tell it apart.
 
     DalirefurbError
     ├── ConfigurationError (ValueError)    an argument, or two that do not fit together

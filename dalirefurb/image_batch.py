@@ -1,4 +1,4 @@
-"""Where do the images of a batch lie? In one array, or each in memory of its own.
+"""The images of a batch: in one array, or each in memory of its own.
 
 Kernels ask for addresses. Whoever made room for images knows them; asked array by array, NumPy takes longer than the
 bookkeeping of a whole batch.

@@ -1,4 +1,4 @@
-"""A plan in, tensors out: the object a training loop iterates."""
+"""Loader: a plan in, tensors out. It is what a training loop iterates."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.build import Assembly, assemble, check_kinds, configuration
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.engine import Engine
-from dalirefurb.engine.prefetch import Pace, set_pace
+from dalirefurb.engine.prefetch import Prefetch, choose_prefetch
 from dalirefurb.engine.rank import chosen
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.planner import Planner, integer
-from dalirefurb.reading.bad_sample_policy import FallbackDecoder, OnBadSample, Screening
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy, FallbackDecoder, OnBadSample
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
 from dalirefurb.store import Store
@@ -129,8 +129,8 @@ class Loader:
             )
         check_kinds(source, recipe, planner, store)
         kernels = choose_kernels(kernels, recipe, partial_device, final_device)
-        pace = partial(
-            set_pace,
+        prefetch = partial(
+            choose_prefetch,
             num_threads=num_threads,
             replicas=replicas,
             look_ahead=look_ahead,
@@ -138,10 +138,10 @@ class Loader:
             pixels=_pixels(source, recipe),
             hits_together=store is not None and kernels == "numba" and not recipe.caches_encoded,
         )
-        pace(planner)  # Refuses what no rank could work with.
+        prefetch(planner)  # Refuses what no rank could work with.
         self._planner = planner
         self._labels = _labels(source)
-        screening = Screening(on_bad_sample, quarantine, fallback_decoder, max_pixels)
+        policy = BadSamplePolicy(on_bad_sample, quarantine, fallback_decoder, max_pixels)
         fingerprint = configuration(
             source,
             recipe,
@@ -149,11 +149,11 @@ class Loader:
             partial_device=partial_device,
             final_device=final_device,
             kernels=kernels,
-            screening=screening,
+            policy=policy,
         )
-        replacements = screening.replacements(planner, source=fingerprint["source"])
+        substitutes = policy.substitutes(planner, source=fingerprint["source"])
 
-        def assembled(part: Planner, pace: Pace) -> Assembly:
+        def assembled(part: Planner, prefetch: Prefetch) -> Assembly:
             return assemble(
                 source,
                 recipe,
@@ -163,15 +163,17 @@ class Loader:
                 partial_device=partial_device,
                 final_device=final_device,
                 kernels=kernels,
-                pace=pace,
+                prefetch=prefetch,
                 pin_memory=pin_memory and final_device == "cpu",
-                screening=screening,
-                replacements=replacements,
+                policy=policy,
+                substitutes=substitutes,
             )
 
         self._fingerprint = json.dumps(fingerprint)
-        self._replacements = replacements
-        self._assembler = Assembler(planner, chosen=chosen(rank, world_size), set_pace=pace, assemble=assembled)
+        self._substitutes = substitutes
+        self._assembler = Assembler(
+            planner, chosen=chosen(rank, world_size), choose_prefetch=prefetch, assemble=assembled
+        )
         self._with_indices = with_indices
         self._pin_memory = pin_memory
         self._next = Position(0, 0)
@@ -196,7 +198,7 @@ class Loader:
     @property
     def batches_ahead(self) -> int:
         """Count the batches whose images can be made, partly at least, before they are asked for."""
-        return self._assembler.pace.batches_made
+        return self._assembler.prefetch.batches_made
 
     @property
     def num_samples(self) -> int:
@@ -345,7 +347,7 @@ class Loader:
 
         Batches made ahead find some, too. Each rank lists what it found. With `on_bad_sample="raise"` there are none.
         """
-        return [] if self._replacements is None else self._replacements.report()
+        return [] if self._substitutes is None else self._substitutes.report()
 
     def dali_iterator(self) -> RefurbIterator:
         """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`."""

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of their key: which ones does (seed, purpose, index, number) have?
+"""Random numbers that are a function of their key: (seed, purpose, index, number).
 
 No generator carries state, so nothing depends on history, batch composition, threads or look-ahead, and a
 stage inserted into a recipe shifts no other stage's numbers. The mixing function is the finaliser of SplitMix64

@@ -28,7 +28,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.engine.prepare_thread import Upstream
+from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
 from tests.pictures import write_folder
 
@@ -341,13 +341,13 @@ def test_what_is_read_is_submitted_before_more_is_read(folder: ImageFolder, monk
     steps = []
 
     def note(name: str) -> None:
-        method = getattr(Upstream, name)
+        method = getattr(PrepareThread, name)
 
         def noted(*arguments: Any) -> Any:
             steps.append(name)
             return method(*arguments)
 
-        monkeypatch.setattr(Upstream, name, noted)
+        monkeypatch.setattr(PrepareThread, name, noted)
 
     for name in ("_admit", "_submit", "_collect"):
         note(name)

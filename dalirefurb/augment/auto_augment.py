@@ -1,4 +1,4 @@
-"""Which operations does AutoAugment apply? Sub-policies of two (Cubuk et al., CVPR 2019), as two stages.
+"""AutoAugment's sub-policies of two operations (Cubuk et al., CVPR 2019), as two stages.
 
 A split between the two caches what the first operation did. The sub-policy is then no longer asked for: the second
 stage draws one anew from those that could have led to the first one's outcome, each as likely as it is given that

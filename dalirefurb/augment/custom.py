@@ -1,4 +1,4 @@
-"""How does a user's own DALI code become a stage?"""
+"""A stage of the user's own DALI code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many different images does the model still see? The share of standard training's that a split keeps.
+"""The share of standard training's different images that a split keeps.
 
 A version of a partial image is served `reuse_factor` times, each time with a final part of its own. Two of these images
 are the same if their final parts turn out the same; so of r servings, sum over outcomes of 1 - (1 - p)^r are different

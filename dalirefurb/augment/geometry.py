@@ -1,4 +1,4 @@
-"""Which pixels of the file reach the model? Decoding, cropping, resizing and flipping.
+"""Stages that choose pixels: decoding, cropping, resizing and flipping.
 
 Windows are drawn on the host, so a crop can be decoded by region when decoding and cropping are both partial, and is
 sliced from the cached image, bit-identically, when they are not.

@@ -1,4 +1,4 @@
-"""Which DALI operators make the operations' pixels? The graph's half of `operations`.
+"""The DALI operators that make the operations' pixels: the graph's half of `operations`.
 
 Each group of operations is one branch. The formulas suit a CPU: operators that go from uint8 to uint8 (blends
 by `filter`, scaling by `brightness_contrast`, copying by `multi_paste`, warps by OpenCV) in place of

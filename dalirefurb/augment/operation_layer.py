@@ -1,4 +1,4 @@
-"""What do the layers of all policies share? One operation of a table for each sample, chosen on the host."""
+"""What the layers of all policies share: one operation of a table for each sample, chosen on the host."""
 
 from __future__ import annotations
 

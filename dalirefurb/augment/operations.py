@@ -1,4 +1,4 @@
-"""What do the operations of augmentation policies do to a picture, and with which numbers?
+"""The operations of augmentation policies: what they do to an image, and with which numbers.
 
 The operations and their ranges are the papers', as torchvision publishes them; the pixels are Pillow's, as
 closely as `Group` says. Operations that are one computation with different numbers share a group, so that few

@@ -1,4 +1,4 @@
-"""Which operation does each sample get? One layer of RandAugment (Cubuk et al., 2019), drawn on the host."""
+"""One layer of RandAugment (Cubuk et al., 2019): an operation for each sample, drawn on the host."""
 
 from __future__ import annotations
 

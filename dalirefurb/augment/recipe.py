@@ -1,4 +1,4 @@
-"""What is done to an image, and how much of it is cached? Ordered stages, and where they split.
+"""Recipe: the ordered stages of an augmentation, and where they split into a partial and a final part.
 
 encoded ─▶ decode ─▶ random_resized_crop ─▶ flip ─▶ rand_augment_1 ┊ rand_augment_2 ─▶ output
            └───────────── partial: cached, reused ───────────────┘ ┊ └──── final: fresh ────┘

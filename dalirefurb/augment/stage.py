@@ -1,4 +1,4 @@
-"""What is a stage? Parameters drawn on the host, then applied by the graph.
+"""Stage: parameters drawn on the host, then applied by the graph.
 
 Drawing and applying are apart: `draw` turns uniforms into one array per parameter (numpy, vectorised over
 samples), the loader feeds those arrays to the pipeline, and `apply` uses them as DALI operators. A stage holds no

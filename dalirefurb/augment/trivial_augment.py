@@ -1,4 +1,4 @@
-"""Which operation does each sample get? TrivialAugment (Müller and Hutter, ICCV 2021), drawn on the host."""
+"""TrivialAugment (Müller and Hutter, ICCV 2021): an operation for each sample, drawn on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked for on the command line? The arguments, each with its help."""
+"""The command line's arguments, each with its help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `dalirefurb cache` do? Looks into a store's file, reads it through, or deletes it. Imports come late."""
+"""`dalirefurb cache`: looks into a store's file, reads it through, or deletes it. Imports come late."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dalirefurb.cli.terminal import escaped, say
 
 if TYPE_CHECKING:
-    from dalirefurb.store.spec import Opening
+    from dalirefurb.store.spec import StoreSpec
 
 _SHOWN_VERSIONS = 10
 
@@ -55,7 +55,7 @@ def purge(options: argparse.Namespace) -> None:
     say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
 
 
-def _slots(opening: Opening) -> str:
+def _slots(opening: StoreSpec) -> str:
     from dalirefurb.store.memory_budget import amount
 
     if opening.slot_shape is None:

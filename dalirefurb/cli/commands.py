@@ -1,4 +1,4 @@
-"""What do the commands do? They import torch and DALI when they run, after what can be checked without."""
+"""The commands. They import torch and DALI when they run, after what can be checked without."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def _check_alone() -> None:
 
 def _check_odd(options: argparse.Namespace) -> None:
     """Refuse what is said of bad images and of kernels, if it cannot work."""
-    from dalirefurb.reading.bad_sample_policy import Screening
+    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 
-    Screening(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
+    BadSamplePolicy(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
     if options.quarantine is not None:
         _check_quarantine(options.quarantine)
     if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
@@ -114,10 +114,10 @@ def _check_quarantine(path: Path) -> None:
 
 def _check_room(planner: Planner, size: int) -> None:
     """Refuse images of which the batches that are made ahead fill the memory."""
-    from dalirefurb.engine.prefetch import set_pace
+    from dalirefurb.engine.prefetch import choose_prefetch
 
-    pace = set_pace(planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
-    batches = min(len(planner), pace.look_ahead * pace.batches_per_run)
+    prefetch = choose_prefetch(planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+    batches = min(len(planner), prefetch.look_ahead * prefetch.batches_per_run)
     check_memory(
         batches * planner.batch_size * PIXEL_BYTES * size**2,
         f"{batches} batches of {planner.batch_size} images of {size} x {size}",

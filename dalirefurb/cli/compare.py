@@ -1,4 +1,4 @@
-"""Which training is faster, side by side? Runs take turns, an epoch each, so that a busy machine slows all alike."""
+"""Trainings side by side: they take turns, an epoch each, so that a busy machine slows all alike."""
 
 from __future__ import annotations
 

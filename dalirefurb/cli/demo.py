@@ -1,4 +1,4 @@
-"""What does refurbishing bring on this machine? Real photographs, real training, side by side.
+"""Images of `dalirefurb demo`: real photographs, to compare real trainings on.
 
 scikit-image ships photographs in its package. Random windows of them, turned, relit and with grain, are JPEGs that cost
 as much to decode as ImageNet's; which photograph a window comes from is the class to learn.

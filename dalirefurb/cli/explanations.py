@@ -1,4 +1,4 @@
-"""What does --help explain beyond single arguments? What the commands do, what they print, and examples."""
+"""What --help explains beyond single arguments: what the commands do, what they print, and examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there memory for what is asked? Found out before anything is made."""
+"""Checks that there is memory for what is asked, before anything is made."""
 
 from __future__ import annotations
 

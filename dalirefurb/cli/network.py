@@ -1,4 +1,4 @@
-"""What is trained where only data matter? A residual network small enough for a CPU that prepares data, too."""
+"""A residual network small enough for a CPU that prepares data, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers can be given on the command line? Those of a range, refused before anything is imported."""
+"""Numbers within a range, as options take them; refused before anything is imported."""
 
 from __future__ import annotations
 

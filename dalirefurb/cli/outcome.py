@@ -1,4 +1,4 @@
-"""What comes of a command? An exit status, and one line about whatever went wrong. Imports come late."""
+"""A command's exit status, and one line about whatever went wrong. Imports come late."""
 
 from __future__ import annotations
 

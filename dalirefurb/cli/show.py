@@ -1,4 +1,4 @@
-"""What does `dalirefurb show` draw, and `dalirefurb demo` before it trains? Imports come late, as in `commands`."""
+"""`dalirefurb show`, and the pictures that `dalirefurb demo` draws. Imports come late, as in `commands`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which techniques can be named on the command line? Each with the planner it makes, its own options and its recipe.
+"""The techniques of the command line, each with the planner it makes, its own options and its recipe.
 
 A function makes the planner from the number of samples, the batch size and the seed. Its keyword-only parameters are
 the technique's own options, with their defaults.

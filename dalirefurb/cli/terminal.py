@@ -1,4 +1,4 @@
-"""Where do a command's words go, and what if they cannot go there?"""
+"""Output of a command, and what happens where it cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does it learn, and how fast? A training loop that reports on itself.
+"""A training loop that reports how fast it is, and what it learns.
 
 Made for the command line: it shows what a loader does for a training loop, it is no trainer to build on.
 """

@@ -1,4 +1,4 @@
-"""How does a message of the library speak to whoever gave options? Of options, not of arguments in Python."""
+"""Messages of the library in the words of the command line: options instead of Python's arguments."""
 
 from __future__ import annotations
 

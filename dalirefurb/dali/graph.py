@@ -1,4 +1,4 @@
-"""What does DALI do to a batch? Its two parts are pipelines of their own, and hits and misses meet between them.
+"""What DALI does to a batch: two parts as pipelines of their own, between which hits and misses meet.
 
     samples, misses only ─▶ partial graph ─▶ computed partial images ─┬─▶ final graph ─▶ images
     parameters ───────────────┘                cached ones, the hits ─┘       │

@@ -1,4 +1,4 @@
-"""How large is an encoded image, and can it be decoded at all? DALI's own answers, sample by sample."""
+"""DALI's own answers on how large an encoded image is, and whether it can be decoded at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a graph run? In replicas: copies of the pipeline, each fed and collected by one owner thread."""
+"""Replicas of a graph: copies of its pipeline, each fed and collected by one owner thread."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def release_unused_memory() -> None:
     ReleaseUnusedMemory()
 
 
-class Runner(Protocol):
+class PipelineRunner(Protocol):
     """Makes images of batches: one part of a recipe. It has one owner thread."""
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:

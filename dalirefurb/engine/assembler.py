@@ -1,11 +1,11 @@
-"""When are a loader's parts put together, and for which rank? When they are first needed, if the rank matters."""
+"""Assembler: puts a loader's parts together when they are first needed, if the rank matters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from dalirefurb.engine.build import Assembly
-from dalirefurb.engine.prefetch import Pace
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
@@ -33,13 +33,13 @@ class Assembler:
         planner: Planner,
         *,
         chosen: Rank | None,
-        set_pace: Callable[[Planner], Pace],
-        assemble: Callable[[Planner, Pace], Assembly],
+        choose_prefetch: Callable[[Planner], Prefetch],
+        assemble: Callable[[Planner, Prefetch], Assembly],
     ) -> None:
         self._planner = planner
         self._chosen = chosen
-        self._set_pace = set_pace
-        self._assemble: Callable[[Planner, Pace], Assembly] | None = assemble
+        self._set_pace = choose_prefetch
+        self._assemble: Callable[[Planner, Prefetch], Assembly] | None = assemble
         self._rank = ALONE
         self._assembly: Assembly | None = None
         self._closed = False
@@ -59,7 +59,7 @@ class Assembler:
         return self._part(self.rank)
 
     @property
-    def pace(self) -> Pace:
+    def prefetch(self) -> Prefetch:
         """How far ahead it does so."""
         return self._set_pace(self.part)
 

@@ -1,4 +1,4 @@
-"""Who makes the images of a part? DALI's pipelines, or kernels that leave only decoding to DALI."""
+"""BackendFactory: builds what computes a part, DALI's pipelines or kernels that leave only decoding to DALI."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import torch
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.dali import Graph, Part, Replicas, Runner, cut_window, release_unused_memory
-from dalirefurb.engine.prefetch import Pace
+from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
-from dalirefurb.kernels.lower import Step, steps_of
+from dalirefurb.kernels.lower import KernelOp, steps_of
 from dalirefurb.rng import Mix
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.both_parts import BothParts
-    from dalirefurb.kernels.pipelines import Lanes
-    from dalirefurb.kernels.thread_pool import Crew
+    from dalirefurb.kernels.pipelines import DecodePipelines
+    from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
@@ -75,7 +75,7 @@ def _stages(recipe: Recipe) -> tuple[Stage, ...]:
     return recipe.stages[1:] if recipe.encoded else recipe.stages
 
 
-class Runners:
+class BackendFactory:
     """Builds what runs the parts of one recipe, on the CUDA device that is current when it is made, if on any.
 
     Args:
@@ -86,7 +86,7 @@ class Runners:
         entering_device: Where partial images enter it.
         leaving_device: Where they leave the partial part.
         max_rows: Of one batch.
-        pace: How many copies and threads there are.
+        prefetch: How many copies and threads there are.
         reserve: Gives room for partial images, see `Store.reserve`.
     """
 
@@ -100,7 +100,7 @@ class Runners:
         entering_device: Device,
         leaving_device: Device = "cpu",
         max_rows: int,
-        pace: Pace,
+        prefetch: Prefetch,
         reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
@@ -111,47 +111,47 @@ class Runners:
         self._max_rows = max_rows
         # Not when a part is built: on another thread another device may be the current one.
         self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
-        self._pace = pace
+        self._prefetch = prefetch
         self._reserve = reserve
-        self._num_threads = pace.replicas * pace.threads_each
-        self._crews: list[Crew] = []
+        self._num_threads = prefetch.replicas * prefetch.threads_each
+        self._pools: list[KernelThreadPool] = []
 
-    def build(self, part: Part, count: int | None = None) -> Runner:
-        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as many as the pace says."""
+    def build(self, part: Part, count: int | None = None) -> PipelineRunner:
+        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as `Prefetch` says."""
         if self._kernels == "numba":
             return self._kernel_part(part)
-        return self._replicas(part, self._pace.replicas if count is None else count, self._pace.threads_each)
+        return self._replicas(part, self._prefetch.replicas if count is None else count, self._prefetch.threads_each)
 
     def build_both(self) -> BothParts:
         """Return kernels of both parts, where kernels are chosen."""
         from dalirefurb.kernels.both_parts import BothParts
-        from dalirefurb.kernels.thread_pool import Crew
+        from dalirefurb.kernels.thread_pool import KernelThreadPool
 
         recipe = self._recipe
-        crew = Crew(self._num_threads - 1)
-        self._crews.append(crew)
+        pool = KernelThreadPool(self._num_threads - 1)
+        self._pools.append(pool)
         return BothParts(
             self._steps("partial"),
             self._steps("final"),
             recipe.output,
-            lanes=self._lanes(decoding=recipe.encoded),
-            crew=crew,
+            pipelines=self._pipelines(decoding=recipe.encoded),
+            pool=pool,
             encoded=recipe.encoded,
             window=self._window,
-            most_results=self._pace.runs_made,
+            most_results=self._prefetch.runs_made,
             reserve=self._reserve,
         )
 
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
         self._reserve = None
-        for crew in self._crews:
-            crew.close()
+        for pool in self._pools:
+            pool.close()
 
     def join(self) -> None:
         """Wait until they have ended."""
-        for crew in self._crews:
-            crew.join()
+        for pool in self._pools:
+            pool.join()
 
     def give_back(self) -> None:
         """Have DALI's pools return what nobody uses of a GPU's memory, once all that was built is gone."""
@@ -174,7 +174,7 @@ class Runners:
             device_id=self._device_id if graph.needs_gpu else None,
         )
 
-    def _kernel_part(self, part: Part) -> Runner:
+    def _kernel_part(self, part: Part) -> PipelineRunner:
         from dalirefurb.kernels.part_runner import KernelPart
 
         recipe = self._recipe
@@ -183,14 +183,14 @@ class Runners:
             self._steps(part),
             None if part == "partial" else recipe.output,
             entering="partial" if part == "final" else "sample",
-            lanes=self._lanes(decoding=decodes),
+            pipelines=self._pipelines(decoding=decodes),
             encoded=decodes,
             window=self._window if decodes else None,
-            most_results=self._pace.runs_made,
+            most_results=self._prefetch.runs_made,
             reserve=self._reserve if part == "partial" else None,
         )
 
-    def _steps(self, part: Part) -> tuple[Step, ...]:
+    def _steps(self, part: Part) -> tuple[KernelOp, ...]:
         """Return the steps of a part's stages, decoding excepted."""
         recipe = self._recipe
         stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
@@ -198,21 +198,21 @@ class Runners:
         assert steps is not None
         return steps
 
-    def _lanes(self, *, decoding: bool) -> Lanes:
+    def _pipelines(self, *, decoding: bool) -> DecodePipelines:
         """Return where kernels run, after decoding or without."""
-        from dalirefurb.kernels.pipelines import Lane, Lanes, shared_out
+        from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines, shared_out
 
         shares, threads_each = shared_out(self._num_threads)
         decoded = Graph(self._recipe, "decoded", *self._devices) if decoding else None
-        lanes = Lanes(
+        pipelines = DecodePipelines(
             [
-                Lane(decoded, max_rows=self._max_rows, num_threads=threads_each)
+                DecodePipeline(decoded, max_rows=self._max_rows, num_threads=threads_each)
                 for _ in range(shares if decoding else 0)
             ],
-            Lane(None, max_rows=1, num_threads=self._num_threads),
+            DecodePipeline(None, max_rows=1, num_threads=self._num_threads),
         )
-        self._crews.extend(lanes.crews())
-        return lanes
+        self._pools.extend(pipelines.pools())
+        return pipelines
 
     @property
     def _window(self) -> str | None:

@@ -1,8 +1,8 @@
-"""What computes a run's images? One of three ways, as devices, kernels and store allow.
+"""Three ways to compute a run's images, chosen by devices, kernels and store.
 
-OfPartial   a graph makes partial images; another one finishes them, see `Downstream`
-OfWhole     one graph, or kernels, make final images; nobody sees what is in between
-OfBoth      kernels make both, of what was decoded and of what the store lends
+PartialBackend   a graph makes partial images; another one finishes them, see `FinishThread`
+WholeBackend     one graph, or kernels, make final images; nobody sees what is in between
+BothPartsBackend      kernels make both, of what was decoded and of what the store lends
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.dali import Runner
+from dalirefurb.dali import PipelineRunner
 from dalirefurb.engine.cache_client import Ticket
-from dalirefurb.engine.inputs import Feeder, Sizes
+from dalirefurb.engine.inputs import InputBuilder, Sizes
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.reading.reader import Samples
@@ -29,7 +29,7 @@ View = Callable[[Any], Images]
 """Views the images that a runner made."""
 
 
-class Making(ABC):
+class ComputeBackend(ABC):
     """Makes the images of runs. It has one owner thread."""
 
     @abstractmethod
@@ -53,18 +53,20 @@ class Making(ABC):
         """Forget all runs in flight."""
 
 
-class OfPartial(Making):
+class PartialBackend(ComputeBackend):
     """Makes partial images.
 
     Args:
-        feeder: Lays out the graph's inputs.
+        input_builder: Lays out the graph's inputs.
         runner: Of the partial graph.
         view: Views what that makes.
         stages: What that does, to be told where one of them is wrong.
     """
 
-    def __init__(self, feeder: Feeder, runner: Runner, view: View, stages: tuple[Stage, ...]) -> None:
-        self._feeder = feeder
+    def __init__(
+        self, input_builder: InputBuilder, runner: PipelineRunner, view: View, stages: tuple[Stage, ...]
+    ) -> None:
+        self._input_builder = input_builder
         self._runner = runner
         self._view = view
         self._stages = stages
@@ -73,7 +75,7 @@ class OfPartial(Making):
         """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
         plan, rows = ticket.plan, ticket.rows
         if len(rows):
-            self._runner.submit(self._feeder.partial(plan.indices[rows], plan.version[rows], samples))
+            self._runner.submit(self._input_builder.partial(plan.indices[rows], plan.version[rows], samples))
 
     def collect(self, ticket: Ticket) -> None:
         """Give the run its partial images."""
@@ -86,7 +88,7 @@ class OfPartial(Making):
 
     def _checked(self, images: Images) -> Images:
         """Refuse what a stage made of another size or type than it declares."""
-        expected = self._feeder.partial_size
+        expected = self._input_builder.partial_size
         for dtype, shape in images.kinds:
             right_size = expected is None or shape[:2] == expected
             if dtype != np.uint8 or len(shape) != 3 or shape[2] != 3 or not right_size:
@@ -98,21 +100,21 @@ class OfPartial(Making):
         return images
 
 
-class OfWhole(Making):
+class WholeBackend(ComputeBackend):
     """Makes final images of samples.
 
     Args:
-        feeder: Lays out the inputs.
+        input_builder: Lays out the inputs.
         runner: Of both parts at once.
     """
 
-    def __init__(self, feeder: Feeder, runner: Runner) -> None:
-        self._feeder = feeder
+    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner) -> None:
+        self._input_builder = input_builder
         self._runner = runner
 
     def submit(self, ticket: Ticket, samples: Samples) -> None:
         """Draw the parameters and feed a replica."""
-        self._runner.submit(self._feeder.whole(ticket.plan, samples))
+        self._runner.submit(self._input_builder.whole(ticket.plan, samples))
 
     def collect(self, ticket: Ticket) -> None:
         """Give the run its final images."""
@@ -123,16 +125,16 @@ class OfWhole(Making):
         self._runner.restart()
 
 
-class OfBoth(Making):
+class BothPartsBackend(ComputeBackend):
     """Makes partial images and final ones.
 
     Args:
-        feeder: Lays out the inputs.
+        input_builder: Lays out the inputs.
         parts: The kernels of both parts.
     """
 
-    def __init__(self, feeder: Feeder, parts: BothParts) -> None:
-        self._feeder = feeder
+    def __init__(self, input_builder: InputBuilder, parts: BothParts) -> None:
+        self._input_builder = input_builder
         self._parts = parts
 
     def submit(self, ticket: Ticket, samples: Samples) -> None:
@@ -142,7 +144,7 @@ class OfBoth(Making):
             ticket.computed.sizes = np.stack(computed, axis=1)
             return ticket.partial_sizes()
 
-        partial, final = self._feeder.both(ticket.plan, ticket.rows, samples, ticket.shown, sizes)
+        partial, final = self._input_builder.both(ticket.plan, ticket.rows, samples, ticket.shown, sizes)
         self._parts.submit(ticket.rows, partial, final, len(ticket.plan.indices), ticket.lent_images())
 
     def collect(self, ticket: Ticket) -> None:

@@ -1,4 +1,4 @@
-"""Which batches go through the graphs together? Small ones several at a time.
+"""Runs: batches that go through the graphs together; small ones several at a time.
 
 A run costs milliseconds however few its rows are. What is served does not depend on which rows run together.
 """
@@ -122,14 +122,14 @@ def parted(runs: Iterator[Run]) -> Iterator[Run]:
 
 def announced(runs: Iterable[Run], announce: Callable[[Run], None], ahead: int) -> Iterator[Run]:
     """Announce each run so many runs before it is yielded."""
-    coming: deque[Run] = deque()
+    in_flight: deque[Run] = deque()
     try:
         for run in runs:
-            coming.append(run)
+            in_flight.append(run)
             announce(run)
-            if len(coming) > ahead:
-                yield coming.popleft()
+            if len(in_flight) > ahead:
+                yield in_flight.popleft()
     except Exception:
-        yield from coming
+        yield from in_flight
         raise
-    yield from coming
+    yield from in_flight

@@ -1,4 +1,4 @@
-"""How are the parts of a loader put together? Source, recipe, plan and store meet here, and nowhere else."""
+"""Construction of a loader's parts. Source, recipe, plan and store meet here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.dali import Graph, Runner, cut_window, versions, views
-from dalirefurb.engine.backend_factory import Kernels, Runners, choose_mix
-from dalirefurb.engine.backends import Making, OfBoth, OfPartial, OfWhole, View
+from dalirefurb.dali import Graph, PipelineRunner, cut_window, versions, views
+from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_mix
+from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, PartialBackend, View, WholeBackend
 from dalirefurb.engine.batch_group import Position, numbered, planned
-from dalirefurb.engine.cache_client import Exchange, Ticket
-from dalirefurb.engine.compute_now import OnDemand, unless_replaced
+from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
 from dalirefurb.engine.engine import Engine, Plans
-from dalirefurb.engine.finish_thread import Downstream
-from dalirefurb.engine.inputs import Feeder
-from dalirefurb.engine.prefetch import Pace
-from dalirefurb.engine.prepare_thread import Upstream, Watch
+from dalirefurb.engine.finish_thread import FinishThread
+from dalirefurb.engine.inputs import InputBuilder
+from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.prepare_thread import PrepareThread, Watch
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.derived import Wrapping
+from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import BatchPlan, Planner
 from dalirefurb.planning.smart_cache import SmartCache
-from dalirefurb.reading.bad_sample_policy import Screening
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.device.batch_buffer import BatchBuffer
@@ -87,7 +87,7 @@ def configuration(
     partial_device: Device,
     final_device: Device,
     kernels: Kernels,
-    screening: Screening,
+    policy: BadSamplePolicy,
 ) -> dict[str, Any]:
     """Check what can be checked before anything is built; for the arguments see `Loader`.
 
@@ -113,8 +113,8 @@ def configuration(
         "planner": planner.fingerprint(),
         "partial_device": partial_device,
         "kernels": f"numba {VERSION}" if kernels == "numba" else kernels,
-        "versions": versions() | screening.versions(),
-        **screening.fingerprint(),
+        "versions": versions() | policy.versions(),
+        **policy.fingerprint(),
     }
 
 
@@ -128,10 +128,10 @@ def assemble(
     partial_device: Device,
     final_device: Device,
     kernels: Kernels,
-    pace: Pace,
+    prefetch: Prefetch,
     pin_memory: bool,
-    screening: Screening,
-    replacements: Replacements | None,
+    policy: BadSamplePolicy,
+    substitutes: Substitutes | None,
 ) -> Assembly:
     """Put together what carries out a planner's batches, or a rank's part of them; see `Loader` and `configuration`.
 
@@ -146,33 +146,33 @@ def assemble(
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     encoded = recipe.caches_encoded
     apart = not encoded and (store is not None or custom or isinstance(planner, AutoAssist))
-    max_rows = pace.hits_per_run * planner.batch_size
+    max_rows = prefetch.hits_per_run * planner.batch_size
     reader = Reader(
         source,
         max_batch_size=max_rows,
         num_threads=_READING_THREADS,
-        max_pixels=screening.max_pixels,
-        refusal=partial(recipe.refusal, max_pixels=screening.max_pixels),
-        fallback=screening.fallback(),
-        replacements=replacements,
+        max_pixels=policy.max_pixels,
+        refusal=partial(recipe.refusal, max_pixels=policy.max_pixels),
+        fallback=policy.fallback(),
+        substitutes=substitutes,
     )
-    feeder = Feeder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
+    input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
     device_store = store if isinstance(store, DeviceStore) and store.device == final_device else None
     if device_store is not None:
         _check_device(device_store)
     if store is not None:
         _open(store, source, recipe, planner, reader, fingerprint)
-    exchange = Exchange(reader, store, encoded=encoded)
+    cache = CacheClient(reader, store, encoded=encoded)
     tally = Tally()
     buffer: BatchBuffer | None = None
     view: View = views
     leaving_device: Device = "cpu"
     if device_store is not None:
-        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=pace.look_ahead)
+        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=prefetch.look_ahead)
         # An Assistant looks at partial images on the host.
         if partial_device == "gpu" and not isinstance(planner, AutoAssist):
             view, leaving_device = buffer.images, "gpu"
-    runners = Runners(
+    factory = BackendFactory(
         _traced(recipe),
         kernels,
         partial_device=partial_device,
@@ -180,54 +180,54 @@ def assemble(
         entering_device="cpu" if buffer is None else final_device,
         leaving_device=leaving_device,
         max_rows=max_rows,
-        pace=pace,
+        prefetch=prefetch,
         reserve=None if store is None else store.reserve,
     )
     assistant: Assistant | None = None
     watch: Watch | None = None
     if isinstance(planner, AutoAssist):
         features = FeatureTable(len(source), resolution=planner.resolution)
-        compute = OnDemand(reader, feeder, lambda: runners.build("partial", 1), max_rows=max_rows)
+        compute = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
         assistant = Assistant(planner, features, compute)
         watch = _watch(features)
-    making: Making
-    final: Runner | None = None
+    backend: ComputeBackend
+    final: PipelineRunner | None = None
     if not apart:
-        making = OfWhole(feeder, runners.build("whole"))
+        backend = WholeBackend(input_builder, factory.build("whole"))
     elif kernels == "numba":
-        making = OfBoth(feeder, runners.build_both())
+        backend = BothPartsBackend(input_builder, factory.build_both())
     else:
-        making = OfPartial(feeder, runners.build("partial"), view, recipe.partial)
-        final = runners.build("final")
-    upstream = Upstream(
+        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
+        final = factory.build("final")
+    prepare_thread = PrepareThread(
         reader=reader,
-        exchange=exchange,
-        making=making,
-        in_flight=pace.partial_ahead if apart else pace.look_ahead,
-        admitted=pace.admitted,
+        cache=cache,
+        backend=backend,
+        in_flight=prefetch.partial_ahead if apart else prefetch.look_ahead,
+        admitted=prefetch.admitted,
         watch=watch,
         tally=tally,
     )
-    downstream = Downstream(
+    finish_thread = FinishThread(
         recipe=recipe,
-        exchange=exchange,
-        feeder=feeder,
+        cache=cache,
+        input_builder=input_builder,
         replicas=final,
         buffer=buffer,
-        in_flight=1 if final is None else pace.look_ahead,
-        batches_per_run=pace.batches_per_run,
+        in_flight=1 if final is None else prefetch.look_ahead,
+        batches_per_run=prefetch.batches_per_run,
         pin_memory=pin_memory,
         tally=tally,
     )
     engine = Engine(
-        plans=_plans(planner, assistant, exchange),
-        announce=exchange.announce,
-        upstream=upstream,
-        downstream=downstream,
+        plans=_plans(planner, assistant, cache),
+        announce=cache.announce,
+        prepare_thread=prepare_thread,
+        finish_thread=finish_thread,
         reader=reader,
-        runners=runners,
+        factory=factory,
         num_batches=len(planner),
-        pace=pace,
+        prefetch=prefetch,
         tally=tally,
     )
     return Assembly(engine, assistant)
@@ -260,7 +260,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
 
 def _check_draws(recipe: Recipe, planner: Planner) -> None:
     """Warn of a SmartCache that would serve a draw of the partial part for as long as a sample stays."""
-    while isinstance(planner, Wrapping):
+    while isinstance(planner, DerivedPlanner):
         planner = planner.planner
     random = [stage.name for stage in recipe.partial if stage.random]
     if random and isinstance(planner, SmartCache):
@@ -327,7 +327,7 @@ def _refuses(kind: type[Stage]) -> bool:
     return kind.refusal is not Stage.refusal or kind.output_sizes is not Stage.output_sizes
 
 
-def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) -> Plans:
+def _plans(planner: Planner, assistant: Assistant | None, cache: CacheClient) -> Plans:
     """Return what plans from a position on."""
 
     def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
@@ -335,9 +335,9 @@ def _plans(planner: Planner, assistant: Assistant | None, exchange: Exchange) ->
             assert isinstance(planner, AutoAssist)
             assistant.rewind()
             epoch, row = assistant.upcoming
-            exchange.retain(planner.planner, Position(epoch, row // planner.planner.batch_size))
+            cache.retain(planner.planner, Position(epoch, row // planner.planner.batch_size))
             return numbered(iter(assistant.plan, None), start, len(planner))
-        exchange.begin(planner, start)
+        cache.begin(planner, start)
         return planned(planner, start)
 
     return plans

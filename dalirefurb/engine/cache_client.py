@@ -1,4 +1,4 @@
-"""Where does each row's partial image come from, and what does the store keep? As the plan says, and never more.
+"""CacheClient: where each row's partial image comes from, and what the store keeps, as the plan says.
 
 How it is intended to behave (if the code differs, that is a bug):
 
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import Position, Run
-from dalirefurb.engine.in_flight import Borrowed, Coming, Computed, part_repeats
+from dalirefurb.engine.in_flight import Borrowed, Computed, InFlightVersions, part_repeats
 from dalirefurb.image_batch import Image, Images, Rows
 from dalirefurb.planning.next_uses import next_uses, turns
 from dalirefurb.planning.planner import BatchPlan, Indices, Planner
@@ -51,7 +51,7 @@ class Ticket:
         stored: Which of `rows` go into the store.
         lease: What the store lends, for the rows in `leased`.
         leased: Rows that the store was asked for, ascending; it may have found some of them only.
-        coming: What `Coming.remove` needs of it.
+        in_flight: What `InFlightVersions.remove` needs of it.
         borrowed: Rows whose images are computed for other rows.
         shown: The sample that each row shows: the plan's, or what replaces it.
         images: What a graph of both parts made of it, a DALI tensor list.
@@ -66,7 +66,7 @@ class Ticket:
     stored: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     lease: Lease | None = None
     leased: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    coming: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    in_flight: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     borrowed: list[Borrowed] = field(default_factory=list)
     shown: Indices = field(default_factory=lambda: np.empty(0, np.int64))
     images: Any = None
@@ -134,10 +134,10 @@ class Ticket:
         self.borrowed = []  # Else each run in a chain of borrowers would keep all before it in memory.
         return borrowed
 
-    def forget(self, coming: Coming) -> None:
+    def forget(self, in_flight: InFlightVersions) -> None:
         """Have no other run wait for its images."""
-        slots, self.coming = self.coming, np.empty(0, np.int64)
-        coming.remove(slots)
+        slots, self.in_flight = self.in_flight, np.empty(0, np.int64)
+        in_flight.remove(slots)
 
     def release(self) -> None:
         """Give back what the store lent."""
@@ -178,7 +178,7 @@ class EncodedTicket(Ticket):
         return [samples[place].reshape(-1, 1, 1) for place in places.tolist()]
 
 
-class Exchange:
+class CacheClient:
     """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
     One thread admits, another settles.
@@ -193,7 +193,7 @@ class Exchange:
         self._reader = reader
         self._store = store
         self._encoded = encoded
-        self._coming = Coming()
+        self._in_flight = InFlightVersions()
         self._planner: Planner | None = None
         # The epoch that is being settled, and when the rows of its batches are served next.
         self._next_uses: tuple[int, list[Indices]] = (-1, [])
@@ -222,13 +222,13 @@ class Exchange:
             hits = ~run.plan.miss
             self._store.prefetch(run.plan.indices[hits], run.plan.version[hits])
 
-    def admit(self, run: Run) -> Ticket:
+    def lookup(self, run: Run) -> Ticket:
         """Find out where each row's partial image comes from, and start to read what must be computed."""
         plan = run.plan
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
         # What is on its way comes first: a run that settles in between has put its images into the store by then.
-        borrowed = self._coming.find(plan.indices, plan.version)
+        borrowed = self._in_flight.find(plan.indices, plan.version)
         missing = np.ones(len(plan.indices), np.bool_)
         for rows, _, _ in borrowed:
             missing[rows] = False
@@ -257,7 +257,7 @@ class Exchange:
             _stored(run, plan, to_compute),
             lease,
             leased,
-            self._coming.add(plan.indices[to_compute], plan.version[to_compute], computed),
+            self._in_flight.add(plan.indices[to_compute], plan.version[to_compute], computed),
             borrowed,
         )
 
@@ -284,12 +284,12 @@ class Exchange:
             self._reader.read(indices, versions, samples),
             computed,
             _stored(run, plan, rows) & ~held,
-            coming=self._coming.add(indices, versions, computed),
+            in_flight=self._in_flight.add(indices, versions, computed),
             borrowed=borrowed,
             held=held,
         )
 
-    def settle(self, ticket: Ticket) -> NDArray[np.bool_]:
+    def commit(self, ticket: Ticket) -> NDArray[np.bool_]:
         """Bring the store to where the plan wants it after a run.
 
         Returns:
@@ -309,7 +309,7 @@ class Exchange:
         stored = np.empty(0, np.bool_)
         if len(rows):
             stored = self._store.put(plan.indices[rows], plan.version[rows], ticket.made(places))
-        ticket.forget(self._coming)
+        ticket.forget(self._in_flight)
         return stored
 
     def _advise(self, ticket: Ticket, store: Store) -> None:
@@ -328,7 +328,7 @@ class Exchange:
             ticket.reading.cancel()
             with suppress(Exception):
                 ticket.release()
-            ticket.forget(self._coming)
+            ticket.forget(self._in_flight)
 
 
 def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

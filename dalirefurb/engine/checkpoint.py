@@ -1,4 +1,4 @@
-"""When does a saved place mean the same batches? When everything that decides them is the same.
+"""A loader's saved place, which means the same batches while all that decides them is the same.
 
 A place is an epoch and a batch; what decides the batches is the configuration's fingerprint. Both are JSON values.
 """

@@ -1,4 +1,4 @@
-"""How does one thread hand its work to the next? Through a place that holds a few items.
+"""ClosableQueue: how one thread hands its work to the next.
 
 Whoever puts waits for room, whoever takes waits for an item, and either wait can be ended: `fail` raises in `take`
 once the items put before are taken, `stop` ends both sides at once.
@@ -17,10 +17,10 @@ Item = TypeVar("Item")
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
-    """The wait was ended by `Handover.stop`."""
+    """The wait was ended by `ClosableQueue.stop`."""
 
 
-class Handover(Generic[Item]):
+class ClosableQueue(Generic[Item]):
     """Items on their way from one thread to another, in order.
 
     Args:

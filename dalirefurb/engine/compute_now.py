@@ -1,4 +1,4 @@
-"""What do a few samples' partial images look like? Computed beside the runs on their way, while the caller waits.
+"""Partial images of a few samples, computed beside the runs on their way, while the caller waits.
 
 Needed seldom: for features that an Assistant does not have, which is after a resume, and at the end of its first epoch.
 """
@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.dali import GraphError, Runner, views
-from dalirefurb.engine.inputs import Feeder
+from dalirefurb.dali import GraphError, PipelineRunner, views
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.reader import Reader
@@ -19,22 +19,24 @@ from dalirefurb.reading.reader import Reader
 Computed = tuple[NDArray[np.int64], Images]
 
 
-class OnDemand:
+class ComputeNow:
     """Makes partial images of version 0; of samples that are replaced, black ones.
 
     Args:
         reader: Reads the samples.
-        feeder: Lays out the graph's inputs.
+        input_builder: Lays out the graph's inputs.
         build: Makes replicas of the partial graph, when they are first needed.
         max_rows: Of one batch.
     """
 
-    def __init__(self, reader: Reader, feeder: Feeder, build: Callable[[], Runner], *, max_rows: int) -> None:
+    def __init__(
+        self, reader: Reader, input_builder: InputBuilder, build: Callable[[], PipelineRunner], *, max_rows: int
+    ) -> None:
         self._reader = reader
-        self._feeder = feeder
+        self._input_builder = input_builder
         self._build = build
         self._max_rows = max_rows
-        self._replicas: Runner | None = None
+        self._replicas: PipelineRunner | None = None
 
     def __call__(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Compute the images of these samples, shape (n,).
@@ -57,7 +59,7 @@ class OnDemand:
         self._replicas = self._replicas or self._build()
         versions = np.zeros_like(indices)
         samples = self._reader.read_now(indices, versions)
-        self._replicas.submit(self._feeder.partial(indices, versions, samples))
+        self._replicas.submit(self._input_builder.partial(indices, versions, samples))
         try:
             return samples.indices, views(self._replicas.collect())
         except GraphError as error:

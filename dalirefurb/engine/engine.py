@@ -1,6 +1,6 @@
-"""Who carries out the plans? Two threads.
+"""Engine: the two threads that carry out plans.
 
-    plans ─▶ Upstream ─────────────▶ Downstream ─────▶ take
+    plans ─▶ PrepareThread ─────────────▶ FinishThread ─────▶ take
              partial images, or       final images,    by the training loop
              by kernels all           the store
 
@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dalirefurb.engine.backend_factory import Runners
+from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.batch_group import Position, Run, RunFailed, announced, parted, runs
 from dalirefurb.engine.cache_client import Ticket
-from dalirefurb.engine.closable_queue import Handover, Stopped
-from dalirefurb.engine.finish_thread import Downstream, Served
-from dalirefurb.engine.prefetch import READY, Pace
-from dalirefurb.engine.prepare_thread import Upstream
+from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.finish_thread import FinishThread, Served
+from dalirefurb.engine.prefetch import READY, Prefetch
+from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import BatchPlan
@@ -53,12 +53,12 @@ class Engine:
     Args:
         plans: What to serve.
         announce: Is told of each run some time before it begins.
-        upstream: Makes partial images, or all.
-        downstream: Makes final ones, if they are not there, and hands them over.
+        prepare_thread: Makes partial images, or all.
+        finish_thread: Makes final ones, if they are not there, and hands them over.
         reader: Is closed with the engine.
-        runners: Likewise.
+        factory: Likewise.
         num_batches: Batches of an epoch.
-        pace: How many batches run together, and how far ahead.
+        prefetch: How many batches run together, and how far ahead.
         tally: Counts what both do.
     """
 
@@ -67,22 +67,22 @@ class Engine:
         *,
         plans: Plans,
         announce: Callable[[Run], None],
-        upstream: Upstream,
-        downstream: Downstream,
+        prepare_thread: PrepareThread,
+        finish_thread: FinishThread,
         reader: Reader,
-        runners: Runners,
+        factory: BackendFactory,
         num_batches: int,
-        pace: Pace,
+        prefetch: Prefetch,
         tally: Tally,
     ) -> None:
         self._plans = plans
         self._announce = announce
-        self._upstream: Upstream | None = upstream
-        self._downstream: Downstream | None = downstream
+        self._prepare_thread: PrepareThread | None = prepare_thread
+        self._finish_thread: FinishThread | None = finish_thread
         self._reader = reader
-        self._runners = runners
+        self._factory = factory
         self._num_batches = num_batches
-        self._pace = pace
+        self._prefetch = prefetch
         self._tally = tally
         self._threads: list[threading.Thread] = []
         # Whoever begins or ends threads holds it; `halt` and `let_go` never wait for it.
@@ -90,8 +90,8 @@ class Engine:
         self._closed = False
         # Each part is carried out by one thread at a time, however late one that was interrupted gets to run.
         self._turns = threading.Lock(), threading.Lock()
-        self._tickets: Handover[Ticket] = Handover(READY)
-        self._batches: Handover[Served] = Handover(1)
+        self._tickets: ClosableQueue[Ticket] = ClosableQueue(READY)
+        self._batches: ClosableQueue[Served] = ClosableQueue(1)
         self._expected: Position | None = None
         self._owner_pid = os.getpid()
         _ALIVE.add(self)
@@ -110,16 +110,16 @@ class Engine:
         with self._changing:
             self.stop()
             self._check_open()
-            assert self._upstream is not None
-            assert self._downstream is not None
-            tickets: Handover[Ticket] = Handover(READY)
-            batches: Handover[Served] = Handover(1)
+            assert self._prepare_thread is not None
+            assert self._finish_thread is not None
+            tickets: ClosableQueue[Ticket] = ClosableQueue(READY)
+            batches: ClosableQueue[Served] = ClosableQueue(1)
             self._tickets, self._batches = tickets, batches
-            work = runs(self._plans(position), self._pace.batches_per_run, self._pace.hits_per_run)
-            work = announced(parted(work) if one_by_one else work, self._announce, self._pace.announced)
+            work = runs(self._plans(position), self._prefetch.batches_per_run, self._prefetch.hits_per_run)
+            work = announced(parted(work) if one_by_one else work, self._announce, self._prefetch.announced)
             self._threads = [
-                self._thread("dalirefurb-partial", self._turns[0], tickets, self._upstream.work, work, tickets),
-                self._thread("dalirefurb-final", self._turns[1], batches, self._downstream.work, tickets, batches),
+                self._thread("dalirefurb-partial", self._turns[0], tickets, self._prepare_thread.work, work, tickets),
+                self._thread("dalirefurb-final", self._turns[1], batches, self._finish_thread.work, tickets, batches),
             ]
             for thread in self._threads:
                 thread.start()
@@ -129,7 +129,7 @@ class Engine:
                 self._check_open()
 
     def _thread(
-        self, name: str, turn: threading.Lock, leaving: Handover[Any], work: Callable[..., None], *arguments: Any
+        self, name: str, turn: threading.Lock, leaving: ClosableQueue[Any], work: Callable[..., None], *arguments: Any
     ) -> threading.Thread:
         """Make a thread; the engine lives as long as it does, so that it is waited for when the interpreter ends."""
 
@@ -215,8 +215,8 @@ class Engine:
                 if thread.ident is not None and thread is not threading.current_thread():
                     _wait_for(thread)
             self._threads = []
-            if self._downstream is not None:
-                self._downstream.abandon(self._tickets)
+            if self._finish_thread is not None:
+                self._finish_thread.abandon(self._tickets)
 
     def let_go(self) -> None:
         """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
@@ -224,7 +224,7 @@ class Engine:
             self._closed = True
             self.halt()
             self._reader.close()
-            self._runners.close()
+            self._factory.close()
 
     def close(self) -> None:
         """End all threads, and let the graphs go.
@@ -240,12 +240,12 @@ class Engine:
                 self.stop()
             finally:
                 self._reader.join()
-                self._runners.join()
+                self._factory.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
-                self._upstream = self._downstream = None
+                self._prepare_thread = self._finish_thread = None
                 self._batches.close()
                 self._plans, self._announce = _nothing_planned, _nobody
-                self._runners.give_back()
+                self._factory.give_back()
 
 
 def _nothing_planned(position: Position) -> Iterator[tuple[Position, BatchPlan]]:

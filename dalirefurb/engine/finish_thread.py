@@ -1,4 +1,4 @@
-"""Who hands batches over? The second of the loader's two threads: it finishes runs, hands over, settles the store.
+"""Finish thread: finishes runs, hands batches over, brings the store to where the plan wants it.
 
 the first thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
                     draw, feed the    final images    settle the store
@@ -21,12 +21,12 @@ import torch.utils.dlpack
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.dali import GraphError, Runner
+from dalirefurb.dali import GraphError, PipelineRunner
 from dalirefurb.engine.backends import names
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.cache_client import Exchange, Ticket
-from dalirefurb.engine.closable_queue import Handover, Stopped
-from dalirefurb.engine.inputs import Feeder
+from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prepare_thread import failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
@@ -55,13 +55,13 @@ class Served:
     replaced: int
 
 
-class Downstream:
+class FinishThread:
     """Turns tickets into batches.
 
     Args:
         recipe: Whose final part is done.
-        exchange: Settles the store.
-        feeder: Lays out the graph's inputs.
+        cache: Settles the store.
+        input_builder: Lays out the graph's inputs.
         replicas: Of the final graph; None where images are ready already.
         buffer: Where runs are laid out for the graph, if the store's samples are to stay on their device.
         in_flight: Runs that are begun, finished ones included, before the training loop takes them.
@@ -74,9 +74,9 @@ class Downstream:
         self,
         *,
         recipe: Recipe,
-        exchange: Exchange,
-        feeder: Feeder,
-        replicas: Runner | None,
+        cache: CacheClient,
+        input_builder: InputBuilder,
+        replicas: PipelineRunner | None,
         buffer: BatchBuffer | None,
         in_flight: int,
         batches_per_run: int,
@@ -84,8 +84,8 @@ class Downstream:
         tally: Tally,
     ) -> None:
         self._recipe = recipe
-        self._exchange = exchange
-        self._feeder = feeder
+        self._cache = cache
+        self._input_builder = input_builder
         self._replicas = replicas
         self._buffer = buffer
         self._in_flight = in_flight
@@ -93,7 +93,7 @@ class Downstream:
         self._pin_memory = pin_memory
         self._tally = tally
 
-    def work(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
+    def work(self, tickets: ClosableQueue[Ticket], batches: ClosableQueue[Served]) -> None:
         """Make batches until stopped, or until a ticket is an error: it follows the batches before it.
 
         For a run of several batches see `Run.fail`.
@@ -105,11 +105,11 @@ class Downstream:
         except BaseException as error:  # Whatever happened belongs to the training loop.
             batches.fail(error)
 
-    def abandon(self, tickets: Handover[Ticket]) -> None:
+    def abandon(self, tickets: ClosableQueue[Ticket]) -> None:
         """Give back what runs that nobody will finish have; there are any if no thread came to do it."""
-        self._exchange.abandon(tickets.close())
+        self._cache.abandon(tickets.close())
 
-    def _carry_out(self, tickets: Handover[Ticket], batches: Handover[Served]) -> None:
+    def _carry_out(self, tickets: ClosableQueue[Ticket], batches: ClosableQueue[Served]) -> None:
         """Make batches without end; leave no ticket behind."""
         running: deque[Ticket] = deque()
         try:
@@ -117,11 +117,11 @@ class Downstream:
                 self._fill(tickets, running, batches)
                 self._finish(running, batches)
         finally:
-            self._exchange.abandon((*running, *tickets.close()))
+            self._cache.abandon((*running, *tickets.close()))
             if self._replicas is not None:
                 self._replicas.restart()
 
-    def _fill(self, tickets: Handover[Ticket], running: deque[Ticket], batches: Handover[Served]) -> None:
+    def _fill(self, tickets: ClosableQueue[Ticket], running: deque[Ticket], batches: ClosableQueue[Served]) -> None:
         """Submit what is there, and at least one run."""
         try:
             while not running or (self._begun(running) < self._in_flight and len(tickets)):
@@ -129,7 +129,7 @@ class Downstream:
                 try:
                     self._submit(ticket)
                 except BaseException as error:
-                    self._exchange.abandon([ticket])
+                    self._cache.abandon([ticket])
                     ticket.run.fail(error)
                 running.append(ticket)
         except Stopped:
@@ -149,15 +149,15 @@ class Downstream:
         began = time.perf_counter()
         plan = ticket.plan
         if self._buffer is None:
-            self._replicas.submit(self._feeder.final(plan, ticket.partial_images(), ticket.shown))
+            self._replicas.submit(self._input_builder.final(plan, ticket.partial_images(), ticket.shown))
         else:
             assert isinstance(ticket.lease, DeviceLease)
             with self._buffer.on_stream():
                 images = self._buffer.fill(len(plan.indices), ticket.lease, ticket.leased, ticket.computed_images())
-                self._replicas.submit(self._feeder.final(plan, images, ticket.shown))
+                self._replicas.submit(self._input_builder.final(plan, images, ticket.shown))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
-    def _finish(self, running: deque[Ticket], batches: Handover[Served]) -> None:
+    def _finish(self, running: deque[Ticket], batches: ClosableQueue[Served]) -> None:
         """Hand the oldest run over, then bring the store to where the plan wants it."""
         ticket = running[0]
         began = time.perf_counter()
@@ -168,7 +168,7 @@ class Downstream:
         waited = time.perf_counter() - began
         self._hand_over(ticket, images, batches)
         began = time.perf_counter()
-        stored = self._exchange.settle(ticket)
+        stored = self._cache.commit(ticket)
         running.popleft()
         self._tally.add(
             graph_wait_s=waited,
@@ -206,7 +206,7 @@ class Downstream:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images
 
-    def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: Handover[Served]) -> None:
+    def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: ClosableQueue[Served]) -> None:
         """Part a run into its batches, views of its images, once the batches before it are taken."""
         epoch, first = ticket.position
         plans, missed, served, start = ticket.run.plans, ticket.missed, [], 0

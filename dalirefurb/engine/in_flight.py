@@ -1,4 +1,4 @@
-"""Which versions do runs on their way compute? Other runs, and other rows, take the images from them."""
+"""Versions that runs on their way compute. Other runs, and other rows, take the images from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.planner import Indices
-from dalirefurb.store.key_index import Names, Numbers, distinct
+from dalirefurb.store.key_index import KeyIndex, Numbers, distinct
 
 
 @dataclass(eq=False)
@@ -43,12 +43,12 @@ class Borrowed(NamedTuple):
     places: NDArray[np.int64]
 
 
-class Coming:
+class InFlightVersions:
     """Where the images of runs on their way are, or will be. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._names = Names(0)
+        self._names = KeyIndex(0)
         self._free: list[int] = []
         # By slot: the number of the run, and the place among its images.
         self._numbers = np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""What goes into a graph for one batch? Drawn parameters beside samples or partial images, row by row."""
+"""Inputs of a graph for one batch: drawn parameters beside samples or partial images, row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dalirefurb.rng import Mix
 Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-class Feeder:
+class InputBuilder:
     """Lays out batches of one recipe.
 
     Where another sample replaces sample i of the plan, parameters are drawn as for sample -1 - i, which no plan names:

@@ -1,4 +1,4 @@
-"""How many copies of the pipelines work, and how far ahead? Set once, from what the user says and the plan allows.
+"""Prefetch: how many copies of the pipelines work, and how far ahead.
 
     store told ─▶ files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
     announced      admitted     partial_ahead     READY    look_ahead         1
@@ -33,7 +33,7 @@ _ANNOUNCED = 4
 
 
 @dataclass(frozen=True)
-class Pace:
+class Prefetch:
     """Numbers of copies and of runs.
 
     Attributes:
@@ -76,7 +76,7 @@ class Pace:
         return self.batches_made + (self.admitted + self.announced) * self.batches_per_run
 
 
-def set_pace(
+def choose_prefetch(
     planner: Planner,
     *,
     num_threads: int | None,
@@ -85,7 +85,7 @@ def set_pace(
     batches_per_run: int | None,
     pixels: int | None = None,
     hits_together: bool = False,
-) -> Pace:
+) -> Prefetch:
     """Fill in what is None; for the arguments see `Loader`.
 
     Where samples are arrays of one shape, `pixels` are those of one on its way, at most: a run of small ones takes more
@@ -98,7 +98,7 @@ def set_pace(
     num_threads = _positive("num_threads", num_threads, default=max(1, usable_cores() // local_processes()))
     replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
     together = _positive("batches_per_run", batches_per_run, default=1)
-    pace = Pace(
+    prefetch = Prefetch(
         replicas=replicas,
         threads_each=-(-num_threads // replicas),
         batches_per_run=together,
@@ -109,7 +109,7 @@ def set_pace(
     )
     if isinstance(planner, AutoAssist):
         return _within_lag(
-            replace(pace, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
+            replace(prefetch, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
         )
     if batches_per_run is None:
         rows = _ROWS_PER_RUN if pixels is None else _PIXELS_PER_RUN // pixels
@@ -117,23 +117,23 @@ def set_pace(
         most = max(1, len(planner) // _RUNS_PER_EPOCH)
         together = max(1, min(rows // planner.batch_size, most))
         of_hits = min(2 * rows, _MOST_ROWS_PER_RUN) // planner.batch_size if hits_together else 0
-        of_hits = min(of_hits, most, pace.look_ahead * together)
-        pace = replace(pace, batches_per_run=together, hits_per_run=max(together, of_hits))
-    return pace
+        of_hits = min(of_hits, most, prefetch.look_ahead * together)
+        prefetch = replace(prefetch, batches_per_run=together, hits_per_run=max(together, of_hits))
+    return prefetch
 
 
-def _within_lag(pace: Pace, lag: int, *, adjustable: bool) -> Pace:
+def _within_lag(prefetch: Prefetch, lag: int, *, adjustable: bool) -> Prefetch:
     """Plan no batch before the losses that it depends on are there."""
-    while adjustable and pace.look_ahead > 1 and pace.batches_planned >= lag:
-        pace = replace(pace, look_ahead=pace.look_ahead - 1)
-    if pace.batches_planned >= lag:
-        least = replace(pace, look_ahead=1, batches_per_run=1).batches_planned + 1
+    while adjustable and prefetch.look_ahead > 1 and prefetch.batches_planned >= lag:
+        prefetch = replace(prefetch, look_ahead=prefetch.look_ahead - 1)
+    if prefetch.batches_planned >= lag:
+        least = replace(prefetch, look_ahead=1, batches_per_run=1).batches_planned + 1
         raise ConfigurationError(
-            f"lag must exceed the batches that are planned ahead, got lag={lag} and {pace.batches_planned} batches: "
-            f"pass AutoAssist(..., lag={pace.batches_planned + 1}), or a smaller look_ahead or batches_per_run "
+            f"lag must exceed the batches planned ahead, got lag={lag} and {prefetch.batches_planned} batches: "
+            f"pass AutoAssist(..., lag={prefetch.batches_planned + 1}), or a smaller look_ahead or batches_per_run "
             f"(lag={least} is the least for look_ahead=1, batches_per_run=1)"
         )
-    return pace
+    return prefetch
 
 
 def _positive(name: str, value: int | None, *, default: int) -> int:

@@ -1,7 +1,7 @@
-"""Who has images made? The first of the loader's two threads: it plans, leases, reads and has them computed.
+"""Prepare thread: plans, pins hits, reads misses, and has runs computed.
 
-    plans ─▶ admit ────────────▶ submit ─────────▶ collect ─────────▶ the second thread
-             lease hits,          draw, begin to    images, partial
+    plans ─▶ look up ──────────▶ submit ─────────▶ collect ─────────▶ the second thread
+             pin hits,            draw, begin to    images, partial
              read misses          compute           or final ones
 
 Runs pass every step in plan order. What computes them, and which images are there then, see `backends`.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import wait
 
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import Making
+from dalirefurb.engine.backends import ComputeBackend
 from dalirefurb.engine.batch_group import Run
-from dalirefurb.engine.cache_client import Exchange, Ticket
-from dalirefurb.engine.closable_queue import Handover, Stopped
+from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
 from dalirefurb.reading.reader import Reader, Samples
@@ -34,13 +34,13 @@ class _ReadAgain(Exception):  # noqa: N818 - it is no error
     """Bad samples were found, so that runs begun are to be carried out again."""
 
 
-class Upstream:
+class PrepareThread:
     """Turns runs into tickets whose partial images are there.
 
     Args:
         reader: Finds out which samples a graph cannot decode.
-        exchange: Says what is to be computed.
-        making: Computes it.
+        cache: Says what is to be computed.
+        backend: Computes it.
         in_flight: Runs that it is given at a time.
         admitted: Runs beyond these that are planned, so that their files are read, at most.
         watch: Is shown what is computed.
@@ -51,22 +51,22 @@ class Upstream:
         self,
         *,
         reader: Reader,
-        exchange: Exchange,
-        making: Making,
+        cache: CacheClient,
+        backend: ComputeBackend,
         in_flight: int,
         admitted: int,
         watch: Watch | None,
         tally: Tally,
     ) -> None:
         self._reader = reader
-        self._exchange = exchange
-        self._making = making
+        self._cache = cache
+        self._backend = backend
         self._in_flight = in_flight
         self._admitted = admitted
         self._watch = watch
         self._tally = tally
 
-    def work(self, runs: Iterator[Run], tickets: Handover[Ticket]) -> None:
+    def work(self, runs: Iterator[Run], tickets: ClosableQueue[Ticket]) -> None:
         """Make tickets until stopped, or until one cannot be made: that one's error follows those before it.
 
         Where bad samples are replaced, runs are made again without those that were found. For a run of several batches
@@ -81,7 +81,7 @@ class Upstream:
         except BaseException as error:  # Whatever happened belongs to the training loop.
             tickets.fail(error)
 
-    def _carry_out(self, runs: _Upcoming, tickets: Handover[Ticket]) -> None:
+    def _carry_out(self, runs: _Upcoming, tickets: ClosableQueue[Ticket]) -> None:
         """Make tickets until bad samples are found."""
         admitted: deque[Ticket] = deque()
         running: deque[Ticket] = deque()
@@ -99,12 +99,12 @@ class Upstream:
             raise
         finally:
             try:
-                self._making.restart()
+                self._backend.restart()
             finally:
-                self._exchange.abandon((*running, *admitted))
+                self._cache.abandon((*running, *admitted))
 
     def _fill(
-        self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]
+        self, runs: _Upcoming, admitted: deque[Ticket], running: deque[Ticket], tickets: ClosableQueue[Ticket]
     ) -> None:
         """Submit and admit as much as may be ahead. An error waits until the runs before it are through.
 
@@ -124,7 +124,7 @@ class Upstream:
         if not running:
             self._submit_some(admitted, running, tickets)
 
-    def _submit_some(self, admitted: deque[Ticket], running: deque[Ticket], tickets: Handover[Ticket]) -> None:
+    def _submit_some(self, admitted: deque[Ticket], running: deque[Ticket], tickets: ClosableQueue[Ticket]) -> None:
         """Submit at least one run, if none is running, and those whose files are read."""
         try:
             while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
@@ -143,21 +143,21 @@ class Upstream:
         run = next(runs)
         planned = time.perf_counter()
         try:
-            ticket = self._exchange.admit(run)
+            ticket = self._cache.lookup(run)
         except Exception:
             runs.again([run])
             raise
         self._tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
         return ticket
 
-    def _submit(self, ticket: Ticket, tickets: Handover[Ticket]) -> None:
+    def _submit(self, ticket: Ticket, tickets: ClosableQueue[Ticket]) -> None:
         """Have a run computed."""
         samples = self._samples(ticket, tickets)
         began = time.perf_counter()
-        self._making.submit(ticket, ticket.begin(samples))
+        self._backend.submit(ticket, ticket.begin(samples))
         self._tally.add(preparing_s=time.perf_counter() - began)
 
-    def _samples(self, ticket: Ticket, tickets: Handover[Ticket]) -> Samples:
+    def _samples(self, ticket: Ticket, tickets: ClosableQueue[Ticket]) -> Samples:
         """Wait for the files of a run."""
         began = time.perf_counter()
         while not ticket.reading.done():
@@ -167,18 +167,18 @@ class Upstream:
         self._tally.add(reading_wait_s=time.perf_counter() - began)
         return ticket.reading.result()
 
-    def _pass_on(self, running: deque[Ticket], tickets: Handover[Ticket]) -> None:
+    def _pass_on(self, running: deque[Ticket], tickets: ClosableQueue[Ticket]) -> None:
         """Let the oldest run go on, once it is computed; until somebody has it, it is among those to be abandoned."""
         self._collect(running[0])
         tickets.put([running[0]])
         running.popleft()
-        self._making.handed_over()
+        self._backend.handed_over()
 
     def _collect(self, ticket: Ticket) -> None:
         """Wait until what a run needs is computed."""
         began = time.perf_counter()
         try:
-            self._making.collect(ticket)
+            self._backend.collect(ticket)
         except GraphError as error:
             assert ticket.samples is not None
             if self._reader.reconsider(ticket.samples, error):

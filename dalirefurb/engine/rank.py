@@ -1,4 +1,4 @@
-"""Which process of how many is this? Asked when it is needed, since a process group may be made at any time before.
+"""This process's rank. It is asked for late, since a process group may be made at any time before.
 
 what the caller says ─▶ else torch.distributed, once initialised ─▶ else torchrun's environment ─▶ else 0 of 1
 """

@@ -1,4 +1,4 @@
-"""What has the loader done so far? Counts and times, cumulative since construction."""
+"""Counts and times of what a loader has done, cumulative since construction."""
 
 from __future__ import annotations
 

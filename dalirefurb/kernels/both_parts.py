@@ -1,4 +1,4 @@
-"""How do both parts run at once? What the store lends is finished together with what was decoded.
+"""Kernels of both parts at once: what is pinned is finished together with what was decoded.
 
 samples ─▶ decoded by DALI, if encoded ─┬─▶ kernels ─▶ partial images ─┬─▶ results
                                    lent ┘                     borrowed ┘
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Output
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images, Rows, row_addresses
-from dalirefurb.kernels.lower import Step
-from dalirefurb.kernels.output_buffers import Reserve, Rooms
-from dalirefurb.kernels.pipelines import Lanes
-from dalirefurb.kernels.program import Program, Work
-from dalirefurb.kernels.thread_pool import Crew
+from dalirefurb.kernels.lower import KernelOp
+from dalirefurb.kernels.output_buffers import OutputBuffers, Reserve
+from dalirefurb.kernels.pipelines import DecodePipelines
+from dalirefurb.kernels.program import KernelProgram, Work
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 _LET_PASS_S = 0.001
 """How long those who hand a batch over have Python's lock to themselves; whoever has it could keep it for 5 ms."""
@@ -52,9 +52,9 @@ class BothParts:
         partial: Steps of the stages of the partial part, decoding excepted.
         final: Of the final part's.
         output: What the model receives.
-        lanes: Where they run.
-        crew: Helps the owner with what is borrowed.
-        encoded: Whether samples are decoded by the lanes.
+        pipelines: Where they run.
+        pool: Helps the owner with what is borrowed.
+        encoded: Whether samples are decoded by the pipelines.
         window: The stage whose window these cut, if they do.
         most_results: Batches whose results are there at a time, those that were handed on included.
         reserve: Gives room for partial images, see `Store.reserve`.
@@ -62,22 +62,22 @@ class BothParts:
 
     def __init__(
         self,
-        partial: tuple[Step, ...],
-        final: tuple[Step, ...],
+        partial: tuple[KernelOp, ...],
+        final: tuple[KernelOp, ...],
         output: Output,
         *,
-        lanes: Lanes,
-        crew: Crew,
+        pipelines: DecodePipelines,
+        pool: KernelThreadPool,
         encoded: bool = False,
         window: str | None = None,
         most_results: int,
         reserve: Reserve | None = None,
     ) -> None:
-        self._program = Program((*partial, *final), output, split=len(partial), encoded=encoded, window=window)
+        self._program = KernelProgram((*partial, *final), output, split=len(partial), encoded=encoded, window=window)
         self._output = output
-        self._lanes = lanes
-        self._crew = crew
-        self._rooms = Rooms(most_results, reserve)
+        self._pipelines = pipelines
+        self._pool = pool
+        self._buffers = OutputBuffers(most_results, reserve)
         self._batches: deque[_Batch] = deque()
 
     def submit(
@@ -92,18 +92,18 @@ class BothParts:
             count: How many rows there are.
             lent: Rows whose partial images are there.
         """
-        results = self._rooms.results(self._output, count)
+        results = self._buffers.results(self._output, count)
         targets = row_addresses(results)
         begun = np.concatenate([rows, lent.rows])
         work = self._program.work(
             partial,
             lent=lent.images,
             final=_some(final, begun),
-            reserve=self._rooms.partials,
+            reserve=self._buffers.partials,
             results=results,
             targets=targets[begun],
         )
-        self._lanes.submit(work, partial)
+        self._pipelines.submit(work, partial)
         self._batches.append(_Batch(final, results, targets, work))
 
     def collect(self, borrowed: Callable[[Images], Iterable[Rows]]) -> Images:
@@ -119,7 +119,7 @@ class BothParts:
             GraphError: If decoding failed; that batch is lost.
         """
         batch = self._batches.popleft()
-        self._lanes.collect()
+        self._pipelines.collect()
         for rows in borrowed(batch.work.partials):
             if len(rows.rows):
                 work = self._program.work(
@@ -129,7 +129,7 @@ class BothParts:
                     results=batch.results,
                     targets=batch.targets[rows.rows],
                 )
-                self._crew.share(work.part(np.arange(work.count)))
+                self._pool.share(work.part(np.arange(work.count)))
         return Images(batch.results)
 
     def handed_over(self) -> None:
@@ -137,12 +137,12 @@ class BothParts:
 
         On few cores a batch takes so long to decode that there is time for it: then batches come at more regular times.
         """
-        if self._lanes.in_turn and self._batches:
+        if self._pipelines.in_turn and self._batches:
             time.sleep(_LET_PASS_S)
 
     def restart(self) -> None:
         """Forget all batches in flight, once nothing reads what they were given."""
-        self._lanes.restart()
+        self._pipelines.restart()
         self._batches.clear()
 
 

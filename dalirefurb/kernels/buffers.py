@@ -1,4 +1,4 @@
-"""Where do results go? Into memory that earlier results have left: fresh memory costs more than most kernels."""
+"""Buffers that earlier results have left: fresh memory costs more than most kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are pixels moved unchanged? Flipped, cropped, and picked for a resize without interpolation."""
+"""Kernels that move pixels unchanged: flipped, cropped, picked for a resize without interpolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does DALI call kernels? As an operator of its pipelines: right after decoding, if anything is decoded.
+"""Kernels as an operator of DALI's pipelines: right after decoding, if anything is decoded.
 
 So they begin when the last image is there, and the next batch is decoded when they are through, whatever Python does.
 """
@@ -19,20 +19,20 @@ from dalirefurb.dali import REPLICA_OPTIONS, Graph, Input
 from dalirefurb.kernels.llvm import c_function, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import WORK
-from dalirefurb.kernels.thread_pool import Crew, share
+from dalirefurb.kernels.thread_pool import KernelThreadPool, share
 
-TASK = np.dtype([("work", np.int64), ("first", np.int64), ("crew", np.int64), ("wrong", np.int64)])
+TASK = np.dtype([("work", np.int64), ("first", np.int64), ("pool", np.int64), ("wrong", np.int64)])
 """What the operator is given: the address of a `WORK`, and which of its batch's rows is the first that was decoded; the
-address of a `CREW`; and where it says how many rows are of the size that is expected, before one that is not."""
+address of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
 
 
 TASKS = Input("task", "int64", 1)
 """The pipeline's input: the address of a task."""
 
 
-def task(work: Work, first: int, crew: Crew) -> NDArray[Any]:
+def task(work: Work, first: int, pool: KernelThreadPool) -> NDArray[Any]:
     """Write down a `TASK`, shape (1,); it keeps neither."""
-    return np.array([(work.record.ctypes.data, first, crew.address, -1)], TASK)
+    return np.array([(work.record.ctypes.data, first, pool.address, -1)], TASK)
 
 
 def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
@@ -105,7 +105,7 @@ def _compile_operate() -> Any:
                     given.wrong = i
                     return
                 origins[row] = places[1, i]
-        share(given.crew, given.work)
+        share(given.pool, given.work)
 
     signature = types.void(address, address, address, number, address, address, address, number, number)
     return c_function(carry_out, signature)

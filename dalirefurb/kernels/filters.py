@@ -1,4 +1,4 @@
-"""What is an image blended with, pixel by pixel? With its grey picture, or with a smooth one."""
+"""Kernels that blend an image with its grey picture, or with a smooth one."""
 
 from __future__ import annotations
 

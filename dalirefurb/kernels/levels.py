@@ -1,4 +1,4 @@
-"""Which level becomes which, whatever lies beside it? Operations that map each channel's levels, and their tables."""
+"""Kernels that map each channel's levels, whatever lies beside them, and their tables."""
 
 from __future__ import annotations
 

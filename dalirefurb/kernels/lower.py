@@ -1,4 +1,4 @@
-"""Which kernels do a recipe's stages have? A stage is a step, and each step a row of numbers for every image.
+"""Lowering: the kernel operations of a recipe's stages, with a row of numbers for every image.
 
     stage                                            step       beside DALI's operators
     RandomResizedCrop, Resize, bilinear              RESIZE     within 1 level
@@ -54,7 +54,7 @@ class Code(IntEnum):
 
 
 @dataclass(frozen=True)
-class Step:
+class KernelOp:
     """One call of a kernel for each image.
 
     Attributes:
@@ -73,7 +73,7 @@ class Step:
     bilinear: bool = False
     fill: tuple[int, ...] = (0, 0, 0)
     mirror: HorizontalFlip | None = None
-    crop: Step | None = None
+    crop: KernelOp | None = None
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
         """Return the sizes of the images that it makes of such, (n,)."""
@@ -101,9 +101,9 @@ class Step:
         return {name: np.asarray(drawn[f"{self.stage.name}/{name}"]) for name in self.stage.parameters}
 
 
-def steps_of(stages: tuple[Stage, ...]) -> tuple[Step, ...] | None:
+def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
     """Return the steps of consecutive stages, or None if one of them has no kernel."""
-    steps: list[Step] = []
+    steps: list[KernelOp] = []
     for stage in stages:
         step = _step(stage)
         if step is None:
@@ -125,20 +125,20 @@ def _pads(stage: Stage) -> bool:
     return isinstance(stage, RandomCrop) and stage.padding > 0
 
 
-def _step(stage: Stage) -> Step | None:
+def _step(stage: Stage) -> KernelOp | None:
     """Return a stage's step; a subclass made by a user may do something else, so it has none."""
     if type(stage) is RandomResizedCrop:
-        return Step(Code.RESIZE, stage, _window, stage.interpolation == "bilinear")
+        return KernelOp(Code.RESIZE, stage, _window, stage.interpolation == "bilinear")
     if type(stage) is Resize:
-        return Step(Code.RESIZE, stage, _everything, stage.interpolation == "bilinear")
+        return KernelOp(Code.RESIZE, stage, _everything, stage.interpolation == "bilinear")
     if type(stage) is CenterCrop:
-        return Step(Code.CROP, stage, _start)
+        return KernelOp(Code.CROP, stage, _start)
     if type(stage) is RandomCrop:
-        return Step(Code.CROP, stage, _start if stage.padding else partial(_place, stage.margin))
+        return KernelOp(Code.CROP, stage, _start if stage.padding else partial(_place, stage.margin))
     if type(stage) is HorizontalFlip:
-        return Step(Code.FLIP, stage, _mirror)
+        return KernelOp(Code.FLIP, stage, _mirror)
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
-        return Step(Code.OPERATE, stage, _operation, stage.interpolation == "bilinear", stage.fill_levels)
+        return KernelOp(Code.OPERATE, stage, _operation, stage.interpolation == "bilinear", stage.fill_levels)
     return None
 
 

@@ -1,4 +1,4 @@
-"""What does the model receive? Normalised numbers, in the layout and the type that it wants."""
+"""The last kernel: normalised numbers, in the layout and the type that the model wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel does each group of operations have?
+"""The kernels of augmentation policies' operations, by group.
 
 group                            beside DALI's operators
 identity, posterize, solarize    exact

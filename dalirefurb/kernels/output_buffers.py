@@ -1,4 +1,4 @@
-"""Where do the images that kernels make lie? In a store's slots, or in memory that earlier batches have left."""
+"""Memory for the images that kernels make: a store's slots, or what earlier batches have left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reserve = Callable[[int], Images | None]
 """Gives room for a number of images, or has none."""
 
 
-class Rooms:
+class OutputBuffers:
     """Makes room for a batch's images.
 
     Args:

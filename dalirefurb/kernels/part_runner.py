@@ -1,4 +1,4 @@
-"""How does a part run without DALI, but for decoding? On threads that take a batch's rows in turn.
+"""One part without DALI, but for decoding: threads take a batch's rows in turn.
 
 samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part that begins with encoded samples
            images ─────────▶ kernels ─▶ images             any other
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dalirefurb.augment.recipe import Output
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images, row_addresses
-from dalirefurb.kernels.lower import Step
-from dalirefurb.kernels.output_buffers import Reserve, Rooms
-from dalirefurb.kernels.pipelines import Lanes
-from dalirefurb.kernels.program import Program
+from dalirefurb.kernels.lower import KernelOp
+from dalirefurb.kernels.output_buffers import OutputBuffers, Reserve
+from dalirefurb.kernels.pipelines import DecodePipelines
+from dalirefurb.kernels.program import KernelProgram
 
 
 class KernelPart:
@@ -25,7 +25,7 @@ class KernelPart:
         steps: Of its stages, decoding excepted.
         output: What the model receives, if the part ends with it.
         entering: The input that holds images, or encoded samples: "sample" or "partial".
-        lanes: Where they run.
+        pipelines: Where they run.
         encoded: Whether these decode what enters.
         window: The stage whose window they cut, if they do.
         most_results: Batches whose results are there at a time, those that were handed on included.
@@ -34,34 +34,34 @@ class KernelPart:
 
     def __init__(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[KernelOp, ...],
         output: Output | None,
         *,
         entering: str,
-        lanes: Lanes,
+        pipelines: DecodePipelines,
         encoded: bool = False,
         window: str | None = None,
         most_results: int,
         reserve: Reserve | None = None,
     ) -> None:
         split = len(steps) if output is None else None
-        self._program = Program(steps, output, split=split, entering=entering, encoded=encoded, window=window)
+        self._program = KernelProgram(steps, output, split=split, entering=entering, encoded=encoded, window=window)
         self._output = output
         self._entering = entering
-        self._lanes = lanes
-        self._rooms = Rooms(most_results, reserve)
+        self._pipelines = pipelines
+        self._buffers = OutputBuffers(most_results, reserve)
         self._batches: deque[Images] = deque()
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Start one batch."""
         if self._output is None:
-            work = self._program.work(feeds, reserve=self._rooms.partials)
+            work = self._program.work(feeds, reserve=self._buffers.partials)
             images = work.partials
         else:
-            results = self._rooms.results(self._output, len(feeds[self._entering]))
+            results = self._buffers.results(self._output, len(feeds[self._entering]))
             images = Images(results)
             work = self._program.work(feeds, results=results, targets=row_addresses(results))
-        self._lanes.submit(work, feeds)
+        self._pipelines.submit(work, feeds)
         self._batches.append(images)
 
     def collect(self) -> Images:
@@ -71,10 +71,10 @@ class KernelPart:
             GraphError: If decoding failed; that batch is lost.
         """
         images = self._batches.popleft()
-        self._lanes.collect()
+        self._pipelines.collect()
         return images
 
     def restart(self) -> None:
         """Forget all batches in flight, once nothing reads what they were given."""
-        self._lanes.restart()
+        self._pipelines.restart()
         self._batches.clear()

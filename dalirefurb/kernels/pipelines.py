@@ -1,13 +1,13 @@
-"""Where do kernels work? In pipelines of DALI, right after decoding; in one without it where nothing is decoded.
+"""DecodePipelines: DALI's, with kernels right after decoding, and one without where nothing is decoded.
 
-    batch ─┬─▶ lane: half of the bytes ─▶ decoded ─▶ kernels: these images, half of those that were lent
-           └─▶ lane: the others ────────▶ decoded ─▶ kernels: these images, the others that were lent
+    batch ─┬─▶ pipeline: half of the bytes ─▶ decoded ─▶ kernels: these images, half of those that were lent
+           └─▶ pipeline: the others ────────▶ decoded ─▶ kernels: these images, the others that were lent
 
-Each lane takes one batch after the other: what a batch needs is done on all threads before the next one is decoded, so
-that batches come at regular times. Where there are threads enough two lanes decode: between two batches the threads of
-a pipeline have nothing to do, since they wait for the last sample, and then while DALI prepares the next batch. Those
-of the other one work meanwhile. Most of the time goes by bytes, so that halves of these are done at about the same
-time.
+Each pipeline takes one batch after the other: what a batch needs is done on all threads before the next one is decoded,
+so that batches come at regular times. Where there are threads enough two pipelines decode: between two batches the
+threads of a pipeline have nothing to do, since they wait for the last sample, and then while DALI prepares the next
+batch. Those of the other one work meanwhile. Most of the time goes by bytes, so that halves of these are done at about
+the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dalirefurb.dali import Feed, Graph, GraphError, Replica
 from dalirefurb.kernels.dali_operator import TASKS, build_pipeline, task
 from dalirefurb.kernels.program import Work
-from dalirefurb.kernels.thread_pool import Crew
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 _SHARES = 2
 _LEAST_THREADS = 2
@@ -34,7 +34,7 @@ LAST = 16
 
 
 def shared_out(num_threads: int) -> tuple[int, int]:
-    """Return how many lanes decode, and the threads of each.
+    """Return how many pipelines decode, and the threads of each.
 
     More would add work to each batch, and no work to do meanwhile; one with a single thread takes more of its core for
     the same images.
@@ -43,7 +43,7 @@ def shared_out(num_threads: int) -> tuple[int, int]:
     return shares, -(-num_threads // shares)
 
 
-class Lane:
+class DecodePipeline:
     """A pipeline that has kernels as an operator. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
@@ -56,7 +56,7 @@ class Lane:
         # The pipeline's own thread takes rows, too. Where it decodes, one more sees to it that no core is without one
         # if the system puts two on the same, and that beside two busy processes on two cores a loader keeps 1.06 times
         # the share that stock DALI keeps, not 0.96.
-        self.crew = Crew(num_threads if graph else num_threads - 1)
+        self.pool = KernelThreadPool(num_threads if graph else num_threads - 1)
         build = partial(build_pipeline, graph, max_rows=max_rows, num_threads=num_threads)
         self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build)
         self._tasks: deque[tuple[NDArray[Any], Work]] = deque()
@@ -73,11 +73,11 @@ class Lane:
         Raises:
             LoaderError: If there is no memory for it.
         """
-        self.crew.start()
-        work = self.crew.provided(work)
-        given = task(work, first, self.crew)
+        self.pool.start()
+        work = self.pool.provided(work)
+        given = task(work, first, self.pool)
         addresses = np.full((rows, 1), given.ctypes.data, np.int64)
-        self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.crew))
+        self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.pool))
         self._tasks.append((given, work))
 
     def collect(self) -> None:
@@ -98,18 +98,18 @@ class Lane:
         self._tasks.clear()
 
 
-class Lanes:
+class DecodePipelines:
     """Deals work out. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        decoding: Lanes that decode what is computed, if it is encoded.
+        decoding: DecodePipelines that decode what is computed, if it is encoded.
         direct: One that does not.
     """
 
-    def __init__(self, decoding: Sequence[Lane], direct: Lane) -> None:
+    def __init__(self, decoding: Sequence[DecodePipeline], direct: DecodePipeline) -> None:
         self._decoding = tuple(decoding)
         self._direct = direct
-        self._running: deque[list[tuple[Lane, int]]] = deque()
+        self._running: deque[list[tuple[DecodePipeline, int]]] = deque()
 
     @property
     def in_turn(self) -> bool:
@@ -129,16 +129,16 @@ class Lanes:
             self._running.append([(self._direct, 0)])
             return
         bounds = pairwise(self._bounds(feeds["sample"]))
-        lanes = [(lane, *bound) for lane, bound in zip(self._decoding, bounds, strict=True)]
-        lanes = [(lane, start, stop) for lane, start, stop in lanes if start < stop]
-        lent = np.array_split(np.arange(work.computed, work.count), len(lanes))
-        for (lane, start, stop), others in zip(lanes, lent, strict=True):
+        pipelines = [(pipeline, *bound) for pipeline, bound in zip(self._decoding, bounds, strict=True)]
+        pipelines = [(pipeline, start, stop) for pipeline, start, stop in pipelines if start < stop]
+        lent = np.array_split(np.arange(work.computed, work.count), len(pipelines))
+        for (pipeline, start, stop), others in zip(pipelines, lent, strict=True):
             some = {name: feed[start:stop] for name, feed in feeds.items()}
-            lane.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
-        self._running.append([(lane, start) for lane, start, _ in lanes])
+            pipeline.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
+        self._running.append([(pipeline, start) for pipeline, start, _ in pipelines])
 
     def _bounds(self, samples: Feed) -> list[int]:
-        """Return where the share of each lane that decodes begins among samples, and where the last one ends."""
+        """Return where the share of each pipeline that decodes begins among samples, and where the last one ends."""
         if self.in_turn:
             return [0, len(samples)]
         sizes = np.array([sample.nbytes for sample in samples])
@@ -152,19 +152,19 @@ class Lanes:
         Raises:
             GraphError: If decoding failed; that batch is lost.
         """
-        errors = [_collected(lane, start) for lane, start in self._running.popleft()]
+        errors = [_collected(pipeline, start) for pipeline, start in self._running.popleft()]
         for error in filter(None, errors):
             raise error
 
     def restart(self) -> None:
         """Forget all batches in flight, once nobody works on them."""
         self._running.clear()
-        for lane in (*self._decoding, self._direct):
-            lane.restart()
+        for pipeline in (*self._decoding, self._direct):
+            pipeline.restart()
 
-    def crews(self) -> list[Crew]:
+    def pools(self) -> list[KernelThreadPool]:
         """Return the threads of all."""
-        return [lane.crew for lane in (*self._decoding, self._direct)]
+        return [pipeline.pool for pipeline in (*self._decoding, self._direct)]
 
 
 def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -177,10 +177,10 @@ def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.i
     return np.concatenate([np.insert(between, places, computed), last])
 
 
-def _collected(lane: Lane, start: int) -> GraphError | None:
-    """Wait for a lane's oldest work, of the rows from `start` on; return what failed."""
+def _collected(pipeline: DecodePipeline, start: int) -> GraphError | None:
+    """Wait for a pipeline's oldest work, of the rows from `start` on; return what failed."""
     try:
-        lane.collect()
+        pipeline.collect()
     except GraphError as error:
         if error.row is not None:
             error.row += start

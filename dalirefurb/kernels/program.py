@@ -1,4 +1,4 @@
-"""What do kernels work on? Steps, with a row of numbers and addresses for each image of a batch."""
+"""KernelProgram: kernel operations, with a row of numbers and addresses for each image of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dalirefurb.augment.recipe import Output
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places
-from dalirefurb.kernels.lower import WIDTH, Step
+from dalirefurb.kernels.lower import WIDTH, KernelOp
 from dalirefurb.kernels.normalize import LANES
 from dalirefurb.kernels.rows import DONE, FLOATS, HALVES, NOT_SPLIT, NOTHING, PROBLEMS, WORK
 from dalirefurb.kernels.scratch import Scratch
@@ -82,7 +82,7 @@ class Work:
         )
 
 
-class Program:
+class KernelProgram:
     """The steps of a part, or of both parts of a recipe.
 
     Args:
@@ -96,7 +96,7 @@ class Program:
 
     def __init__(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[KernelOp, ...],
         output: Output | None,
         *,
         split: int | None = None,

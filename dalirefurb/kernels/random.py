@@ -1,4 +1,4 @@
-"""How are random numbers drawn for a batch? As `rng` says, bit for bit, without an array for each step of it."""
+"""Random numbers of a batch: as `rng` says, bit for bit, without an array for each step of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is an image resized? Cut, resize, mirror and crop, in one pass over the rows of the source.
+"""The resize kernel: cut, resize, mirror and crop, in one pass over the rows of the source.
 
 A row is resized horizontally when it is first needed, and kept as long as the vertical filter reaches it. All three
 channels of a pixel are added up in one 64-bit number, 21 bits each: levels of 8 bits by weights of 13. Of an image that

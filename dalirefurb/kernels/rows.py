@@ -1,4 +1,4 @@
-"""What happens to each image? All steps of a part, one after the other, while the image is in the processor's cache."""
+"""The loop over rows: all operations on one image, one after the other, while it is in the processor's cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory do kernels need beside the images that enter and leave? That is known before they begin.
+"""Scratch memory that kernels need beside images; how much is known before they begin.
 
 memory of a thread   │ image on the way │ another one │ room for a kernel's tables │
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.crop_flip import pick_bytes
-from dalirefurb.kernels.lower import Code, Step
+from dalirefurb.kernels.lower import Code, KernelOp
 from dalirefurb.kernels.operate import operate_bytes
 from dalirefurb.kernels.resize import resize_bytes, taps
 from dalirefurb.kernels.rows import MATRIX_BYTES
@@ -35,7 +35,7 @@ class Scratch(NamedTuple):
         """All of it."""
         return 2 * self.image_bytes + self.room_bytes
 
-    def with_step(self, step: Step, before: Sizes, after: Sizes) -> Scratch:
+    def with_step(self, step: KernelOp, before: Sizes, after: Sizes) -> Scratch:
         """Return what is needed if a step is taken, too, given the sizes of the images before and after it."""
         images = 3 * after[0] * after[1]
         return Scratch(
@@ -43,7 +43,7 @@ class Scratch(NamedTuple):
         )
 
 
-def _room_bytes(step: Step, before: Sizes, after: Sizes) -> NDArray[np.int64]:
+def _room_bytes(step: KernelOp, before: Sizes, after: Sizes) -> NDArray[np.int64]:
     """Return what a kernel needs for each image, at most: a window is not larger than its image."""
     if step.code == Code.RESIZE:
         full = step.stage.output_sizes(*before)

@@ -1,4 +1,4 @@
-"""Who carries out what kernels have to do? Its owner, and a few threads that never ask for Python's lock.
+"""KernelThreadPool: the owner of a work, and a few threads that never ask for Python's lock.
 
     owner     begins ── row ── row ── row ── ends, waits for who is inside ──▶
     threads   wait ─────────── row ── row ── leave, wait ──▶
@@ -25,7 +25,7 @@ from dalirefurb.kernels.llvm import c_function, call, compiled, exchange, fetch_
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import compile_run
 
-CREW = np.dtype(
+POOL = np.dtype(
     [
         ("inside", np.int64),
         ("begin", np.int64, (4,)),
@@ -36,7 +36,7 @@ CREW = np.dtype(
         ("work", np.int64),
     ]
 )
-"""What a crew knows: how many came in since the owner began, below 0 once it ended; semaphores, `sem_t` of the C
+"""What a pool knows: how many came in since the owner began, below 0 once it ended; semaphores, `sem_t` of the C
 library, that are posted to have threads begin and when one is through; whether they are to go; how many there are; the
 addresses of what `compile_run` returns and of the `WORK`."""
 
@@ -50,7 +50,7 @@ _sem_post = types.ExternalFunction("sem_post", types.int32(types.intp))
 _sem_wait = types.ExternalFunction("sem_wait", types.int32(types.intp))
 
 
-class Crew:
+class KernelThreadPool:
     """Threads that take rows.
 
     They end when it is closed or collected.
@@ -59,11 +59,11 @@ class Crew:
         num_threads: How many there are beside the owner.
 
     Attributes:
-        address: Of its `CREW`. It must be kept as long as somebody may use that.
+        address: Of its `POOL`. It must be kept as long as somebody may use that.
     """
 
     def __init__(self, num_threads: int) -> None:
-        self._memory = np.zeros(1, CREW)
+        self._memory = np.zeros(1, POOL)
         self._memory["inside"] = _ENDED
         self._memory["threads"] = num_threads
         self._memory["run"] = compile_run().address
@@ -137,20 +137,20 @@ def _dismiss(of_crew: NDArray[Any]) -> None:
 
 
 def _serve(of_crew: NDArray[Any], number: int) -> None:
-    """Take part until the crew is closed, as thread `number`; the owner is number 0."""
+    """Take part until the pool is closed, as thread `number`; the owner is number 0."""
     _compile_serve().ctypes(of_crew.ctypes.data, number)
 
 
 @compiled
 def share(address: Any, work: Any) -> None:
-    """Carry out the `WORK` at an address with the crew at another one."""
-    crew = memory(address, (1,), CREW)[0]
+    """Carry out the `WORK` at an address with the pool at another one."""
+    pool = memory(address, (1,), POOL)[0]
     inside = memory(address + _INSIDE, (1,), np.int64)
-    crew.work = work
+    pool.work = work
     exchange(inside, 0)
-    for _ in range(crew.threads):
+    for _ in range(pool.threads):
         _sem_post(address + _BEGIN)
-    call(crew.run, work, 0)
+    call(pool.run, work, 0)
     for _ in range(fetch_add(inside, _ENDED)):
         _wait(address + _END)
 
@@ -178,12 +178,12 @@ def _compile_serve() -> Any:
 
     def serve(address: Any, number: Any) -> None:
         _ = sources
-        crew = memory(address, (1,), CREW)[0]
+        pool = memory(address, (1,), POOL)[0]
         inside = memory(address + _INSIDE, (1,), np.int64)
         _wait(address + _BEGIN)
-        while not crew.closed:
+        while not pool.closed:
             if fetch_add(inside, 1) >= 0:
-                call(crew.run, crew.work, number)
+                call(pool.run, pool.work, number)
                 _sem_post(address + _END)
             _wait(address + _BEGIN)
 

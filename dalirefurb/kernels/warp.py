@@ -1,4 +1,4 @@
-"""How are coordinates mapped? Shears, translations and rotations, with the coordinates that OpenCV rounds to.
+"""Warp kernels: shears, translations and rotations, with the coordinates that OpenCV rounds to.
 
 Pixels travel as four bytes, of which the fourth is the next pixel's: one instruction each way. Of the last pixel of an
 image, and of pixels outside, care is taken.

@@ -1,4 +1,4 @@
-"""Which candidates does the model find hard? What an Assistant has learned so far: the mutable part of AutoAssist.
+"""Assistant: the mutable part of AutoAssist, which learns which candidates the model finds hard.
 
 It is one of the three things here that change, beside the store and the loader. All else about it is in `auto_assist`.
 """

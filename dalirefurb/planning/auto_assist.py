@@ -1,4 +1,4 @@
-"""Which samples are worth training on? Those that an Assistant expects the model to find hard. AutoAssist.
+"""AutoAssist: trains on samples that an Assistant expects the model to find hard.
 
 The technique is that of Zhang, Yu and Dhillon ("AutoAssist: A Framework to Accelerate Training of Deep Neural
 Networks", NeurIPS 2019). A light Assistant, logistic regression on low-resolution pixels, learns to predict g, the
@@ -33,13 +33,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.derived import Wrapping
+from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.echo import BatchEcho
 from dalirefurb.planning.planner import BatchPlan, Indices, integer, joined
 
 
 @dataclass(frozen=True)
-class AutoAssist(Wrapping):
+class AutoAssist(DerivedPlanner):
     """Describes what an `Assistant` chooses from, and how it learns; it keeps nothing itself.
 
     The arguments of every planner are those of the inner one. Every batch is full; an epoch has as many batches as the

@@ -1,4 +1,4 @@
-"""What do planners have in common that decide over the plans of another planner? Its arguments."""
+"""Planners that decide over the plans of another planner: what they have in common."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dalirefurb.planning.planner import Indices, Planner
 
 
 @dataclass(frozen=True)
-class Wrapping(Planner):
+class DerivedPlanner(Planner):
     """Takes the arguments of every planner from an inner one.
 
     Attributes:

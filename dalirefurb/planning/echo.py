@@ -1,4 +1,4 @@
-"""How often is a sample served before the next one is read? Data echoing, over the epochs of another planner.
+"""Data echoing: each sample is served several times before the next one is read.
 
 The technique is that of Choi et al. ("Faster Neural Network Training with Data Echoing", 2019): a stage of the input
 pipeline repeats what enters it, so that what comes before runs once per sample and what comes after once per repeat.
@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.derived import Wrapping
+from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.planner import BatchPlan, Indices, batch_plans, integer, joined, side_by_side
 from dalirefurb.rng import key, permutation, sort_keys
 
@@ -79,7 +79,7 @@ def leave_buffer(size: int, buffer_size: int, *, seed: int, epoch: int) -> Indic
 
 
 @dataclass(frozen=True)
-class _Echoing(Wrapping):
+class _Echoing(DerivedPlanner):
     """What both kinds of echoing have in common."""
 
     echoing_factor: float = field(kw_only=True)
@@ -91,7 +91,7 @@ class _Echoing(Wrapping):
                 f"planner must serve no sample twice in an epoch, got {self.planner!r}: pass its inner planner, and "
                 f"the product of both echoing factors"
             )
-        if isinstance(self.planner, Wrapping):
+        if isinstance(self.planner, DerivedPlanner):
             raise ConfigurationError(
                 f"planner must know its batches before an epoch begins, since those in the buffer and their repeats "
                 f"were chosen before, got {self.planner!r}, which chooses by losses that come meanwhile: pass "

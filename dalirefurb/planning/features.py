@@ -1,4 +1,4 @@
-"""What does an image look like, in few numbers? Low-resolution pixels, which cost next to nothing to judge by.
+"""Features of an image for an Assistant: low-resolution pixels, which cost next to nothing.
 
 A sample's features are the means of its version 0 over a grid of equal cells, each rounded to a byte; of a bad sample
 that is replaced, zeros. All sums are of

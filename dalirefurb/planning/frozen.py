@@ -1,4 +1,4 @@
-"""What if a version is never drawn anew? Every sample is computed once and served from the cache for ever.
+"""Frozen: every sample is computed once and served from the cache for ever.
 
     epoch          0    1    2    3
     any sample     V0   .    .    .         V0: a miss, version 0 is born;  . : a hit

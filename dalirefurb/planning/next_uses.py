@@ -1,4 +1,4 @@
-"""When is each version served next? Known beforehand, since a plan knows its epochs to come."""
+"""The next use of each version, known beforehand, since a plan knows its epochs to come."""
 
 from __future__ import annotations
 

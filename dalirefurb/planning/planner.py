@@ -1,4 +1,4 @@
-"""What will an epoch do? A plan, made before any data is touched.
+"""Planner and BatchPlan: what an epoch will do, made before any data is touched.
 
 A planner is a function of (seed, epoch): it yields one `BatchPlan` per batch, and the loader carries it out.
 A planner decides and never acts; it keeps no state but the fixed permutation that deals samples to shards.

@@ -1,4 +1,4 @@
-"""What does one rank carry out? Its slice of every batch that a planner plans, as a plan of its own."""
+"""RankPlanner: one rank's slice of every batch that a planner plans, as a plan of its own."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from dalirefurb.planning.planner import BatchPlan, Indices, Planner
 
 
 @dataclass(frozen=True)
-class Part(Planner):
+class RankPlanner(Planner):
     """Plans what rank `rank` of `world_size` serves, evicts and stores of another planner's batches.
 
     It has the samples, the seed and the number of batches of that planner, and a part of each batch's rows.
 
     >>> from dalirefurb.planning.refurbish import Standard
     >>> whole = Standard(8, batch_size=4, shards=2)
-    >>> parts = [Part(whole, rank=rank, world_size=2) for rank in range(2)]
+    >>> parts = [RankPlanner(whole, rank=rank, world_size=2) for rank in range(2)]
     >>> [plan.indices.tolist() for plan in whole.epoch(0)]
     [[7, 3, 0, 1], [6, 2, 5, 4]]
     >>> [[plan.indices.tolist() for plan in part.epoch(0)] for part in parts]
@@ -84,5 +84,5 @@ def part_of(planner: Planner, *, rank: int, world_size: int) -> Planner:
     if world_size == 1:
         return planner
     if isinstance(planner, AutoAssist):
-        return replace(planner, planner=Part(planner.planner, rank=rank, world_size=world_size))
-    return Part(planner, rank=rank, world_size=world_size)
+        return replace(planner, planner=RankPlanner(planner.planner, rank=rank, world_size=world_size))
+    return RankPlanner(planner, rank=rank, world_size=world_size)

@@ -1,4 +1,4 @@
-"""When is a version drawn, reused and evicted? Refurbishing, in closed form.
+"""Refurbish and Standard: when a version is drawn, reused and evicted, in closed form.
 
 The technique is that of Revamper (Lee et al., "Refurbish Your Training Data", USENIX ATC 2021). A fixed
 permutation gives every sample a position, and the evict shuffler deals positions into `reuse_factor` groups.

@@ -1,4 +1,4 @@
-"""In which order are an epoch's rows served? So that every batch misses equally, and is random otherwise.
+"""Cache-aware shuffle: every batch misses equally, and is random otherwise.
 
 The batch shuffler is the cache-aware shuffle of Revamper (Lee et al., USENIX ATC 2021): every batch has the
 same ratio of misses to hits, drawn at random within each class, so that no batch waits longer than another.

@@ -1,4 +1,4 @@
-"""Which samples are cached in a round? A window that runs over the data set.
+"""SmartCache: a window of cached samples that runs over the data set, round by round.
 
 The technique is SmartCache of NVIDIA Clara Train 3.1: only what is cached is trained on, and after each round some of
 it is replaced. A seeded permutation puts the samples in a running order that never ends, by starting again:

@@ -1,4 +1,4 @@
-"""Which samples does a loader refuse, and what does it do about them? What its user says."""
+"""What a loader does about samples that it cannot use, as its user says."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner, integer
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.reading.quarantine import Quarantine
-from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.reading.substitutes import Substitutes
 
 OnBadSample = Literal["raise", "replace"]
 FallbackDecoder = Literal["pillow"]
 
 
 @dataclass(frozen=True)
-class Screening:
+class BadSamplePolicy:
     """Settings; for the attributes see `Loader`.
 
     Raises:
@@ -51,7 +51,7 @@ class Screening:
         """
         return None if self.fallback_decoder is None else PillowDecoder(self.max_pixels)
 
-    def replacements(self, planner: Planner, *, source: dict[str, Any]) -> Replacements | None:
+    def substitutes(self, planner: Planner, *, source: dict[str, Any]) -> Substitutes | None:
         """Return what replaces bad samples, or None where they raise.
 
         Args:
@@ -64,8 +64,8 @@ class Screening:
         if self.on_bad_sample == "raise":
             return None
         if self.quarantine is None:
-            return Replacements(planner)
-        return Replacements(planner, Quarantine(self.quarantine, num_samples=planner.num_samples, source=source))
+            return Substitutes(planner)
+        return Substitutes(planner, Quarantine(self.quarantine, num_samples=planner.num_samples, source=source))
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what computes pixels besides DALI."""

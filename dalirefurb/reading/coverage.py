@@ -1,4 +1,4 @@
-"""What share of the samples can be cached within a budget? The largest whose plan fits, and what it means.
+"""The largest share of the samples whose plan fits a cache's budget, and what it means.
 
 A coverage is part of the plan. A store never takes one from the memory at hand: it is proposed here, read by the user,
 and passed to the planner, so that every run that continues this one, and every machine, has the same.
@@ -20,7 +20,7 @@ from dalirefurb.source import Source
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def propose_coverage(
 
     def nbytes(covered: int) -> int:
         slots = covering(covered).peak_slots
-        opening = Opening(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
+        opening = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
         return opening.nbytes if file is None else Layout(opening).nbytes
 
     covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)

@@ -1,4 +1,4 @@
-"""What is DALI given of each encoded image, and how large is it? Found out when its bytes are first seen.
+"""Inspector: what DALI is given of each encoded image, and its size, found out when its bytes are first seen.
 
     bytes ─▶ known? ──────────────────────────────────────▶ as they are, of the size that is remembered
                └─▶ walked ─▶ rewritten, if need be ─▶ header read ─▶ tried alone, if in doubt

@@ -1,4 +1,4 @@
-"""How many bytes does what is cached take? Exactly, where recipe or source fix its size; else samples tell about."""
+"""Sizes of partial images in bytes: exact where recipe or source fix them; else samples tell about."""
 
 from __future__ import annotations
 

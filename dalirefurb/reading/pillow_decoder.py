@@ -1,4 +1,4 @@
-"""What becomes of an image that DALI cannot decode, and Pillow can? It is written anew, uncompressed.
+"""Fallback decoder: what DALI cannot decode and Pillow can is written anew, uncompressed.
 
 GIF, AVIF, ICO and many others. Of several frames the first is taken, EXIF orientation is applied, and alpha is dropped,
 as DALI does.

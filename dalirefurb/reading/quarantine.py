@@ -1,4 +1,4 @@
-"""Which samples were found to be bad before? A file tells, so that no later run decodes them in vain.
+"""Quarantine: a file of samples found to be bad before, so that no later run decodes them in vain.
 
 One line of JSON for each, which says what source it is about: several processes may append to one file, and a person
 may read it, or delete a line to have the sample tried again.

@@ -1,4 +1,4 @@
-"""How do samples come from files without anybody waiting for them? On a few threads, ahead of time."""
+"""Reader: reads samples on a few threads, ahead of time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.inspector import Inspector, Refused
 from dalirefurb.reading.pillow_decoder import PillowDecoder
-from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
 
@@ -59,7 +59,7 @@ class Reader:
         max_pixels: Of an encoded image; None: any size.
         refusal: Finds an image whose size cannot be used, see `Recipe.refusal`; None: any can.
         fallback: Decodes what DALI does not.
-        replacements: Of samples that are refused; None: they raise.
+        substitutes: Of samples that are refused; None: they raise.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Reader:
         max_pixels: int | None = None,
         refusal: Refusal | None = None,
         fallback: PillowDecoder | None = None,
-        replacements: Replacements | None = None,
+        substitutes: Substitutes | None = None,
     ) -> None:
         self._source = source
         self.max_pixels = max_pixels
         self._refuses = refusal
-        self.replacements = replacements
+        self.substitutes = substitutes
         self._inspector = (
             Inspector(len(source), max_batch_size=max_batch_size, max_pixels=max_pixels, fallback=fallback)
             if source.encoded
@@ -118,7 +118,7 @@ class Reader:
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""
-        return np.zeros(len(indices), np.bool_) if self.replacements is None else self.replacements.bad(indices)
+        return np.zeros(len(indices), np.bool_) if self.substitutes is None else self.substitutes.bad(indices)
 
     def reconsider(self, samples: Samples, error: GraphError) -> bool:
         """After a graph failed: find out which of its samples cannot be decoded, and do without them from now on.
@@ -144,9 +144,9 @@ class Reader:
                 self._inspector.give_up(index, row, list(samples.data), reason)
             except Refused as refused:
                 bad = self._refusal(index, refused.reason)
-                if self.replacements is None:
+                if self.substitutes is None:
                     raise bad from error
-                self.replacements.add(bad)
+                self.substitutes.add(bad)
         return bool(failures)
 
     def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
@@ -170,7 +170,7 @@ class Reader:
         self._pool.join()
 
     def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Samples:
-        if self.replacements is None:
+        if self.substitutes is None:
             return self._together(indices, held)
         try:
             return self._instead(indices, versions, held)
@@ -181,21 +181,21 @@ class Reader:
 
     def _instead(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held) -> Samples:
         """Read samples, or what replaces those that are known to be bad; of these what is held is of no use."""
-        assert self.replacements is not None
-        read = self.replacements.of(indices, versions)
+        assert self.substitutes is not None
+        read = self.substitutes.of(indices, versions)
         if held and read is not indices:
             held = [sample if same else None for sample, same in zip(held, read == indices, strict=True)]
         return self._together(read, held)
 
     def _good(self, index: NDArray[np.int64], version: NDArray[np.int64], held: Held) -> Samples:
         """Read one sample, shape (1,), or the first one to replace it that is good."""
-        assert self.replacements is not None
+        assert self.substitutes is not None
         while True:
-            read = self.replacements.of(index, version)
+            read = self.substitutes.of(index, version)
             try:
                 return self._together(read, held if read[0] == index[0] else ())
             except SampleError as error:
-                self.replacements.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
+                self.substitutes.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
 
     def _together(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples, all of which have to be good."""

@@ -1,4 +1,4 @@
-"""What is served in place of a sample that cannot be used? A good one of the same shard, drawn by a key.
+"""Substitutes for samples that cannot be used: good ones of the same shard, drawn by a key.
 
 For version v of a bad sample i samples are drawn from i's shard, keyed by (seed, i, v), until one is good. So it
 depends on which samples are bad, and on nothing else: not on when that was found, nor in which batch, nor on what a
@@ -22,7 +22,7 @@ _DRAWS = 128
 _NAMED = 3
 
 
-class Replacements:
+class Substitutes:
     """Remembers which samples are bad, and names others for them. Thread-safe.
 
     Args:

@@ -1,4 +1,4 @@
-"""What does the library do to images? Pictures of it, made by its own machinery.
+"""Pictures of what the library does to images, made by its own machinery.
 
 pictures.py     what the store holds, and what the network gets
 operations.py   every operation of a preset, at several magnitudes

@@ -1,4 +1,4 @@
-"""How do text, frames and pictures get onto a sheet? At exact pixels, by Pillow; text is measured beforehand."""
+"""Text, frames and pictures on a sheet, at exact pixels, by Pillow; text is measured beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pictures are written where? PNGs, one for each question. Plots of plans need neither torch nor DALI."""
+"""Picture files: PNGs, one for each question. Plots of plans need neither torch nor DALI."""
 
 from __future__ import annotations
 

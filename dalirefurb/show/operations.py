@@ -1,4 +1,4 @@
-"""What does each operation of a preset do? One picture, at magnitudes from the least to the greatest."""
+"""One picture of each operation of a preset, at magnitudes from the least to the greatest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the packages there that only drawing needs?"""
+"""Packages that only drawing needs, and what to say where they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the store hold, and what does the network get? Pictures of both, taken from a loader at work."""
+"""Pictures of what the store holds and of what the network gets, taken from a loader at work."""
 
 from __future__ import annotations
 

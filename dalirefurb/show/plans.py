@@ -1,4 +1,4 @@
-"""How are misses spread over epochs and batches? Counted in plans, beside what the two shufflers replace.
+"""Misses over epochs and batches, counted in plans, beside what the two shufflers replace.
 
 And what does any planner do with each sample?
 

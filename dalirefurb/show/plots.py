@@ -1,4 +1,4 @@
-"""How do plans look? Misses over epochs, and batch by batch within them, by matplotlib."""
+"""Plots of plans: misses over epochs, and batch by batch within them, by matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are cached and fresh pictures told apart on a sheet? By colour, in frames and headings alike."""
+"""A sheet of cached and fresh pictures, told apart by colour, in frames and headings alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are raw images in memory served? Row by row, as three channels."""
+"""Raw images in memory, served row by row, as three channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a source promise? Samples by index, each with a label.
+"""Source: samples by index, each with a label.
 
 A source is read at any indices, in any order, from any thread, and remembers nothing between reads.
 """

@@ -1,4 +1,4 @@
-"""How do several threads read what was made for one? Each reads a copy of its own, or one waits for another."""
+"""Copies of a dataset, one for each thread that reads what was made for one; or one thread at a time."""
 
 from __future__ import annotations
 

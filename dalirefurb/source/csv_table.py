@@ -1,4 +1,4 @@
-"""Which columns of a CSV file hold paths and labels? Those that its first row names so."""
+"""CSV files of paths and labels, in the columns that the first row names so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the items of a PyTorch dataset served? As encoded images or as arrays, whichever the first one is."""
+"""Items of a PyTorch dataset: as encoded images or as arrays, whichever the first one is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are image files found and read? In a folder per class, or from a list, which can be a CSV file."""
+"""Image files: in a folder per class, or from a list, which can be a CSV file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are the images of a Hugging Face dataset served? Encoded, as its table holds them."""
+"""Images of a Hugging Face dataset, encoded as its table holds them."""
 
 from __future__ import annotations
 

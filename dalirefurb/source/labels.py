@@ -1,4 +1,4 @@
-"""Which numbers stand for labels as they are written? Their own, or places among the sorted names."""
+"""Numbers for labels as they are written: their own, or places among the sorted names."""
 
 from __future__ import annotations
 

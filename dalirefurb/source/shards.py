@@ -1,4 +1,4 @@
-"""Where are the bytes of shards? In memory maps, or behind requests for ranges."""
+"""Bytes of shards: in memory maps, or behind requests for ranges."""
 
 from __future__ import annotations
 

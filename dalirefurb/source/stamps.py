@@ -1,4 +1,4 @@
-"""When is a file the one that it was? As long as its size, times and inode are those that were stamped."""
+"""Stamps of files, size, times and inode, by which a changed file is told."""
 
 from __future__ import annotations
 

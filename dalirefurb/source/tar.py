@@ -1,4 +1,4 @@
-"""How are samples in tar files read at random? Each at its place, which an index tells."""
+"""Samples in tar files, read at random, each at its place, which an index tells."""
 
 from __future__ import annotations
 

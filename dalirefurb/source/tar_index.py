@@ -1,4 +1,4 @@
-"""How is it remembered which samples a shard holds? In a JSON file, beside the shard or in a folder of such files."""
+"""The remembered index of a shard: a JSON file, beside it or in a folder of such files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which samples does a tar file hold, and where? Its headers tell; of its data only labels are read.
+"""A scan of a tar file for its samples: headers tell, and of the data only labels are read.
 
 WebDataset's layout: members named `folder/key.extension` with equal `folder/key` are one sample. The key ends at the
 first dot of the file's name. Extensions are read in lower case. Tar files one after another in one file, as `cat` makes

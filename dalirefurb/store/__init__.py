@@ -1,4 +1,4 @@
-"""Where partially augmented samples wait to be used again."""
+"""Stores, where partially augmented samples wait to be used again."""
 
 from dalirefurb.image_batch import Image
 from dalirefurb.store.base import Lease, Store

@@ -1,4 +1,4 @@
-"""Where in one buffer do samples of varying size go? Best fit, with freed neighbours joined."""
+"""Places for samples of varying size in one buffer: best fit, with freed neighbours joined."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALIGNMENT = 64
 Bytes = TypeVar("Bytes", int, NDArray[np.int64])
 
 
-class Arena:
+class Allocator:
     """Hands out blocks of a buffer it never sees. Not thread-safe.
 
     Free blocks are binned by size, so a search takes time in the number of different sizes, not of blocks.
@@ -26,10 +26,10 @@ class Arena:
         used: Starts and sizes of blocks in use, ascending and apart.
 
     Example:
-        >>> arena = Arena(256)
-        >>> arena.allocate(100), arena.allocate(64), arena.allocate(100)
+        >>> allocator = Allocator(256)
+        >>> allocator.allocate(100), allocator.allocate(64), allocator.allocate(100)
         (0, 128, None)
-        >>> arena.free(0); arena.free(128); arena.allocate(256)
+        >>> allocator.free(0); allocator.free(128); allocator.allocate(256)
         0
     """
 

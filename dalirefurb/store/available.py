@@ -1,4 +1,4 @@
-"""How much memory can a process still take? The least of what the machine and its control groups leave."""
+"""Memory that a process can still take: the least of what the machine and its control groups leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a store promise? Slots for partially augmented samples, and no opinions about them.
+"""Store: slots for partially augmented samples, and no opinions about them.
 
     get     lends what is held; anything else is "not found"
     put     copies samples in; a full store declines, it never raises and never overwrites a live version
@@ -108,7 +108,7 @@ class Store(ABC):
         fingerprint: Mapping[str, Any],
         arena_bytes: int = 0,
     ) -> None:
-        """Set room aside; with the arguments it is open with already, keep the contents. See `opening.Opening`.
+        """Set room aside; with the arguments it is open with already, keep the contents. See `opening.StoreSpec`.
 
         Raises:
             StoreError: The store is open for something else, or what it keeps belongs to something else.

@@ -1,4 +1,4 @@
-"""How does more fit into a store? Samples are compressed without loss: differences of neighbouring pixels, by zstd.
+"""Compressed: a store of samples without loss, differences of neighbouring pixels, by zstd.
 
 Photographs of 224 x 224 shrink 1.5 to 1.7 times, in about 340 us each on one core, and come back in 200 us. By these
 figures the slots gained save what they cost if a sample takes about 1 ms to compute from its JPEG. So it pays where one
@@ -22,7 +22,7 @@ from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
 from dalirefurb.store.base import Lease, Store
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 
 _FORMAT = 1
@@ -75,7 +75,7 @@ class Compressed(Store):
         self._expected_ratio = expected_ratio
         self._num_threads = num_threads or usable_cores()
         self._lock = Lock()
-        self._opening: Opening | None = None
+        self._opening: StoreSpec | None = None
 
     def open(
         self,
@@ -86,7 +86,7 @@ class Compressed(Store):
         arena_bytes: int = 0,
     ) -> None:
         """Open the other store for samples of varying size, as `Store.open` says."""
-        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._opening is not None:
                 self._opening.check_same(opening)

@@ -1,4 +1,4 @@
-"""Which version does a slot hold, and which slots hold a sample? Looked up both ways, many at a time.
+"""KeyIndex: which version a slot holds, and which slots hold a sample. Looked up both ways, many at a time.
 
 All of it is arrays: a dictionary of a million versions would take hundreds of bytes for each, and as long to ask.
 """
@@ -14,7 +14,7 @@ _MOST_TABLED = 1 << 24
 Numbers = NDArray[np.int64]
 
 
-class Names:
+class KeyIndex:
     """Indices and versions of slots. Arguments are of shape (n,).
 
     Args:

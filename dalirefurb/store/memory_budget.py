@@ -1,4 +1,4 @@
-"""How many bytes is a budget? "16GB", "500 MiB", "60%" of what there is, or the number itself."""
+"""Budgets in bytes: "16GB", "500 MiB", "60%" of what there is, or the number itself."""
 
 from __future__ import annotations
 

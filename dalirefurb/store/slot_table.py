@@ -1,4 +1,4 @@
-"""When is a slot free, and what is forgotten? The bookkeeping of a store, without its bytes."""
+"""SlotTable: which slots are free, which are hidden; the bookkeeping of a store, without its bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.key_index import Names, Numbers, distinct
+from dalirefurb.store.key_index import KeyIndex, Numbers, distinct
 
 _NONE = np.empty(0, np.int64)
 
@@ -22,7 +22,7 @@ class Hidden(NamedTuple):
 _FREE, _HELD, _HIDDEN, _RESERVED = range(4)
 
 
-class Ledger:
+class SlotTable:
     """Names of slots. A slot is free, held, or hidden: evicted while pinned, and free at its last unpin.
 
     Or it is reserved: without a name, but in use by whoever reserved it. It may be named meanwhile; when it has neither
@@ -36,20 +36,20 @@ class Ledger:
         spare: That are in use at a time by those who reserved them, at most, named ones included.
 
     Example:
-        >>> ledger, key = Ledger(1), (np.array([7]), np.array([0]))
-        >>> ledger.take(*key).tolist()
+        >>> table, key = SlotTable(1), (np.array([7]), np.array([0]))
+        >>> table.take(*key).tolist()
         [0]
-        >>> ledger.pin(ledger.find(*key))
-        >>> ledger.hide(key[0]).freed.tolist(), ledger.find(*key).tolist(), ledger.room
+        >>> table.pin(table.find(*key))
+        >>> table.hide(key[0]).freed.tolist(), table.find(*key).tolist(), table.room
         ([], [-1], 0)
-        >>> ledger.unpin(np.array([0])).tolist(), ledger.room
+        >>> table.unpin(np.array([0])).tolist(), table.room
         ([0], 1)
     """
 
     def __init__(self, slots: int, spare: int = 0) -> None:
         self._slots = slots
         self._spare = spare
-        self._names = Names(slots + spare)
+        self._names = KeyIndex(slots + spare)
         self._pins = np.zeros(slots + spare, np.int64)
         self._states = np.full(slots + spare, _FREE, np.uint8)
         self._in_use = np.zeros(slots + spare, np.bool_)

@@ -1,4 +1,4 @@
-"""What is a store opened for? For samples of certain shapes and number, from one source and partial augmentation."""
+"""StoreSpec: shapes and number of samples, source and partial augmentation that a store is opened for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOTHING = object()
 
 
 @dataclass(frozen=True)
-class Opening:
+class StoreSpec:
     """What a store is opened for.
 
     Attributes:
@@ -61,7 +61,7 @@ class Opening:
         """Bytes set aside for samples."""
         return self.arena_bytes if self.slot_shape is None else self.slots * math.prod(self.slot_shape)
 
-    def check_same(self, other: Opening) -> None:
+    def check_same(self, other: StoreSpec) -> None:
         """Refuse to open an open store for something else.
 
         Raises:

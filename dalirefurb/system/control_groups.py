@@ -1,4 +1,4 @@
-"""Which control groups of Linux hold this process? Its own and all above it, as folders of files with limits.
+"""Control groups of Linux: this process's own and all above it, as folders of files with limits.
 
 Version 1 has a tree of groups for each controller, version 2 one for all; many machines have both.
 """

@@ -1,4 +1,4 @@
-"""How many cores may this process use? Those that its affinity names, within the CPU quota of its control groups."""
+"""Cores that this process may use: those that its affinity names, within its control groups' CPU quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When do the threads of this process rest? Asked by whoever compares loaders, which make batches ahead."""
+"""The rest of this process's threads, waited for by whoever compares loaders, which make batches ahead."""
 
 from __future__ import annotations
 

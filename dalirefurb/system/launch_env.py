@@ -1,4 +1,4 @@
-"""What does the launcher tell a process? Numbers in its environment, as torchrun puts them there."""
+"""Numbers that a launcher puts into a process's environment, as torchrun does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who works for the loader without keeping the process alive? Daemon threads, for files.
+"""Daemon threads that work for a loader without keeping the process alive.
 
 The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
 an interrupted process from ending.

@@ -28,7 +28,7 @@ from dalirefurb.augment.auto_augment import (
 )
 from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
 from dalirefurb.augment.stage import Stage
-from dalirefurb.engine.inputs import Feeder
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.reader import Samples
 from dalirefurb.rng import uniforms
@@ -102,13 +102,15 @@ def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[lis
         Pairs of operations, and the versions, by index.
     """
     image = np.zeros((SIZE, SIZE, 3), np.uint8)
-    feeder = Feeder(recipe, seed=5, entering=image.shape)
+    input_builder = InputBuilder(recipe, seed=5, entering=image.shape)
     cached: dict[str, NDArray[Any]] = {}
     for epoch in range(epochs):
         (plan,) = Refurbish(COUNT, batch_size=COUNT, reuse_factor=reuse_factor).epoch(epoch)
         rows = np.flatnonzero(plan.miss)
         samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE), plan.indices[rows])
-        feeds = feeder.partial(plan.indices[rows], plan.version[rows], samples) | feeder.final(plan, [image] * COUNT)
+        feeds = input_builder.partial(plan.indices[rows], plan.version[rows], samples) | input_builder.final(
+            plan, [image] * COUNT
+        )
         drawn = []
         for stage in ("auto_augment_1", "auto_augment_2"):
             computed = rows if stage in [each.name for each in recipe.partial] else np.arange(COUNT)

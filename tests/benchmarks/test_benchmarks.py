@@ -26,7 +26,7 @@ from dalirefurb import (
     Standard,
     rand_augment,
 )
-from dalirefurb.engine.closable_queue import Handover
+from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finish_thread import Served
 from tests.mosaics import write_mosaics
 from tests.pictures import write_folder
@@ -406,11 +406,11 @@ def test_a_slice_of_so_many_seconds_is_ramped_up_for_a_third_of_them():
 def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement, monkeypatch):
     made = []
 
-    def put(handover, items, put=Handover.put):
+    def put(handover, items, put=ClosableQueue.put):
         made.extend(item for item in items if isinstance(item, Served))
         put(handover, items)
 
-    monkeypatch.setattr(Handover, "put", put)
+    monkeypatch.setattr(ClosableQueue, "put", put)
     source = loaders.repeated(folder, 12)
     with ExitStack() as stack:
         planner = Standard(12, batch_size=4)
@@ -420,7 +420,7 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
             assert harness.wait_until_idle(60)
             warm = loader.batches_ahead
             assert 0 < len(made) - warm <= taken.made_ahead == loader.batches_ahead
-            assert taken.placement.replicas == loader._assembler.pace.replicas
+            assert taken.placement.replicas == loader._assembler.prefetch.replicas
 
 
 def test_what_is_made_anew_is_warm_in_its_turn_and_gone_after_it():

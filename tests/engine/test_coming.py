@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.engine.in_flight import Coming, Computed, part_repeats
+from dalirefurb.engine.in_flight import Computed, InFlightVersions, part_repeats
 
 PAIRS = st.tuples(st.integers(-2, 6), st.integers(0, 2))
 
@@ -33,21 +33,21 @@ def test_it_answers_as_a_dictionary_does(
     steps: list[list[tuple[int, int]] | int], asked: list[tuple[int, int]]
 ) -> None:
     """A list of pairs is a run that begins; a number, that the run at this place among those on their way ends."""
-    coming = Coming()
+    in_flight = InFlightVersions()
     runs: list[tuple[NDArray[np.int64], Computed, list[tuple[int, int]]]] = []
     expected: dict[tuple[int, int], tuple[Computed, int]] = {}
     for step in steps:
         if isinstance(step, list):
             new = [pair for pair in step if pair not in expected]
             computed = Computed()
-            runs.append((coming.add(*keys(new), computed), computed, new))
+            runs.append((in_flight.add(*keys(new), computed), computed, new))
             expected |= {pair: (computed, place) for place, pair in enumerate(new)}
         elif step < len(runs):
             slots, _, gone = runs.pop(step)
-            coming.remove(slots)
+            in_flight.remove(slots)
             for pair in gone:
                 del expected[pair]
-        borrowed = coming.find(*keys(asked))
+        borrowed = in_flight.find(*keys(asked))
         found = {
             row: (computed, place)
             for rows, computed, places in borrowed
@@ -56,5 +56,5 @@ def test_it_answers_as_a_dictionary_does(
         assert found == {row: expected[pair] for row, pair in enumerate(asked) if pair in expected}
         assert sum(len(rows) for rows, _, _ in borrowed) == len(found)
     for slots, _, _ in runs:
-        coming.remove(slots)
-    assert coming.find(*keys(asked)) == []
+        in_flight.remove(slots)
+    assert in_flight.find(*keys(asked)) == []

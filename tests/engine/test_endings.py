@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import dalirefurb
 from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
-from dalirefurb.engine.backends import OfPartial
+from dalirefurb.engine.backends import PartialBackend
 from dalirefurb.engine.prefetch import READY
 from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.planning.planner import Planner
@@ -165,10 +165,10 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     loader = make(source)
     next(iter(loader))
     engine = loader._assembler.get().engine
-    engine._runners._device_id = 0
-    assert engine._upstream is not None
-    assert isinstance(engine._upstream._making, OfPartial)
-    pipelines.add(engine._upstream._making._runner)
+    engine._factory._device_id = 0
+    assert engine._prepare_thread is not None
+    assert isinstance(engine._prepare_thread._backend, PartialBackend)
+    pipelines.add(engine._prepare_thread._backend._runner)
     loader.close()
     assert alive == [0]
 
@@ -322,15 +322,15 @@ def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkey
         list(loader)
         engine = loader._engine
         engine.stop()
-        monkeypatch.setattr(engine._downstream, "work", lambda *_: None)
+        monkeypatch.setattr(engine._finish_thread, "work", lambda *_: None)
         engine.seek(loader._next)
         deadline = time.monotonic() + LIMIT_S
         while len(engine._tickets) < READY and time.monotonic() < deadline:
             time.sleep(0.01)
         assert store._contents is not None
-        assert len(store._contents.ledger.pinned)
+        assert len(store._contents.slot_table.pinned)
         engine.stop()
-        assert not len(store._contents.ledger.pinned)
+        assert not len(store._contents.slot_table.pinned)
 
 
 # ---- forks

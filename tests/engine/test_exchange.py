@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
-from dalirefurb.engine.cache_client import Exchange, Ticket
+from dalirefurb.engine.cache_client import CacheClient, Ticket
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.planner import Planner
@@ -35,7 +35,7 @@ def image_of(index: int, version: int) -> NDArray[np.uint8]:
 
 
 class Line:
-    """Runs on their way through an exchange, without graphs.
+    """Runs on their way through a cache client, without graphs.
 
     Attributes:
         computed: Each version as often as it was computed.
@@ -48,13 +48,13 @@ class Line:
         self.reader = Reader(self.source, max_batch_size=1, num_threads=1)
         self.store = MemoryStore() if store is None else store
         self.store.open(SHAPE, slots=max(1, planner.peak_slots if slots is None else slots), fingerprint="tests")
-        self.exchange = Exchange(self.reader, self.store)
+        self.cache = CacheClient(self.reader, self.store)
         self.computed: list[tuple[int, int]] = []
         self.declined = 0
         self.held = 0
 
-    def admit(self, run: Run) -> Ticket:
-        ticket = self.exchange.admit(run)
+    def lookup(self, run: Run) -> Ticket:
+        ticket = self.cache.lookup(run)
         plan = ticket.plan
         pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
         self.computed += pairs
@@ -66,7 +66,7 @@ class Line:
         plan = ticket.plan
         for row, image in enumerate(ticket.partial_images()):
             np.testing.assert_array_equal(image, image_of(int(plan.indices[row]), int(plan.version[row])))
-        stored = self.exchange.settle(ticket)
+        stored = self.cache.commit(ticket)
         self.declined += int((~stored).sum())
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ def file_of(index: int) -> NDArray[np.uint8]:
 
 
 class LineOfFiles(Line):
-    """Runs on their way through an exchange whose store holds encoded samples.
+    """Runs on their way through a cache client whose store holds encoded samples.
 
     Attributes:
         computed: Each version as often as it was read.
@@ -113,13 +113,13 @@ class LineOfFiles(Line):
         self.store = MemoryStore()
         slots = max(1, planner.peak_slots if slots is None else slots)
         self.store.open(None, slots=slots, fingerprint="tests", arena_bytes=64 * slots)
-        self.exchange = Exchange(self.reader, self.store, encoded=True)
+        self.cache = CacheClient(self.reader, self.store, encoded=True)
         self.computed = []
         self.declined = 0
         self.held = 0
 
-    def admit(self, run: Run) -> Ticket:
-        ticket = self.exchange.admit(run)
+    def lookup(self, run: Run) -> Ticket:
+        ticket = self.cache.lookup(run)
         plan = ticket.plan
         missed = plan.indices[ticket.missed].tolist(), plan.version[ticket.missed].tolist()
         self.computed += zip(*missed, strict=True)
@@ -129,7 +129,7 @@ class LineOfFiles(Line):
         return ticket
 
     def finish(self, ticket: Ticket) -> None:
-        stored = self.exchange.settle(ticket)
+        stored = self.cache.commit(ticket)
         self.declined += int((~stored).sum())
 
 
@@ -143,7 +143,7 @@ def carry_out(
     batches = islice(planned(planner, Position(0, 0)), epochs * len(planner))
     on_the_way: deque[Ticket] = deque()
     for run in runs(batches, batches_per_run):
-        on_the_way.append(line.admit(run))
+        on_the_way.append(line.lookup(run))
         if len(on_the_way) > ahead:
             line.finish(on_the_way.popleft())
     while on_the_way:
@@ -198,8 +198,8 @@ def test_a_run_that_is_abandoned_leaves_nothing_to_borrow(kind: type[Line]) -> N
     line = kind(planner)
     (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
     for run in (first, second):
-        line.exchange.abandon([line.admit(run)])
-    assert len(line.admit(third).rows) == 3
+        line.cache.abandon([line.lookup(run)])
+    assert len(line.lookup(third).rows) == 3
     line.close()
 
 
@@ -237,7 +237,7 @@ def two_runs(store: MemoryStore) -> tuple[Line, Run, Run]:
     planner = Refurbish(6, batch_size=6, reuse_factor=3)
     line = Line(planner, store=store)
     zeroth, first, second = islice(runs(planned(planner, Position(0, 0)), 1), 3)
-    line.finish(line.admit(zeroth))
+    line.finish(line.lookup(zeroth))
     assert set(first.plan.indices[first.plan.miss]) <= set(second.plan.indices[~second.plan.miss])
     assert first.plan.miss.any()
     assert len(first.plan.evict)
@@ -248,18 +248,18 @@ def test_at_no_moment_of_settling_a_run_are_its_images_computed_again() -> None:
     """They are in the store before others stop waiting for them."""
     store = Watched()
     line, first, second = two_runs(store)
-    ticket = line.admit(first)
+    ticket = line.lookup(first)
     computed: list[list[int]] = []
 
-    def admit() -> None:
-        other = line.exchange.admit(second)
+    def lookup() -> None:
+        other = line.cache.lookup(second)
         computed.append(other.rows.tolist())
-        line.exchange.abandon([other])
+        line.cache.abandon([other])
 
-    store.between = admit
+    store.between = lookup
     line.finish(ticket)
     store.between = None
-    admit()
+    lookup()
     assert len(computed) == 5  # around evicting, around putting, and once more
     assert computed == [np.flatnonzero(second.plan.miss).tolist()] * len(computed)
     line.close()
@@ -270,14 +270,14 @@ def test_a_run_that_settles_while_another_asks_the_store_is_not_computed_again(m
     """The other one looks for what is on its way before it asks the store."""
     store = Watched()
     line, first, second = two_runs(store)
-    ticket, moments = line.admit(first), iter(["before", "after"])
+    ticket, moments = line.lookup(first), iter(["before", "after"])
 
-    def settle() -> None:
+    def commit() -> None:
         if next(moments) == moment:
             line.finish(ticket)
 
-    store.between = settle
-    other = line.admit(second)
+    store.between = commit
+    other = line.lookup(second)
     store.between = None
     assert other.rows.tolist() == np.flatnonzero(second.plan.miss).tolist()
     line.finish(other)
@@ -287,11 +287,11 @@ def test_a_run_that_settles_while_another_asks_the_store_is_not_computed_again(m
 @pytest.mark.parametrize("ahead", [0, 1, 4, 9])
 def test_the_store_is_told_of_runs_the_full_distance_before_they_begin(ahead: int) -> None:
     planner = Refurbish(8, batch_size=2, reuse_factor=2)
-    coming = list(runs(islice(planned(planner, Position(0, 0)), 12), 1))
+    in_flight = list(runs(islice(planned(planner, Position(0, 0)), 12), 1))
     told: list[Run] = []
-    for number, run in enumerate(announced(iter(coming), told.append, ahead)):
-        assert run is coming[number]
-        assert told == coming[: number + 1 + ahead]
+    for number, run in enumerate(announced(iter(in_flight), told.append, ahead)):
+        assert run is in_flight[number]
+        assert told == in_flight[: number + 1 + ahead]
     assert number == 11
 
 

@@ -113,10 +113,10 @@ class Case:
     def _loader(self, store: AdvisedStore | None) -> Loader:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
         recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
-        pace = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
+        prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
         if self.encoded:
-            return Loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **pace)
-        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **pace)
+            return Loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **prefetch)
+        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **prefetch)
 
 
 class Files(Source):

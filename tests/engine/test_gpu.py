@@ -36,9 +36,9 @@ from dalirefurb.augment.operations import (
 )
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
-from dalirefurb.engine.backend_factory import Runners
-from dalirefurb.engine.inputs import Feeder
-from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.engine.backend_factory import BackendFactory
+from dalirefurb.engine.inputs import InputBuilder
+from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.image_batch import Images
 from dalirefurb.store import Store
 from dalirefurb.store.device.batch_buffer import BatchBuffer
@@ -159,22 +159,22 @@ def test_pixels_stay_close_to_those_of_the_cpu(folder: ImageFolder, placement: P
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_what_another_thread_builds_is_on_the_device_that_was_current_where_the_runners_were_made() -> None:
     with torch.cuda.device(1):
-        runners = Runners(
+        factory = BackendFactory(
             rand_augment(SIZE),
             "dali",
             partial_device="gpu",
             final_device="gpu",
             entering_device="cpu",
             max_rows=6,
-            pace=set_pace(
+            prefetch=choose_prefetch(
                 Standard(NUM_SAMPLES, batch_size=6), num_threads=1, replicas=1, look_ahead=1, batches_per_run=1
             ),
         )
     with ThreadPoolExecutor(1) as thread:
-        replicas = thread.submit(runners.build, "partial").result()
+        replicas = thread.submit(factory.build, "partial").result()
     (replica,) = replicas._replicas
     assert replica._pipeline.device_id == 1
-    runners.close()
+    factory.close()
 
 
 TABLES = {
@@ -359,7 +359,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
     recipe = rand_augment(SIZE, raw=True, order="crop_last")
     plan = next(iter(Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7).epoch(0)))
     images = [np.asarray(picture(row, height=SIZE, width=SIZE)) for row in range(6)]
-    feeds = Feeder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images)
+    feeds = InputBuilder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images)
     made: dict[str, list[np.ndarray]] = {}
     with DeviceStore() as store:
         store.open((SIZE, SIZE, 3), slots=6, fingerprint={})

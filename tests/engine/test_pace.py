@@ -25,8 +25,8 @@ from dalirefurb import (
 )
 from dalirefurb.augment import CenterCrop, Resize
 from dalirefurb.engine.cache_client import Ticket
-from dalirefurb.engine.finish_thread import Downstream
-from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.engine.finish_thread import FinishThread
+from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.source import Source
 from tests.pictures import write_folder
 
@@ -35,8 +35,10 @@ NUM_SAMPLES = 64 * 128
 
 def batches_per_run(num_batches: int, batch_size: int, given: int | None = None, pixels: int | None = None) -> int:
     planner = Standard(num_batches * batch_size, batch_size=batch_size)
-    pace = set_pace(planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given, pixels=pixels)
-    return pace.batches_per_run
+    prefetch = choose_prefetch(
+        planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given, pixels=pixels
+    )
+    return prefetch.batches_per_run
 
 
 @pytest.mark.parametrize(
@@ -88,10 +90,10 @@ def test_where_all_rows_are_hits_twice_as_many_rows_run_together_within_what_is_
 ) -> None:
     planner = Frozen(num_batches * batch_size, batch_size=batch_size)
     numbers = {"num_threads": 2, "replicas": None, "look_ahead": look_ahead}
-    pace = set_pace(planner, **numbers, batches_per_run=None, hits_together=True)
-    assert (pace.batches_per_run, pace.hits_per_run) == expected
-    pace = set_pace(planner, **numbers, batches_per_run=3, hits_together=True)
-    assert (pace.batches_per_run, pace.hits_per_run) == (3, 3)
+    prefetch = choose_prefetch(planner, **numbers, batches_per_run=None, hits_together=True)
+    assert (prefetch.batches_per_run, prefetch.hits_per_run) == expected
+    prefetch = choose_prefetch(planner, **numbers, batches_per_run=3, hits_together=True)
+    assert (prefetch.batches_per_run, prefetch.hits_per_run) == (3, 3)
 
 
 def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
@@ -102,16 +104,16 @@ def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
     lengths: list[int] = []
     most: list[int] = []
 
-    def submit(downstream: Downstream, ticket: Ticket, submit: Any = Downstream._submit) -> None:
+    def submit(finish_thread: FinishThread, ticket: Ticket, submit: Any = FinishThread._submit) -> None:
         lengths.append(len(ticket.run.plans))
-        submit(downstream, ticket)
+        submit(finish_thread, ticket)
 
-    def begun(downstream: Downstream, running: Any, begun: Any = Downstream._begun) -> int:
+    def begun(finish_thread: FinishThread, running: Any, begun: Any = FinishThread._begun) -> int:
         most.append(sum(len(ticket.run.plans) for ticket in running))
-        return int(begun(downstream, running))
+        return int(begun(finish_thread, running))
 
-    monkeypatch.setattr(Downstream, "_submit", submit)
-    monkeypatch.setattr(Downstream, "_begun", begun)
+    monkeypatch.setattr(FinishThread, "_submit", submit)
+    monkeypatch.setattr(FinishThread, "_begun", begun)
     source = ImageFolder(write_folder(tmp_path, num_samples=36))
     recipe = rand_augment(32, order="crop_last")
     served = []

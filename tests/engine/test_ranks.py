@@ -34,7 +34,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.cli.train import Trainer
-from dalirefurb.engine.prefetch import set_pace
+from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError, StoreError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
@@ -314,8 +314,8 @@ def test_processes_on_one_machine_share_its_memory_and_cores(monkeypatch: pytest
     for processes, replicas in ((1, 8), (4, 3), (16, 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         assert available_bytes(tmp_path) == 8_192_000 // processes
-        pace = set_pace(PLANNERS["standard"], **nothing)
-        assert (pace.replicas, pace.threads_each) == (replicas, -(-max(1, 12 // processes) // replicas))
+        prefetch = choose_prefetch(PLANNERS["standard"], **nothing)
+        assert (prefetch.replicas, prefetch.threads_each) == (replicas, -(-max(1, 12 // processes) // replicas))
 
 
 def test_the_command_lines_training_is_refused_in_several_processes(

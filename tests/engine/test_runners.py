@@ -27,8 +27,8 @@ from dalirefurb import (
 )
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.operations import OPERATIONS
-from dalirefurb.engine.backend_factory import Runners, choose_kernels
-from dalirefurb.engine.prefetch import Pace
+from dalirefurb.engine.backend_factory import BackendFactory, choose_kernels
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store.memory.slots import Rows
 from tests.pictures import picture, write_folder
@@ -184,7 +184,7 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
     [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
 def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
-    pace = Pace(
+    prefetch = Prefetch(
         replicas=replicas,
         threads_each=threads_each,
         batches_per_run=1,
@@ -194,14 +194,14 @@ def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each
         announced=1,
     )
     devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
-    runners = Runners(rand_augment(SIZE), "numba", **devices, max_rows=4, pace=pace)
+    factory = BackendFactory(rand_augment(SIZE), "numba", **devices, max_rows=4, prefetch=prefetch)
     before = set(Pipeline._pipes)
-    part = runners.build("partial")
+    part = factory.build("partial")
     made = [each() for each in set(Pipeline._pipes) - before]
     decoding = [each.num_threads for each in made if each.max_batch_size == 4]
     assert decoding == expected
     del part
-    runners.close()
+    factory.close()
 
 
 def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:

@@ -16,8 +16,8 @@ from dalirefurb.kernels import both_parts
 from dalirefurb.kernels.both_parts import BothParts
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.part_runner import KernelPart
-from dalirefurb.kernels.pipelines import Lane, Lanes
-from dalirefurb.kernels.thread_pool import Crew
+from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.one_batch import levels
 
 STAGES = [RandomResizedCrop(40), RandAugmentLayer("one"), HorizontalFlip(), RandomCrop(32, margin=8)]
@@ -28,17 +28,17 @@ NONE = Rows(np.empty(0, np.int64), Images(()))
 
 
 @pytest.fixture(scope="module")
-def crew():
-    crew = Crew(1)
-    yield crew
-    crew.close()
+def pool():
+    pool = KernelThreadPool(1)
+    yield pool
+    pool.close()
 
 
-class Watched(Lanes):
-    """Lanes that note what becomes of batches, and fail when they are told."""
+class Watched(DecodePipelines):
+    """DecodePipelines that note what becomes of batches, and fail when they are told."""
 
     def __init__(self, *, in_turn=False):
-        super().__init__([], Lane(None, max_rows=1, num_threads=2))
+        super().__init__([], DecodePipeline(None, max_rows=1, num_threads=2))
         self.turns = in_turn
         self.fails = False
 
@@ -52,29 +52,29 @@ class Watched(Lanes):
             raise GraphError("no image")
 
 
-def both_of(recipe, crew, lanes=None):
+def both_of(recipe, pool, pipelines=None):
     return BothParts(
         steps_of(recipe.partial),
         steps_of(recipe.final),
         recipe.output,
-        lanes=lanes or Watched(),
-        crew=crew,
+        pipelines=pipelines or Watched(),
+        pool=pool,
         most_results=3,
     )
 
 
-def decoding_both(recipe, crew, shares):
-    """Both parts of a recipe after decoding, by so many lanes; a window that comes first is cut on the way."""
+def decoding_both(recipe, pool, shares):
+    """Both parts of a recipe after decoding, by so many pipelines; a window that comes first is cut on the way."""
     encoded = Recipe([Decode(), *recipe.stages], recipe.output, recipe.split + 1)
     window = cut_window(encoded)
     graph = Graph(encoded, "decoded")
-    lanes = [Lane(graph, max_rows=COUNT, num_threads=2) for _ in range(shares)]
+    pipelines = [DecodePipeline(graph, max_rows=COUNT, num_threads=2) for _ in range(shares)]
     return BothParts(
         steps_of(recipe.partial),
         steps_of(recipe.final),
         recipe.output,
-        lanes=Lanes(lanes, Lane(None, max_rows=1, num_threads=2)),
-        crew=crew,
+        pipelines=DecodePipelines(pipelines, DecodePipeline(None, max_rows=1, num_threads=2)),
+        pool=pool,
         encoded=True,
         window=window and window.name,
         most_results=3,
@@ -88,7 +88,7 @@ def png(picture):
 
 
 def alone(steps, output, feeds, images):
-    part = KernelPart(steps, output, entering="sample", lanes=Watched(), most_results=3)
+    part = KernelPart(steps, output, entering="sample", pipelines=Watched(), most_results=3)
     part.submit({"sample": images, **feeds})
     return part.collect()
 
@@ -115,14 +115,14 @@ def some(feeds, rows):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("decoding", [0, 1, 2])
 @pytest.mark.parametrize("split", range(len(STAGES) + 1))
-def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(crew, split, decoding, dtype):
+def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(pool, split, decoding, dtype):
     recipe = Recipe(STAGES, Output(32, dtype=dtype), split)
     feeds = drawn(recipe)
     partial = alone(steps_of(recipe.partial), None, feeds, PICTURES)
     # The last row shows the same partial image as one that is computed.
     images = [*[*partial][:5], partial[COMPUTED[1]]]
     expected = alone(steps_of(recipe.final), recipe.output, feeds, images).as_tensor()
-    both = decoding_both(recipe, crew, decoding) if decoding else both_of(recipe, crew)
+    both = decoding_both(recipe, pool, decoding) if decoding else both_of(recipe, pool)
     lent = Rows(LENT, Images([partial[row] for row in LENT]))
     pictures = [PICTURES[row] for row in COMPUTED]
     samples = [png(picture) for picture in pictures] if decoding else pictures
@@ -143,10 +143,10 @@ def flipped(level):
     return [np.full((16, 16, 3), level, np.uint8)]
 
 
-def begun_with(lanes, crew, batches):
+def begun_with(pipelines, pool, batches):
     """Both parts, given a few batches of one row each."""
     recipe = Recipe([HorizontalFlip(name="early"), HorizontalFlip(name="late")], levels(16), 1)
-    both = both_of(recipe, crew, lanes)
+    both = both_of(recipe, pool, pipelines)
     row, mirror = np.zeros(1, np.int64), np.zeros(1, np.int32)
     for batch in range(batches):
         partial = {"sample": flipped(batch), "early/mirror": mirror}
@@ -158,14 +158,14 @@ def level_of(both):
     return both.collect(lambda images: []).as_tensor()[0, 0, 0, 0]
 
 
-def test_batches_come_in_order_though_all_are_begun(crew):
-    both = begun_with(Watched(), crew, 3)
+def test_batches_come_in_order_though_all_are_begun(pool):
+    both = begun_with(Watched(), pool, 3)
     assert [level_of(both) for _ in range(3)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("in_turn", "waits"), [(True, [True, False]), (False, [False, False])])
-def test_only_where_one_lane_decodes_those_who_hand_over_are_waited_for(crew, monkeypatch, in_turn, waits):
-    both = begun_with(Watched(in_turn=in_turn), crew, 2)
+def test_only_where_one_lane_decodes_those_who_hand_over_are_waited_for(pool, monkeypatch, in_turn, waits):
+    both = begun_with(Watched(in_turn=in_turn), pool, 2)
     slept = []
     monkeypatch.setattr(both_parts.time, "sleep", slept.append)
     for number, wait in enumerate(waits, 1):
@@ -175,18 +175,18 @@ def test_only_where_one_lane_decodes_those_who_hand_over_are_waited_for(crew, mo
         slept.clear()
 
 
-def test_a_batch_that_cannot_be_decoded_is_lost_and_the_next_is_not(crew):
-    lanes = Watched()
-    both = begun_with(lanes, crew, 2)
-    lanes.fails = True
+def test_a_batch_that_cannot_be_decoded_is_lost_and_the_next_is_not(pool):
+    pipelines = Watched()
+    both = begun_with(pipelines, pool, 2)
+    pipelines.fails = True
     with pytest.raises(GraphError, match="no image"):
         level_of(both)
-    lanes.fails = False
+    pipelines.fails = False
     assert level_of(both) == 1
 
 
-def test_batches_in_flight_are_forgotten(crew):
-    both = begun_with(Watched(), crew, 3)
+def test_batches_in_flight_are_forgotten(pool):
+    both = begun_with(Watched(), pool, 3)
     both.restart()
     mirror = np.zeros(1, np.int32)
     both.submit(np.zeros(1, np.int64), {"sample": flipped(7), "early/mirror": mirror}, {"late/mirror": mirror}, 1, NONE)

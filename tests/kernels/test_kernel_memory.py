@@ -27,9 +27,9 @@ from dalirefurb.image_batch import row_addresses
 from dalirefurb.kernels import both_parts, buffers, dali_operator, pipelines, program, random, rows, thread_pool
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.program import Program, Work
+from dalirefurb.kernels.program import KernelProgram, Work
 from dalirefurb.kernels.rows import DONE
-from dalirefurb.kernels.thread_pool import Crew
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same
 from tests.faults import limited
@@ -132,7 +132,7 @@ def prepared(stages: tuple[Stage, ...], shapes: list[tuple[int, int]]) -> tuple[
     steps = steps_of(stages)
     assert steps is not None
     results = np.full((len(shapes), 3, 24, 24), np.nan, np.float32)
-    work = Program(steps, Output(24)).work(
+    work = KernelProgram(steps, Output(24)).work(
         {"sample": pictures, **feeds}, results=results, targets=row_addresses(results)
     )
     return work.part(indices), results
@@ -154,16 +154,16 @@ def test_kernels_stay_within_the_memory_that_is_computed_beforehand(case: str, r
 
 
 def test_threads_that_share_a_work_have_memory_of_their_own() -> None:
-    crew, (work, _) = Crew(3), prepared(CASES["window"], SHAPES)
-    provided = crew.provided(work)
+    pool, (work, _) = KernelThreadPool(3), prepared(CASES["window"], SHAPES)
+    provided = pool.provided(work)
     (_, scratch) = provided.kept  # type: ignore[misc]
     assert len(scratch) >= 4 * work.scratch.nbytes
     assert scratch.ctypes.data == provided.record["scratch"][0]
-    crew.close()
+    pool.close()
 
 
 def test_memory_is_used_again_unless_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = Crew(1)
+    mine = KernelThreadPool(1)
     small, large = (prepared(CASES["whole"], [shape])[0] for shape in ((24, 24), (30, 3000)))
     addresses = [mine.provided(work).record["scratch"][0] for work in (large, small, large)]
     assert len(set(addresses)) == 1
@@ -262,7 +262,7 @@ def test_an_error_that_compiled_code_drops_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "unraisablehook", heard.append)
     failing = c_function(fails, types.void(types.int64, types.int64))
     monkeypatch.setattr(thread_pool, "compile_run", lambda: failing)
-    mine = Crew(0)
+    mine = KernelThreadPool(0)
     work, results = prepared(CASES["window"], SHAPES[:3])
     with pytest.raises(GraphError, match=r"all of 3 rows, but did not carry out 0, 1, 2 \(it was never begun\)"):
         mine.share(work)

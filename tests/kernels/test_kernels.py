@@ -24,7 +24,7 @@ from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.llvm import fetch_add
 from dalirefurb.kernels.lower import Code, steps_of
 from dalirefurb.kernels.part_runner import KernelPart
-from dalirefurb.kernels.pipelines import Lane, Lanes
+from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import Work
 from tests.augment.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
 from tests.one_batch import MAX_BATCH_SIZE, levels, operate, operation_pipeline, serve, sizes
@@ -37,10 +37,10 @@ LANES = 16
 
 
 @pytest.fixture(scope="module")
-def lanes():
-    lane = Lane(None, max_rows=1, num_threads=2)
-    yield Lanes([], lane)
-    lane.crew.close()
+def pipelines():
+    lane = DecodePipeline(None, max_rows=1, num_threads=2)
+    yield DecodePipelines([], lane)
+    lane.pool.close()
 
 
 @pytest.fixture(scope="module", params=["nearest", "bilinear"])
@@ -53,8 +53,8 @@ def pipeline(layer):
     return operation_pipeline(layer)
 
 
-def part(stages, output, lanes):
-    return KernelPart(steps_of(tuple(stages)), output, entering="sample", lanes=lanes, most_results=3)
+def part(stages, output, pipelines):
+    return KernelPart(steps_of(tuple(stages)), output, entering="sample", pipelines=pipelines, most_results=3)
 
 
 def parameters_of(recipe, samples):
@@ -68,11 +68,11 @@ def parameters_of(recipe, samples):
     return arrays
 
 
-def served(recipe, samples, lanes):
+def served(recipe, samples, pipelines):
     """What `serve` returns, made by kernels."""
     arrays = parameters_of(recipe, samples)
     feeds = {f"{stage}/{name}": rows for stage, named in arrays.items() for name, rows in named.items()}
-    whole = part(recipe.stages, recipe.output, lanes)
+    whole = part(recipe.stages, recipe.output, pipelines)
     whole.submit({"sample": samples, **feeds})
     return whole.collect().as_tensor()
 
@@ -104,8 +104,8 @@ def batches(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, lanes, name):
-    kernels = part([layer], None, lanes)
+def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, pipelines, name):
+    kernels = part([layer], None, pipelines)
     for kinds, parameters in batches(name):
         pictures = [PICTURES[kind] for kind in kinds]
         kernels.submit({"sample": pictures, **{f"{layer.name}/{key}": rows for key, rows in parameters.items()}})
@@ -118,9 +118,9 @@ def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, 
                 assert np.abs(ours.astype(int) - theirs).max() <= 1, kind
 
 
-def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(lanes):
+def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(pipelines):
     layer = RandAugmentLayer(fill=FILL)
-    kernels, pipeline = part([layer], None, lanes), operation_pipeline(layer)
+    kernels, pipeline = part([layer], None, pipelines), operation_pipeline(layer)
     different = count = 0
     for name in WARPS:
         for kinds, parameters in batches(name):
@@ -140,30 +140,30 @@ def test_a_nearest_warp_differs_from_dalis_in_few_of_the_columns_left_over(lanes
         [RandAugmentLayer("one"), RandAugmentLayer("two")],
     ],
 )
-def test_every_policys_layers_serve_what_dali_serves(lanes, stages):
+def test_every_policys_layers_serve_what_dali_serves(pipelines, stages):
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*[(64, 64)] * 200)
     groups = [drawn["group"] for drawn in parameters_of(recipe, pictures).values()]
     alike = ~np.any(np.equal(groups, Group.EQUALIZE), axis=0)
     assert 100 < alike.sum() < 200
-    assert np.array_equal(served(recipe, pictures, lanes)[alike], serve(recipe, pictures)[alike])
+    assert np.array_equal(served(recipe, pictures, pipelines)[alike], serve(recipe, pictures)[alike])
 
 
-def equalized(pictures, lanes):
+def equalized(pictures, pipelines):
     layer = RandAugmentLayer()
-    kernels, count = part([layer], None, lanes), len(pictures)
+    kernels, count = part([layer], None, pipelines), len(pictures)
     matrices = np.zeros((count, 3, 3), np.float32)
     groups = np.full(count, Group.EQUALIZE, np.int32)
     kernels.submit({"sample": pictures, f"{layer.name}/group": groups, f"{layer.name}/matrix": matrices})
     return list(kernels.collect())
 
 
-def assert_equalized_as_by_pillow(pictures, lanes):
-    for picture, ours in zip(pictures, equalized(pictures, lanes), strict=True):
+def assert_equalized_as_by_pillow(pictures, pipelines):
+    for picture, ours in zip(pictures, equalized(pictures, pipelines), strict=True):
         assert np.array_equal(ours, np.asarray(ImageOps.equalize(Image.fromarray(picture))))
 
 
-def test_equalize_is_pillows_at_every_size(lanes):
+def test_equalize_is_pillows_at_every_size(pipelines):
     rng = np.random.default_rng(0)
     sizes = [(1, 1), (1, 9), (9, 1), (15, 17), (16, 16), (17, 15), (2, 127), (2, 128), (32, 32), (33, 31), (224, 224)]
     pictures = list(PICTURES.values())
@@ -172,10 +172,10 @@ def test_equalize_is_pillows_at_every_size(lanes):
             pictures.append(rng.integers(0, spread, (*size, 3)).astype(np.uint8))
             pictures.append((255 - rng.integers(0, spread, (*size, 3)) ** 2 // 256).astype(np.uint8))
             pictures.append(np.full((*size, 3), rng.integers(0, 256, 3), np.uint8))
-    assert_equalized_as_by_pillow(pictures, lanes)
+    assert_equalized_as_by_pillow(pictures, pipelines)
 
 
-def test_equalize_is_pillows_where_most_pixels_are_of_the_highest_level_or_of_the_lowest(lanes):
+def test_equalize_is_pillows_where_most_pixels_are_of_the_highest_level_or_of_the_lowest(pipelines):
     """Where a level's step is a whole pixel or two, more levels would come of it than there are."""
     pictures = []
     for count in (254, 255, 256, 509, 510, 511, 600):
@@ -183,14 +183,14 @@ def test_equalize_is_pillows_where_most_pixels_are_of_the_highest_level_or_of_th
             picture = np.full((32, 32, 3), most, np.uint8)
             picture.reshape(-1, 3)[:count] = others
             pictures.append(picture)
-    assert_equalized_as_by_pillow(pictures, lanes)
+    assert_equalized_as_by_pillow(pictures, pipelines)
 
 
-def test_equalize_is_pillows_on_small_photographs(lanes, shared_data):
+def test_equalize_is_pillows_on_small_photographs(pipelines, shared_data):
     mosaics = [np.asarray(Image.open(path)) for path in sorted((shared_data / "cifar10").glob("test_*.webp"))]
     tiles = [np.ascontiguousarray(mosaic[:32, x : x + 32]) for mosaic in mosaics for x in range(0, 320, 32)]
     assert tiles[0].shape == (32, 32, 3)
-    assert_equalized_as_by_pillow(tiles, lanes)
+    assert_equalized_as_by_pillow(tiles, pipelines)
 
 
 # Geometry
@@ -199,50 +199,50 @@ SHAPES = [(300, 320), (97, 130), (64, 64), (1, 1), (1, 50), (50, 1), (3, 700), (
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-def test_a_bilinear_crop_is_dalis_within_one_level(lanes, flipped):
+def test_a_bilinear_crop_is_dalis_within_one_level(pipelines, flipped):
     stages = [RandomResizedCrop(64), *([HorizontalFlip()] if flipped else [])]
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*SHAPES * 4)
-    difference = np.abs(served(recipe, pictures, lanes) - serve(recipe, pictures))
+    difference = np.abs(served(recipe, pictures, pipelines) - serve(recipe, pictures))
     assert difference.max() <= 1
     assert (difference > 0).mean() < 0.02
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-def test_a_nearest_crop_is_dalis(lanes, flipped):
+def test_a_nearest_crop_is_dalis(pipelines, flipped):
     stages = [RandomResizedCrop(64, interpolation="nearest"), *([HorizontalFlip()] if flipped else [])]
     recipe = Recipe(stages, levels(64), 0)
     pictures = noise(*SHAPES * 4)
-    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, pipelines), serve(recipe, pictures))
 
 
-def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(lanes):
+def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(pipelines):
     recipe = Recipe([Resize(72), CenterCrop(64)], levels(64), 0)
     pictures = noise((300, 320), (97, 130), (72, 72), (200, 90), (65, 500))
-    assert np.abs(served(recipe, pictures, lanes) - serve(recipe, pictures)).max() <= 1
+    assert np.abs(served(recipe, pictures, pipelines) - serve(recipe, pictures)).max() <= 1
 
 
 @pytest.mark.parametrize(
     ("crop", "size"), [(RandomCrop(32, margin=8), 40), (RandomCrop(32, margin=8, padding=4), 32), (CenterCrop(32), 37)]
 )
-def test_crops_and_flips_are_dalis(lanes, crop, size):
+def test_crops_and_flips_are_dalis(pipelines, crop, size):
     recipe = Recipe([crop, HorizontalFlip()], levels(32), 0)
     pictures = noise(*[(size, size)] * 100)
-    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, pipelines), serve(recipe, pictures))
 
 
-def test_a_crop_larger_than_its_image_is_padded_on_all_sides(lanes):
+def test_a_crop_larger_than_its_image_is_padded_on_all_sides(pipelines):
     recipe = Recipe([RandomCrop(32, margin=40, padding=20), HorizontalFlip()], levels(32), 0)
     pictures = noise(*[(32, 32)] * 100)
-    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, pipelines), serve(recipe, pictures))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_windows_of_mirrored_windows_are_dalis(lanes, channels_last):
+def test_windows_of_mirrored_windows_are_dalis(pipelines, channels_last):
     stages = [HorizontalFlip(), RandomCrop(40, margin=8), HorizontalFlip(name="again"), CenterCrop(23)]
     recipe = Recipe(stages, Output(23, channels_last=channels_last), 0)
     pictures = noise(*[(48, 48)] * 40)
-    assert np.array_equal(served(recipe, pictures, lanes), serve(recipe, pictures))
+    assert np.array_equal(served(recipe, pictures, pipelines), serve(recipe, pictures))
 
 
 # The output
@@ -250,24 +250,24 @@ def test_windows_of_mirrored_windows_are_dalis(lanes, channels_last):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_the_output_is_dalis(lanes, dtype, channels_last):
+def test_the_output_is_dalis(pipelines, dtype, channels_last):
     recipe = Recipe([HorizontalFlip()], Output(33, dtype, channels_last=channels_last), 0)
     pictures = noise(*[(33, 33)] * 20)
-    ours, theirs = served(recipe, pictures, lanes), serve(recipe, pictures)
+    ours, theirs = served(recipe, pictures, pipelines), serve(recipe, pictures)
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_numbers_that_go_past_the_caches_are_the_same(lanes, monkeypatch, channels_last):
+def test_numbers_that_go_past_the_caches_are_the_same(pipelines, monkeypatch, channels_last):
     output = Output(48, channels_last=channels_last)
     recipe = Recipe([RandomCrop(48, margin=8), HorizontalFlip()], output, 0)
     pictures = noise(*[(56, 56)] * 20)
     assert not program.streamed(output, len(pictures))
-    kept = served(recipe, pictures, lanes).copy()
+    kept = served(recipe, pictures, pipelines).copy()
     monkeypatch.setattr(program, "STREAMED_BYTES", 1)
     assert program.streamed(output, len(pictures))
-    assert np.array_equal(served(recipe, pictures, lanes), kept)
+    assert np.array_equal(served(recipe, pictures, pipelines), kept)
 
 
 def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vectors():
@@ -278,10 +278,10 @@ def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vec
     assert not program.streamed(Output(224, "float16"), 256)
 
 
-def test_images_of_another_size_than_the_outputs_are_refused(lanes):
+def test_images_of_another_size_than_the_outputs_are_refused(pipelines):
     recipe = Recipe([HorizontalFlip()], levels(33), 0)
     with pytest.raises(LoaderError, match=r"images of the output's size 33 x 33, got 30 x 33"):
-        served(recipe, noise((30, 33)), lanes)
+        served(recipe, noise((30, 33)), pipelines)
 
 
 # Which stages have kernels
@@ -307,12 +307,12 @@ def test_a_users_variant_of_a_stage_has_no_kernel():
 # A batch's shares and memory
 
 
-def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(lanes):
+def test_pixels_do_not_depend_on_how_a_batch_is_shared_out(pipelines):
     recipe = Recipe([RandomResizedCrop(32), HorizontalFlip(), RandAugmentLayer()], Output(32), 0)
     pictures = noise(*SHAPES * 3)
-    together = served(recipe, pictures, lanes).copy()
+    together = served(recipe, pictures, pipelines).copy()
     for count in (1, 4, 5):
-        assert np.array_equal(served(recipe, pictures[:count], lanes), together[:count])
+        assert np.array_equal(served(recipe, pictures[:count], pipelines), together[:count])
 
 
 def test_threads_and_their_owner_take_rows_of_one_batch_until_none_is_left(monkeypatch):
@@ -327,14 +327,14 @@ def test_threads_and_their_owner_take_rows_of_one_batch_until_none_is_left(monke
         return mine
 
     monkeypatch.setattr(Work, "part", noted)
-    lane = Lane(None, max_rows=1, num_threads=threads + 1)
-    kernels = part([HorizontalFlip()], None, Lanes([], lane))
+    lane = DecodePipeline(None, max_rows=1, num_threads=threads + 1)
+    kernels = part([HorizontalFlip()], None, DecodePipelines([], lane))
     pictures = noise((count, 8, 8))[0]
     for _ in range(20):
         kernels.submit({"sample": pictures, "flip/mirror": np.ones(count, np.int32)})
         assert np.array_equal(kernels.collect().as_tensor(), pictures[:, :, ::-1])
-    lane.crew.close()
-    lane.crew.join()
+    lane.pool.close()
+    lane.pool.join()
     assert all(count + 1 <= taken[0] <= count + threads + 1 for _, taken in begun)
     assert any(taken[0] > count + 1 for _, taken in begun)
 
@@ -358,11 +358,11 @@ def test_no_two_threads_take_the_same_row():
     assert np.array_equal(np.sort(rows, axis=None), np.arange(threads * each))
 
 
-def test_sources_stay_as_they_are(lanes):
+def test_sources_stay_as_they_are(pipelines):
     recipe = Recipe([RandAugmentLayer("one"), RandAugmentLayer("two"), HorizontalFlip()], Output(32), 0)
     pictures = noise(*[(32, 32)] * 50)
     copies = [picture.copy() for picture in pictures]
-    served(recipe, pictures, lanes)
+    served(recipe, pictures, pipelines)
     assert all(np.array_equal(*pair) for pair in zip(pictures, copies, strict=True))
 
 
@@ -412,9 +412,9 @@ def test_batches_of_many_sizes_take_the_memory_of_the_largest():
     assert seen == largest
 
 
-def test_a_part_that_is_restarted_goes_on_with_what_comes_after(lanes):
+def test_a_part_that_is_restarted_goes_on_with_what_comes_after(pipelines):
     recipe = Recipe([HorizontalFlip()], levels(16), 0)
-    kernels = part(recipe.stages, recipe.output, lanes)
+    kernels = part(recipe.stages, recipe.output, pipelines)
     flips = {"flip/mirror": np.zeros(3, np.int32)}
     kernels.submit({"sample": noise(*[(16, 16)] * 3), **flips})
     kernels.restart()

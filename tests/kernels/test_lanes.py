@@ -23,14 +23,14 @@ from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, Resize
 from dalirefurb.augment.recipe import Output, Recipe, draw
 from dalirefurb.dali import Graph, GraphError
 from dalirefurb.image_batch import Images, row_addresses
-from dalirefurb.kernels import thread_pool as crews
+from dalirefurb.kernels import thread_pool as pools
 from dalirefurb.kernels.llvm import c_function, fetch_add, memory
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.pipelines import LAST, Lane, Lanes
-from dalirefurb.kernels.program import Program, Work
+from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines
+from dalirefurb.kernels.program import KernelProgram, Work
 from dalirefurb.kernels.rows import DONE, WORK
 from dalirefurb.kernels.scratch import Scratch
-from dalirefurb.kernels.thread_pool import Crew
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 
@@ -38,11 +38,11 @@ SIZE = 16
 
 
 @pytest.fixture
-def lane() -> Iterator[Lane]:
-    lane = Lane(None, max_rows=1, num_threads=3)
+def lane() -> Iterator[DecodePipeline]:
+    lane = DecodePipeline(None, max_rows=1, num_threads=3)
     yield lane
-    lane.crew.close()
-    lane.crew.join()
+    lane.pool.close()
+    lane.pool.join()
 
 
 def work_of(computed: int, lent: int = 0, targets: NDArray[np.int64] | None = None) -> Work:
@@ -75,9 +75,9 @@ class Noted:
         self._running.clear()
 
 
-def noted(shares: int) -> tuple[Lanes, list[Noted], Noted]:
+def noted(shares: int) -> tuple[DecodePipelines, list[Noted], Noted]:
     decoding, direct = [Noted() for _ in range(shares)], Noted()
-    return Lanes(decoding, direct), decoding, direct  # type: ignore[arg-type]
+    return DecodePipelines(decoding, direct), decoding, direct  # type: ignore[arg-type]
 
 
 def samples(*firsts: int) -> dict[str, Any]:
@@ -141,16 +141,16 @@ def test_a_batch_that_fails_names_its_first_row_and_does_not_disturb_the_next(ba
 # With DALI
 
 
-def decoding_lane() -> tuple[Lane, Program]:
+def decoding_lane() -> tuple[DecodePipeline, KernelProgram]:
     stages = (Decode(), Resize(SIZE), CenterCrop(SIZE))
     recipe = Recipe(stages, levels(SIZE), 1)
     steps = steps_of(stages[1:])
     assert steps is not None
-    lane = Lane(Graph(recipe, "decoded"), max_rows=4, num_threads=2)
-    return lane, Program(steps, recipe.output, encoded=True)
+    lane = DecodePipeline(Graph(recipe, "decoded"), max_rows=4, num_threads=2)
+    return lane, KernelProgram(steps, recipe.output, encoded=True)
 
 
-def work_for(program: Program, sizes: list[tuple[int, int]]) -> tuple[Work, NDArray[Any]]:
+def work_for(program: KernelProgram, sizes: list[tuple[int, int]]) -> tuple[Work, NDArray[Any]]:
     count = len(sizes)
     results = np.full((count, 3, SIZE, SIZE), -1, np.float32)
     feeds: dict[str, Any] = {"sample": [b"x"] * count, "sizes": np.array(sizes)}
@@ -183,7 +183,7 @@ def test_an_image_of_another_size_than_its_header_says_is_named_and_nothing_is_w
     assert (results == -1).all()
     lane.collect()
     assert (others >= 0).all()
-    lane.crew.close()
+    lane.pool.close()
 
 
 def test_after_what_cannot_be_decoded_the_lane_goes_on() -> None:
@@ -199,7 +199,7 @@ def test_after_what_cannot_be_decoded_the_lane_goes_on() -> None:
     assert (untouched == -1).all()
     lane.collect()
     assert (results >= 0).all()
-    lane.crew.close()
+    lane.pool.close()
 
 
 # Threads
@@ -233,7 +233,7 @@ def counted(rows: int) -> tuple[Work, NDArray[np.int64]]:
 def run_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def use(seconds: float) -> None:
         run = slow(seconds)
-        monkeypatch.setattr(crews, "compile_run", lambda: run)
+        monkeypatch.setattr(pools, "compile_run", lambda: run)
 
     return use
 
@@ -253,34 +253,34 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
         fetch_add(inside[1:], 1)
 
     run = c_function(meet, types.void(types.int64, types.int64))
-    monkeypatch.setattr(crews, "compile_run", lambda: run)
-    crew = Crew(3)
+    monkeypatch.setattr(pools, "compile_run", lambda: run)
+    pool = KernelThreadPool(3)
     for _ in range(20):
         counts = np.zeros(2, np.int64)
-        crew.share(work_of(1, targets=counts))
+        pool.share(work_of(1, targets=counts))
         assert counts.tolist() == [4, 4]
-    crew.close()
-    crew.join()
+    pool.close()
+    pool.join()
 
 
 def test_a_crew_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0.001)
-    crew = Crew(2)
-    crew.start()
-    crew.close()
-    crew.join()
-    assert not any(thread.is_alive() for thread in crew._threads)
+    pool = KernelThreadPool(2)
+    pool.start()
+    pool.close()
+    pool.join()
+    assert not any(thread.is_alive() for thread in pool._threads)
     work, done = counted(5)
-    crew.share(work)
+    pool.share(work)
     assert done[0] == 5
 
 
 def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0)
-    crew = Crew(2)
-    crew.share(counted(1)[0])
-    mine = crew._threads
-    del crew
+    pool = KernelThreadPool(2)
+    pool.share(counted(1)[0])
+    mine = pool._threads
+    del pool
     for thread in mine:
         thread.join(60)
         assert not thread.is_alive()
@@ -289,21 +289,21 @@ def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
 def test_threads_that_come_late_find_nothing(run_slowly: Callable[[float], None]) -> None:
     """Many short pieces of work: threads wake up during others than those that they were woken for."""
     run_slowly(0)
-    crew = Crew(4)
+    pool = KernelThreadPool(4)
     for _ in range(3000):
         work, done = counted(3)
-        crew.share(work)
+        pool.share(work)
         assert done[0] == 3
-    crew.close()
-    crew.join()
+    pool.close()
+    pool.join()
 
 
 def test_no_thread_is_made_before_there_is_something_to_do() -> None:
     before = threading.active_count()
-    lane = Lane(None, max_rows=1, num_threads=4)
+    lane = DecodePipeline(None, max_rows=1, num_threads=4)
     assert threading.active_count() == before
-    lane.crew.close()
-    lane.crew.join()
+    lane.pool.close()
+    lane.pool.join()
 
 
 @pytest.mark.parametrize("leave", ["drop", "restart"])
@@ -312,7 +312,7 @@ def test_work_that_is_left_keeps_its_memory_until_nobody_is_at_it(
 ) -> None:
     """Pipelines know addresses only: what lies there must not be given to somebody else."""
     run_slowly(0.2)
-    lane = Lane(None, max_rows=1, num_threads=1)
+    lane = DecodePipeline(None, max_rows=1, num_threads=1)
     work, done = counted(2)
     counts = done.copy()
     address = done.ctypes.data
@@ -337,7 +337,7 @@ def test_a_pipeline_that_somebody_refers_to_does_not_go_on_after_a_restart(
 ) -> None:
     """The traceback of an error does, and what the pipeline was fed is gone by then."""
     run_slowly(0.1)
-    lane = Lane(None, max_rows=1, num_threads=1)
+    lane = DecodePipeline(None, max_rows=1, num_threads=1)
     given = [counted(2) for _ in range(3)]
     for work, _ in given:
         lane.submit(work, {})
@@ -352,10 +352,10 @@ def test_a_pipeline_that_somebody_refers_to_does_not_go_on_after_a_restart(
     assert [int(count[0]) for _, count in given] == done
 
 
-def test_a_lane_goes_on_after_a_restart(lane: Lane) -> None:
+def test_a_lane_goes_on_after_a_restart(lane: DecodePipeline) -> None:
     steps = steps_of((HorizontalFlip(),))
     assert steps is not None
-    program = Program(steps, Output(SIZE))
+    program = KernelProgram(steps, Output(SIZE))
     image = np.zeros((SIZE, SIZE, 3), np.uint8)
     pipelines = len(dali_pipeline.Pipeline._pipes)
     for _ in range(3):

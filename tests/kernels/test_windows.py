@@ -87,23 +87,23 @@ def test_dalis_window_of_what_would_be_large_is_that_of_the_whole_image_within_a
 @INTERPOLATIONS
 @pytest.mark.parametrize("flipped", [False, True])
 def test_the_kernels_window_has_the_pixels_of_the_whole_image(interpolation: Any, flipped: bool) -> None:
-    from dalirefurb.kernels.pipelines import Lane, Lanes
+    from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
     from tests.kernels.test_kernels import parameters_of, part
 
-    lane = Lane(None, max_rows=1, num_threads=2)
+    pipeline = DecodePipeline(None, max_rows=1, num_threads=2)
     flip = (HorizontalFlip(),) if flipped else ()
     stages = (Resize(36, interpolation), *flip, CenterCrop(32))
     pictures = noise(*SIDES * 3, (1, 5000), (5000, 1), (1, 20_000), (20_000, 1), (2, 3001), (700, 900))
     drawn = parameters_of(Recipe(stages, levels(32), 0), pictures)
     feeds = {f"{stage}/{name}": rows for stage, named in drawn.items() for name, rows in named.items()}
-    window, whole = (part(some, None, Lanes([], lane)) for some in (stages, stages[:-1]))
-    crop = part(stages[-1:], None, Lanes([], lane))
+    window, whole = (part(some, None, DecodePipelines([], pipeline)) for some in (stages, stages[:-1]))
+    crop = part(stages[-1:], None, DecodePipelines([], pipeline))
     window.submit({"sample": pictures, **feeds})
     whole.submit({"sample": pictures, **feeds})
     crop.submit({"sample": list(whole.collect()), **feeds})
     for one, other in zip(window.collect(), crop.collect(), strict=True):
         assert np.array_equal(one, other)
-    lane.crew.close()
+    pipeline.pool.close()
 
 
 @pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
@@ -188,13 +188,13 @@ def test_files_of_public_reports_are_served(kernels: Kernels, shared_data: Path)
 @pytest.mark.parametrize("width", [520, 5000, 30_000, 131_072, 1_000_000])
 def test_a_row_of_very_many_pixels_is_averaged_as_by_the_triangle_within_a_level(width: int) -> None:
     from dalirefurb.augment import RandomResizedCrop
-    from dalirefurb.kernels.pipelines import Lane, Lanes
+    from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
     from tests.kernels.test_kernels import part
 
-    lane, target = Lane(None, max_rows=1, num_threads=1), 8
+    pipeline, target = DecodePipeline(None, max_rows=1, num_threads=1), 8
     (image,) = noise((1, width))
     image[0, : width // 3] //= 4
-    kernels = part([RandomResizedCrop(target)], None, Lanes([], lane))
+    kernels = part([RandomResizedCrop(target)], None, DecodePipelines([], pipeline))
     windows = {"start": np.zeros((1, 2), np.int32), "shape": np.array([[1, width]], np.int32)}
     kernels.submit({"sample": [image], **{f"random_resized_crop/{name}": rows for name, rows in windows.items()}})
     (made,) = kernels.collect()
@@ -204,7 +204,7 @@ def test_a_row_of_very_many_pixels_is_averaged_as_by_the_triangle_within_a_level
         weights = np.maximum(0, 1 - np.abs(places - ((x + 0.5) * scale - 0.5)) / scale)
         row = image[0].astype(np.float64)[np.clip(places, 0, width - 1)]
         assert np.abs(made[:, x] - weights @ row / weights.sum()).max() <= 1
-    lane.crew.close()
+    pipeline.pool.close()
 
 
 # What is too large

@@ -79,10 +79,10 @@ def serve(
     store: MemoryStore | None = None,
     *,
     meddle: Meddle = leave_alone,
-    **pace: int,
+    **prefetch: int,
 ) -> Batches:
     served = []
-    with Loader(source, recipe, planner, store, **pace) as loader:
+    with Loader(source, recipe, planner, store, **prefetch) as loader:
         for number, batch in enumerate(islice(batches_of(loader, planner), BATCHES)):
             served.append(batch)
             if store is not None:
@@ -114,11 +114,11 @@ def test_a_store_is_not_needed(source: ImageFolder, plain: dict[str, Batches]) -
     assert_same(plain["standard"], serve(source, simple(SIZE), assist(STANDARD), MemoryStore()))
 
 
-@pytest.mark.parametrize("pace", [{"replicas": 3, "num_threads": 3}, {"look_ahead": 1, "num_threads": 1}])
+@pytest.mark.parametrize("prefetch", [{"replicas": 3, "num_threads": 3}, {"look_ahead": 1, "num_threads": 1}])
 def test_tensors_are_the_same_with_other_threads_and_look_ahead(
-    pace: dict[str, int], source: ImageFolder, plain: dict[str, Batches]
+    prefetch: dict[str, int], source: ImageFolder, plain: dict[str, Batches]
 ) -> None:
-    assert_same(plain["refurbished"], serve(source, simple(SIZE), assist(REFURBISH), MemoryStore(), **pace))
+    assert_same(plain["refurbished"], serve(source, simple(SIZE), assist(REFURBISH), MemoryStore(), **prefetch))
 
 
 def test_losses_change_what_is_served_after_the_lag_and_not_before(source: ImageFolder) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo, leave_buffer, repeats
-from dalirefurb.planning.rank_planner import Part
+from dalirefurb.planning.rank_planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
 from tests.planners import Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
@@ -129,7 +129,9 @@ def test_without_a_buffer_a_shards_repeats_follow_each_other_in_the_inner_order(
     planner = replace(planner, buffer_size=0)
     for epoch in EPOCHS:
         for rank in range(planner.shards):
-            echo, inner = (Part(each, rank=rank, world_size=planner.shards) for each in (planner, planner.planner))
+            echo, inner = (
+                RankPlanner(each, rank=rank, world_size=planner.shards) for each in (planner, planner.planner)
+            )
             assert [pair for pair, _ in groupby(pairs(echo, epoch))] == pairs(inner, epoch)
 
 
@@ -139,7 +141,7 @@ def test_each_shard_shuffles_in_its_part_of_the_buffer():
         planner = Echo(Standard(800, batch_size=16, shards=4), echoing_factor=1, buffer_size=buffer_size)
         early = []
         for rank in range(4):
-            order, inner = (pairs(Part(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
+            order, inner = (pairs(RankPlanner(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
             early.append(max(inner.index(pair) - place for place, pair in enumerate(order)))
         return early
 
@@ -151,7 +153,7 @@ def test_shards_repeat_and_shuffle_independently():
     planner = Echo(Standard(800, batch_size=16, shards=4), echoing_factor=1.5, buffer_size=80)
     orders = set()
     for rank in range(4):
-        echo, inner = (pairs(Part(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
+        echo, inner = (pairs(RankPlanner(each, rank=rank, world_size=4), 0) for each in (planner, planner.planner))
         orders.add(tuple(inner.index(pair) for pair in echo))
     assert len(orders) == 4
 

@@ -40,7 +40,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.coverage import propose_coverage
 from dalirefurb.reading.quarantine import BadSample, Quarantine
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from tests.bad_files import (
     BAD,
@@ -239,14 +239,14 @@ def test_no_image_comes_twice(source: ImageFolder) -> None:
 
 def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None:
     planner = Standard(60, batch_size=6, seed=3, shards=3)
-    replacements = Replacements(planner)
+    substitutes = Substitutes(planner)
     bad = planner.owned(1)[::2]
     for index in bad.tolist():
-        replacements.add(SampleError(index, "", ""))
+        substitutes.add(SampleError(index, "", ""))
     indices, versions = np.repeat(bad, 50), np.tile(np.arange(50), len(bad))
-    found = replacements.of(indices, versions)
+    found = substitutes.of(indices, versions)
     assert set(found.tolist()) == set(planner.owned(1)[1::2].tolist())
-    assert np.array_equal(replacements.of(planner.owned(0), planner.owned(0)), planner.owned(0))
+    assert np.array_equal(substitutes.of(planner.owned(0), planner.owned(0)), planner.owned(0))
 
 
 def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:
@@ -522,12 +522,12 @@ def test_raw_images_are_replaced_too() -> None:
 
 
 def test_sizes_of_bad_samples_are_those_of_what_replaces_them(source: ImageFolder) -> None:
-    replacements = Replacements(STANDARD)
-    reader = Reader(source, max_batch_size=5, num_threads=1, max_pixels=MAX_PIXELS, replacements=replacements)
+    substitutes = Substitutes(STANDARD)
+    reader = Reader(source, max_batch_size=5, num_threads=1, max_pixels=MAX_PIXELS, substitutes=substitutes)
     heights, widths = reader.sizes(np.arange(NUM_SAMPLES))
     reader.close()
     assert len(heights) == len(widths) == NUM_SAMPLES
-    assert {sample.index for sample in replacements.report()} == BAD.keys() - {9, 10}  # their headers are good
+    assert {sample.index for sample in substitutes.report()} == BAD.keys() - {9, 10}  # their headers are good
 
 
 # Settings

@@ -39,7 +39,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, Stor
 from dalirefurb.reading import partial_sizes
 from dalirefurb.reading.coverage import propose_coverage
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Replacements
+from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
 from dalirefurb.store import Lease, Store
@@ -189,7 +189,7 @@ def test_what_a_run_was_given_stays_as_it_is_when_the_store_uses_its_room_for_ot
     with MemoryStore() as store:
         store.open(None, slots=NUM_SAMPLES, fingerprint={}, arena_bytes=NUM_SAMPLES * 4096)
         assert store.put(indices, versions, files).all()
-        ticket = cache_client.Exchange(reader, store, encoded=True).admit(Run(Position(1, 0), [plan]))
+        ticket = cache_client.CacheClient(reader, store, encoded=True).lookup(Run(Position(1, 0), [plan]))
         store.clear()
         assert store.put(indices, versions + 1, [np.zeros_like(file) for file in files]).all()
         assert not len(ticket.missed)
@@ -389,9 +389,9 @@ def test_a_reader_reads_what_is_not_held_and_no_more(source: ImageFolder) -> Non
 
 def test_a_reader_does_not_take_what_is_held_of_a_bad_sample_for_what_replaces_it(source: ImageFolder) -> None:
     """It was found to be bad after the store was asked for it."""
-    replacements = Replacements(STANDARD)
-    replacements.add(SampleError(2, source.name(2), "bad"))
-    reader = Reader(source, max_batch_size=4, num_threads=1, replacements=replacements)
+    substitutes = Substitutes(STANDARD)
+    substitutes.add(SampleError(2, source.name(2), "bad"))
+    reader = Reader(source, max_batch_size=4, num_threads=1, substitutes=substitutes)
     files = [np.frombuffer(file, np.uint8) for file in contents(source)]
     samples = reader.read(np.array([4, 2]), np.zeros(2, np.int64), [files[4], files[2]]).result()
     reader.close()

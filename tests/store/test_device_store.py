@@ -24,7 +24,7 @@ from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.geometry import Device
 from dalirefurb.dali import Graph, Replica, Replicas
 from dalirefurb.engine import backend_factory
-from dalirefurb.engine.inputs import Feeder
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.reader import Samples
@@ -337,7 +337,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
     store.close()
     store.open((SIZE, SIZE, 3), slots=NUM_SAMPLES, fingerprint={})
     buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_runs=1)
-    feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
+    input_builder = InputBuilder(recipe, seed=7, entering=arrays.image_shape)
     graph = Graph(recipe, "final")
     serialized = graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1)
     replica = Replica.of(graph, serialized, num_threads=1, device_id=None)
@@ -355,9 +355,9 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
             batch = buffer.fill(len(images), lease, leased, others)
             np.testing.assert_array_equal(batch, np.stack(images))
         with buffer.on_stream():
-            replica.submit({**feeder.final(plan, images), "partial": batch})
+            replica.submit({**input_builder.final(plan, images), "partial": batch})
         from_buffer = np.array(replica.collect().as_tensor())
-        replica.submit(feeder.final(plan, images))
+        replica.submit(input_builder.final(plan, images))
         np.testing.assert_array_equal(from_buffer, np.array(replica.collect().as_tensor()))
 
 
@@ -400,8 +400,8 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     plan = next(iter(refurbish().epoch(0)))
     samples = arrays.read(plan.indices)
     sides = np.full(len(samples), SIZE)
-    feeder = Feeder(recipe, seed=7, entering=arrays.image_shape)
-    feeds = feeder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
+    input_builder = InputBuilder(recipe, seed=7, entering=arrays.image_shape)
+    feeds = input_builder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
     replica = Replica.of(
         graph, graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1), num_threads=1, device_id=None
     )

@@ -21,12 +21,12 @@ from dalirefurb.errors import StoreError
 from dalirefurb.store import DiskStore
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.disk.records import RECORD_BYTES, Table, read_table
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 
 SHAPE = (40, 50, 3)
 SLOTS = 4
 BLOCK = 2 * PAGE
-TABLE = Layout(Opening(SHAPE, SLOTS, {})).table_start
+TABLE = Layout(StoreSpec(SHAPE, SLOTS, {})).table_start
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_record_of_another_configuration_is_not_believed(path: Path, tmp_path:
 )
 def test_a_record_that_contradicts_another_or_the_file_is_dropped(path: Path, index: int, start: int) -> None:
     slots = 2 * SLOTS
-    layout = Layout(Opening(SHAPE, slots, {"name": "first"}))
+    layout = Layout(StoreSpec(SHAPE, slots, {"name": "first"}))
     with opened(path, slots) as store:
         fill(store)
     with path.open("r+b") as file:

@@ -30,8 +30,8 @@ def train(name: str, source: ImageFolder, folder: Path, batches: int) -> None:
     store = DiskStore(folder / "cache") if "disk" in name else MemoryStore()
     state = folder / "state"
     planner = PLANNERS[name]
-    pace = {"num_threads": 1, "with_indices": True}
-    with store, Loader(source, simple(32), planner, store, kernels="dali", **pace) as loader:
+    prefetch = {"num_threads": 1, "with_indices": True}
+    with store, Loader(source, simple(32), planner, store, kernels="dali", **prefetch) as loader:
         if state.exists():
             loader.load_state_dict(json.loads(state.read_text()))
         with (folder / "log").open("a") as log:

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.store import DiskStore, MemoryStore, Store
-from dalirefurb.store.allocator import ALIGNMENT, Arena
+from dalirefurb.store.allocator import ALIGNMENT, Allocator
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.disk import slot_reader
@@ -639,7 +639,7 @@ def test_an_arena_store_declines_what_does_not_fit_and_stays_usable() -> None:
 def test_blocks_of_an_arena_never_overlap_and_joined_again_make_the_whole(
     steps: list[int | float],
 ) -> None:
-    arena = Arena(4096)
+    arena = Allocator(4096)
     blocks: dict[int, int] = {}
     for step in steps:
         if isinstance(step, int):
@@ -660,7 +660,7 @@ def test_blocks_of_an_arena_never_overlap_and_joined_again_make_the_whole(
 
 
 def test_an_arena_takes_the_smallest_block_that_fits() -> None:
-    arena = Arena(1024)
+    arena = Allocator(1024)
     starts = [arena.allocate(size) for size in (256, 64, 128, 64, 512)]
     arena.free(starts[0])
     arena.free(starts[2])

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
 from dalirefurb.engine.batch_group import Position, planned, runs
-from dalirefurb.engine.cache_client import Exchange
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.echo import BatchEcho
@@ -111,7 +111,7 @@ def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[S
     )
 
 
-Step = tuple[dict[int, int], list[int], bool]
+KernelOp = tuple[dict[int, int], list[int], bool]
 
 
 @given(
@@ -124,7 +124,7 @@ Step = tuple[dict[int, int], list[int], bool]
         )
     ),
 )
-def test_advice_moves_samples_and_changes_none(slots: list[int], steps: list[Step]) -> None:
+def test_advice_moves_samples_and_changes_none(slots: list[int], steps: list[KernelOp]) -> None:
     """Leases taken at some steps are held until two steps later."""
     leases: deque[tuple[list[int], list[NDArray[np.uint8] | None]]] = deque()
     with opened(memories(*slots), sum(slots)) as store:
@@ -150,17 +150,17 @@ def test_advice_moves_samples_and_changes_none(slots: list[int], steps: list[Ste
 def carry_out(
     planner: Planner, store: TieredStore, *, ahead: int, batches_per_run: int, epochs: int
 ) -> list[tuple[int, int]]:
-    """Pass the runs of some epochs through an exchange, without graphs; return what was computed."""
+    """Pass the runs of some epochs through a cache client, without graphs; return what was computed."""
     source = Arrays(np.zeros((planner.num_samples, *IMAGE), np.uint8), np.zeros(planner.num_samples))
     reader = Reader(source, max_batch_size=1, num_threads=1)
-    exchange = Exchange(reader, store)
-    exchange.begin(planner, Position(0, 0))
+    cache = CacheClient(reader, store)
+    cache.begin(planner, Position(0, 0))
     computed: list[tuple[int, int]] = []
     on_the_way = deque()
     work = runs(islice(planned(planner, Position(0, 0)), epochs * len(planner)), batches_per_run)
     for run in [*work, *[None] * ahead]:
         if run is not None:
-            ticket = exchange.admit(run)
+            ticket = cache.lookup(run)
             made = [pairs(ticket.plan)[row] for row in ticket.rows.tolist()]
             computed += made
             ticket.computed.indices = ticket.plan.indices[ticket.rows]
@@ -170,7 +170,7 @@ def carry_out(
             ticket = on_the_way.popleft()
             for pair, sample in zip(pairs(ticket.plan), ticket.partial_images(), strict=True):
                 np.testing.assert_array_equal(sample, image_of(*pair))
-            exchange.settle(ticket)
+            cache.commit(ticket)
     reader.close()
     return computed
 

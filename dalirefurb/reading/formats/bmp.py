@@ -1,4 +1,4 @@
-"""Where the pixels of a BMP begin, if there is nothing to doubt about them."""
+"""BMP: where the pixels begin, if there is nothing to doubt about them."""
 
 from __future__ import annotations
 

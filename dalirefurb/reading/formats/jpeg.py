@@ -1,4 +1,4 @@
-"""The segments of a JPEG before its first scan: each of a marker, a length, and as many bytes."""
+"""JPEG: the segments before the first scan, each of a marker, a length, and as many bytes."""
 
 from __future__ import annotations
 

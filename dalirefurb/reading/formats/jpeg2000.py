@@ -1,4 +1,4 @@
-"""The codestream of a JPEG 2000 file, if DALI may see any of it.
+"""JPEG 2000: the codestream of a file, if DALI may see any of it.
 
 A file is a codestream, or a container of boxes with one in it. nvImageCodec's parser divides by what headers say. Where
 a container's codestream has a main header that OpenJPEG refuses, OpenJPEG up to 2.5.3 writes through a pointer that

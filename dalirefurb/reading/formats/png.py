@@ -1,4 +1,4 @@
-"""The chunks of a PNG: each of a length, a name, as many bytes, and a checksum."""
+"""PNG: the chunks, each of a length, a name, as many bytes, and a checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a file built so that nobody reads it in two ways, or comes to harm? Looked at before DALI sees any of it.
+"""Checks that a file can be read in one way only, and does no harm, before DALI sees any of it.
 
 PNG: OpenCV comes to harm where chunks of an animation are broken. Animations are left out, see `rewriting`, so that
 only those matter that cannot be.

@@ -1,4 +1,4 @@
-"""The first directory of a TIFF, or of EXIF data, which are built alike: what it says, and another one in its place."""
+"""TIFF, and EXIF data, which are built alike: the first directory, and another one in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a run get to a final graph on the GPU, and its hits without leaving it? Laid out in a buffer there."""
+"""A buffer on the GPU in which a run is laid out for the final graph, so that hits stay there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do samples get from slots into a batch, and from a batch into slots? Each way by one kernel.
+"""Kernels that copy samples from slots into a batch, and from a batch into slots.
 
 The same lines run on NumPy's arrays and on CuPy's. Who calls them says on which stream: see `device_memory`.
 """

@@ -1,4 +1,4 @@
-"""Which library moves samples on a device, and what waits for what? CuPy on a GPU; NumPy does the same without one.
+"""A device's memory, its copies and their order: CuPy on a GPU; NumPy does the same without one.
 
 What both libraries do alike goes through `xp`, so one code gathers and scatters with either. What differs is here.
 

@@ -1,4 +1,4 @@
-"""How do samples get into slots on a device, and out again? Many at a time, and in the order in which it is asked."""
+"""Slots on a device, filled and read many at a time, in the order in which it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are samples kept where the final part runs? In slots of one array in GPU memory, or in pinned host memory."""
+"""DeviceStore: samples where the final part runs, in GPU memory, or in pinned host memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Keys, Lease, Store, checked_keys
 from dalirefurb.store.device.memory import Array, device_memory
 from dalirefurb.store.device.slots import DeviceSlots
-from dalirefurb.store.slot_table import Ledger
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.slot_table import SlotTable
+from dalirefurb.store.spec import StoreSpec
 
 
 class DeviceStore(Store):
@@ -57,7 +57,7 @@ class DeviceStore(Store):
         Raises:
             ConfigurationError: Samples vary in size.
         """
-        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         if slot_shape is None:
             raise ConfigurationError(
                 "the samples of a DeviceStore must have one size, but these vary: end the partial part with a crop or "
@@ -79,9 +79,9 @@ class DeviceStore(Store):
         keys = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            slots = contents.ledger.find(*keys)
+            slots = contents.slot_table.find(*keys)
             lent = slots[slots >= 0]
-            contents.ledger.pin(lent)
+            contents.slot_table.pin(lent)
         return DeviceLease(slots, contents.room, partial(self._release, contents, lent))
 
     def put(
@@ -105,13 +105,13 @@ class DeviceStore(Store):
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._lock:
-            self._opened().ledger.hide(keys)
+            self._opened().slot_table.hide(keys)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
         wanted = checked_keys(indices, versions)
         with self._lock:
-            self._opened().ledger.retain(*wanted)
+            self._opened().slot_table.retain(*wanted)
 
     def close(self) -> None:
         """Give the memory back, as `Store.close` says."""
@@ -128,7 +128,7 @@ class DeviceStore(Store):
     def __len__(self) -> int:
         """Count the versions held; none when closed."""
         with self._lock:
-            return 0 if self._contents is None else len(self._contents.ledger)
+            return 0 if self._contents is None else len(self._contents.slot_table)
 
     @property
     def slot_shape(self) -> tuple[int, int, int]:
@@ -139,7 +139,7 @@ class DeviceStore(Store):
     def _release(self, contents: _Contents, slots: NDArray[np.int64]) -> None:
         """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
         with self._lock:
-            contents.ledger.unpin(slots)
+            contents.slot_table.unpin(slots)
 
     def _opened(self) -> _Contents:
         """Return the contents of an open store."""
@@ -147,7 +147,7 @@ class DeviceStore(Store):
             raise StoreError("a store must be open to be used, but this one is not: call open first")
         return self._contents
 
-    def _check_memory(self, opening: Opening) -> None:
+    def _check_memory(self, opening: StoreSpec) -> None:
         """Refuse slots that exceed the memory at hand."""
         given = self._max_bytes is not None
         limit = self._max_bytes if given else self.memory.available_bytes(pinned=self._pinned_host)
@@ -202,29 +202,29 @@ class DeviceLease(Lease):
 class _Contents:
     """One opening's slots: their names and their bytes."""
 
-    def __init__(self, opening: Opening, slot_shape: tuple[int, int, int], room: DeviceSlots) -> None:
+    def __init__(self, opening: StoreSpec, slot_shape: tuple[int, int, int], room: DeviceSlots) -> None:
         self.opening = opening
         self.slot_shape = slot_shape
-        self.ledger = Ledger(opening.slots)
+        self.slot_table = SlotTable(opening.slots)
         self.room = room
 
     def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
         """Copy n samples in, unless their versions are held; say which are held now, shape (n,)."""
-        ledger = self.ledger
+        slot_table = self.slot_table
         held = np.zeros(len(keys[0]), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.
         row_of_slot: dict[int, int] = {}
-        for step in ledger.steps(keys[0]):
-            rows, held[step], _ = ledger.make_way(keys[0][step], keys[1][step])
+        for step in slot_table.steps(keys[0]):
+            rows, held[step], _ = slot_table.make_way(keys[0][step], keys[1][step])
             new = step[rows]
             held[new] = True
-            slots = ledger.take(keys[0][new], keys[1][new])
+            slots = slot_table.take(keys[0][new], keys[1][new])
             row_of_slot.update(zip(slots.tolist(), new.tolist(), strict=True))
         try:
             self.room.write(row_of_slot, samples)
         except BaseException as error:
             written = list(row_of_slot.values())
-            ledger.forget(keys[0][written], keys[1][written])
+            slot_table.forget(keys[0][written], keys[1][written])
             # Where there is no room for what writing needs beside the slots, the store declines.
             if not isinstance(error, MemoryError):
                 raise
@@ -232,7 +232,7 @@ class _Contents:
         return held
 
 
-def _out_of_memory(opening: Opening, why: str) -> OutOfMemoryError:
+def _out_of_memory(opening: StoreSpec, why: str) -> OutOfMemoryError:
     return OutOfMemoryError(
         f"the slots must fit in the device's memory, but {opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and "
         f"{why}: use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"

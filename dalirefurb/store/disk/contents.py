@@ -1,4 +1,4 @@
-"""What does an open file hold, and where is there room? Names of slots, blocks of pages, and records in step."""
+"""What an open file holds, and where there is room: names of slots, blocks of pages, and records in step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image
-from dalirefurb.store.allocator import Arena
+from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import NO_KEYS, Keys
 from dalirefurb.store.disk.records import Records, sizes
 from dalirefurb.store.disk.slot_file import SlotFile
-from dalirefurb.store.slot_table import Hidden, Ledger
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.slot_table import Hidden, SlotTable
+from dalirefurb.store.spec import StoreSpec
 
 
 class DiskContents:
@@ -26,15 +26,15 @@ class DiskContents:
     Attributes:
         opening: What it is open for.
         file: Where the samples are.
-        ledger: Which slot holds which version.
+        slot_table: Which slot holds which version.
         users: How many calls are at work on it.
         closed: Whether the file was let go.
     """
 
-    def __init__(self, path: Path, opening: Opening) -> None:
+    def __init__(self, path: Path, opening: StoreSpec) -> None:
         self.opening = opening
         self.file = SlotFile(path, opening)
-        self.ledger = Ledger(opening.slots)
+        self.slot_table = SlotTable(opening.slots)
         self.users = 0
         self.closed = False
         self._path = path
@@ -44,10 +44,10 @@ class DiskContents:
         self._starts = self.records["start"].copy()
         slots = np.flatnonzero(self.records["check"])
         held = self.records[slots]
-        self.ledger.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
+        self.slot_table.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
         blocks = sorted(zip(held["start"].tolist(), sizes(held).tolist(), strict=True))
         layout = self.file.layout
-        self._arena = Arena(layout.samples_bytes, alignment=layout.alignment, used=blocks)
+        self._arena = Allocator(layout.samples_bytes, alignment=layout.alignment, used=blocks)
 
     @property
     def records(self) -> Records:
@@ -56,7 +56,7 @@ class DiskContents:
 
     def find(self, keys: Keys) -> NDArray[np.int64]:
         """Return the slots of n versions, shape (n,), -1 where one is not held, or not written yet."""
-        slots = self.ledger.find(*keys)
+        slots = self.slot_table.find(*keys)
         named = np.flatnonzero(slots >= 0)
         slots[named[self.records["check"][slots[named]] == 0]] = -1
         return slots
@@ -69,14 +69,14 @@ class DiskContents:
             already.
         """
         slots = np.full(len(samples), -1)
-        new, held, hidden = self.ledger.make_way(*keys)
+        new, held, hidden = self.slot_table.make_way(*keys)
         self.clear(hidden)
         if not self._accepts:
             new = new[:0]
         starts = [self._arena.allocate(samples[row].nbytes) for row in new.tolist()]
         new = new[np.array([start is not None for start in starts], np.bool_)]
-        slots[new] = self.ledger.take(keys[0][new], keys[1][new])
-        self.ledger.pin(slots[new])
+        slots[new] = self.slot_table.take(keys[0][new], keys[1][new])
+        self.slot_table.pin(slots[new])
         self._starts[slots[new]] = [start for start in starts if start is not None]
         return slots, held
 
@@ -93,8 +93,8 @@ class DiskContents:
         Returns:
             Which are held, shape (n,); they may have been evicted meanwhile.
         """
-        self.free(self.ledger.unpin(slots))
-        held: NDArray[np.bool_] = self.ledger.find(*keys) == slots
+        self.free(self.slot_table.unpin(slots))
+        held: NDArray[np.bool_] = self.slot_table.find(*keys) == slots
         failed = held & np.array([checksum is None for checksum in pixels], np.bool_)
         starts = self.starts(slots)
         rows = np.flatnonzero(held & ~failed).tolist()
@@ -108,14 +108,14 @@ class DiskContents:
                 self.decline(error)
                 failed[rows[place:]] = True
                 break
-        self.clear(self.ledger.forget(keys[0][failed], keys[1][failed]))
+        self.clear(self.slot_table.forget(keys[0][failed], keys[1][failed]))
         return held & ~failed
 
     def forget_damaged(self, records: Records) -> int:
         """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
         if self._lost or not len(records):
             return 0
-        self.clear(self.ledger.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
+        self.clear(self.slot_table.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
         return len(records)
 
     def release(self, slots: NDArray[np.int64], *, in_place: bool) -> None:
@@ -124,7 +124,7 @@ class DiskContents:
         Raises:
             StoreError: Somebody has cut the file short, and so has changed what was lent.
         """
-        self.free(self.ledger.unpin(slots))
+        self.free(self.slot_table.unpin(slots))
         if self.closed:
             return
         if in_place and self.file.is_short:
@@ -137,7 +137,7 @@ class DiskContents:
 
     def close(self) -> None:
         """Let the file go; what is lent stays as it is."""
-        lent = self.ledger.pinned
+        lent = self.slot_table.pinned
         if len(lent):
             self.look()
         # Nobody else writes into a file that was removed; what is behind the end of one cut short must not be touched.
@@ -155,7 +155,7 @@ class DiskContents:
         self.free(hidden.freed)
 
     def free(self, slots: NDArray[np.int64]) -> None:
-        """Give back the blocks of slots that the ledger has freed, shape (n,)."""
+        """Give back the blocks of slots that the table has freed, shape (n,)."""
         for start in self.starts(slots):
             self._arena.free(start)
 
@@ -173,7 +173,7 @@ class DiskContents:
         """Hold nothing more, because the file cannot be read."""
         if not self._lost:
             self._lost, self._accepts = True, False
-            self.free(self.ledger.retain(*NO_KEYS).freed)
+            self.free(self.slot_table.retain(*NO_KEYS).freed)
             self._give_up()
             warnings.warn(
                 f"the store {self._path} {reason} while in use: everything is computed from here on; "
@@ -194,6 +194,6 @@ class DiskContents:
 
     def _give_up(self) -> None:
         """Give back the room of a file that was removed, once nothing of it is lent any more."""
-        if not len(self.ledger.pinned):
+        if not len(self.slot_table.pinned):
             with suppress(OSError):
                 self.file.give_up()

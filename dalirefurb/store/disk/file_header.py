@@ -1,4 +1,4 @@
-"""What is in a store's file, and where? A header that says what it was opened for, samples, and a table of them.
+"""The layout of a store's file: a header that says what it was opened for, samples, and a table of them.
 
     header    magic, format, checksum, and the opening as JSON; in its last page, who uses the file
     samples   blocks of whole pages, or of cache lines where a sample is less than a page
@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store.allocator import ALIGNMENT, rounded
 from dalirefurb.store.disk.records import RECORD_BYTES
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 
 PAGE = 4096
 
@@ -39,7 +39,7 @@ _PREFIX = struct.Struct("<16sIIQ")
 class Layout:
     """Where a file's parts are, in bytes."""
 
-    opening: Opening
+    opening: StoreSpec
 
     @property
     def alignment(self) -> int:
@@ -75,12 +75,12 @@ def alignment_of(sample_bytes: int) -> int:
     return PAGE if sample_bytes >= PAGE else ALIGNMENT
 
 
-def identity(opening: Opening) -> int:
+def identity(opening: StoreSpec) -> int:
     """Return a number that ties records to what their samples come from, whatever the number of slots."""
     return int(xxh3_64_intdigest(json.dumps([opening.slot_shape, opening.fingerprint], sort_keys=True).encode()))
 
 
-def write_header(fd: int, opening: Opening) -> None:
+def write_header(fd: int, opening: StoreSpec) -> None:
     """Write what a file is opened for.
 
     Raises:
@@ -96,7 +96,7 @@ def write_header(fd: int, opening: Opening) -> None:
     os.pwrite(fd, _PREFIX.pack(_MAGIC, _FORMAT, len(text), xxh3_64_intdigest(text)) + text, 0)
 
 
-def read_header(fd: int, path: Path) -> Opening | None:
+def read_header(fd: int, path: Path) -> StoreSpec | None:
     """Read what a file was opened for; None if it is damaged.
 
     Raises:
@@ -118,4 +118,4 @@ def read_header(fd: int, path: Path) -> Opening | None:
         return None
     fields = json.loads(text)
     shape = fields.pop("slot_shape")
-    return Opening(slot_shape=None if shape is None else tuple(shape), **fields)
+    return StoreSpec(slot_shape=None if shape is None else tuple(shape), **fields)

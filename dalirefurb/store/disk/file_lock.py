@@ -1,4 +1,4 @@
-"""Who uses a store's file? One process at a time; the kernel frees the lock of one that ends, however it ends."""
+"""The lock of a store's file: one process at a time; the kernel frees that of one that ends, however it ends."""
 
 from __future__ import annotations
 

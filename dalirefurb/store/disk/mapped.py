@@ -1,4 +1,4 @@
-"""Which samples of a file are in memory anyway? The kernel's page cache has them, and lends them where they lie.
+"""Samples of a file that are in memory anyway: pages of the kernel's cache, served where they lie.
 
 Through a map, a page that cannot be read is no error but a signal, which ends the process. So nothing is looked at
 through one but what is in the page cache already, of a file that is locked, on a machine with room for all of it.

@@ -1,4 +1,4 @@
-"""What is read from a file before a store needs it? The samples, or all around them where they are small.
+"""Reading ahead from a file: the samples that are needed next, or all around them where they are small.
 
 A disk gives a few large pieces much faster than many small ones, and the kernel takes much less time to bring pieces
 that follow each other. So where samples are small, and memory has room for all, whole blocks are read, in order:

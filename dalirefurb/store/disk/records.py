@@ -1,4 +1,4 @@
-"""What does a file say about its slots, and is it to be believed? A record each, with a checksum of its own.
+"""The records of a file's slots, each with a checksum of its own.
 
 A record is written after its sample and cleared before its slot is used again, so a process that dies leaves none
 that lies; what the disk itself loses or turns, checksums find.

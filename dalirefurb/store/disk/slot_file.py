@@ -1,4 +1,4 @@
-"""How do samples get into a file whole, and stay there? It is set aside at once, locked, and written by offset."""
+"""A file of slots: set aside at once, locked, and written by offset, so that samples are whole or absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.disk.records import RECORD, Records, Table, believable, read_table, sizes
 from dalirefurb.store.disk.slot_reader import SlotReader
-from dalirefurb.store.spec import Opening, differences
+from dalirefurb.store.spec import StoreSpec, differences
 
 _ZEROS = bytes(PAGE)
 _MEBIBYTE = bytes(1 << 20)
@@ -43,7 +43,7 @@ class SlotFile:
         ConfigurationError: The fingerprint is too long.
     """
 
-    def __init__(self, path: Path, opening: Opening) -> None:
+    def __init__(self, path: Path, opening: StoreSpec) -> None:
         self.layout = Layout(opening)
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
@@ -62,7 +62,7 @@ class SlotFile:
                 ) from error
             raise
 
-    def _prepare(self, opening: Opening) -> Table:
+    def _prepare(self, opening: StoreSpec) -> Table:
         """Bring the file into shape and return what it holds: what it held, as far as there is still room for it."""
         fd = self._fd
         if os.fstat(fd).st_size == 0:
@@ -94,7 +94,7 @@ class SlotFile:
         os.ftruncate(fd, new.nbytes)
         return table
 
-    def _check_same(self, present: Opening, asked: Opening) -> None:
+    def _check_same(self, present: StoreSpec, asked: StoreSpec) -> None:
         """Refuse a file that holds samples of something else; another number of slots is no reason."""
         found = differences(
             {"slot_shape": present.slot_shape, **present.fingerprint},

@@ -1,4 +1,4 @@
-"""How are samples kept on a disk, beyond the process that made them? In one file, whose slots say what they hold.
+"""DiskStore: samples in one file, whose slots say what they hold, beyond the process that made them.
 
 How it is intended to behave (if the code differs, that is a bug):
 
@@ -31,7 +31,7 @@ from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Keys, Lease, Store, checked_keys
 from dalirefurb.store.disk import upkeep
 from dalirefurb.store.disk.contents import DiskContents
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 
 
 class DiskStore(Store):
@@ -80,7 +80,7 @@ class DiskStore(Store):
             StoreError: The file cannot be used, is in use, holds samples of another fingerprint, or does not fit.
             ConfigurationError: The fingerprint is too long.
         """
-        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._contents is not None:
                 self._contents.opening.check_same(opening)
@@ -95,7 +95,7 @@ class DiskStore(Store):
                 slots = contents.find(keys)
                 found = slots >= 0
                 pinned = slots[found]
-                contents.ledger.pin(pinned)
+                contents.slot_table.pin(pinned)
                 records = contents.records.take(pinned)
             try:
                 whole, images, buffer = contents.file.reader.read(records)
@@ -129,7 +129,7 @@ class DiskStore(Store):
         with self._using() as contents:
             contents.opening.check_samples(samples, len(keys[0]))
             with self._lock:
-                steps = contents.ledger.steps(keys[0])
+                steps = contents.slot_table.steps(keys[0])
             stored = np.zeros(len(keys[0]), np.bool_)
             for rows in steps:
                 chosen = [samples[row] for row in rows.tolist()]
@@ -140,13 +140,13 @@ class DiskStore(Store):
         """Forget these indices, as `Store.evict` says."""
         keys, _ = checked_keys(indices, indices)
         with self._using() as contents, self._lock:
-            contents.clear(contents.ledger.hide(keys))
+            contents.clear(contents.slot_table.hide(keys))
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
         wanted = checked_keys(indices, versions)
         with self._using() as contents, self._lock:
-            contents.clear(contents.ledger.retain(*wanted))
+            contents.clear(contents.slot_table.retain(*wanted))
 
     def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Tell what the file held, as `Store.recovered` says."""
@@ -171,7 +171,7 @@ class DiskStore(Store):
     def __len__(self) -> int:
         """Count the versions held; none when closed."""
         with self._lock:
-            return 0 if self._contents is None else len(self._contents.ledger)
+            return 0 if self._contents is None else len(self._contents.slot_table)
 
     @contextmanager
     def _using(self) -> Iterator[DiskContents]:

@@ -1,4 +1,4 @@
-"""What is in a store's file, is it intact, and how is it deleted? Looked at from outside."""
+"""Inspection, verification and deletion of a store's file, from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dalirefurb.errors import StoreError
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
 from dalirefurb.store.disk.file_lock import holder, lock, open_to_read
 from dalirefurb.store.disk.records import Records, believable, read_table, sizes, torn
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Inspection:
     """
 
     path: Path
-    opening: Opening
+    opening: StoreSpec
     held: int
     held_bytes: int
     nbytes: int
@@ -114,7 +114,7 @@ def _reading(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _contents(fd: int, path: Path) -> tuple[Opening, Records]:
+def _contents(fd: int, path: Path) -> tuple[StoreSpec, Records]:
     opening = read_header(fd, path)
     if opening is None:
         raise StoreError(

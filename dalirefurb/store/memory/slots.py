@@ -1,4 +1,4 @@
-"""Where do the bytes of a memory store's samples lie? In rows of one array, or in one byte arena when sizes vary."""
+"""Slots in host memory: rows of one array, or blocks of one byte buffer when sizes vary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images, Places
-from dalirefurb.store.allocator import ALIGNMENT, Arena
+from dalirefurb.store.allocator import ALIGNMENT, Allocator
 
 REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
 """What helps where memory is short."""
@@ -79,7 +79,7 @@ class Blocks:
         self._start: int = self._bytes.ctypes.data
         self._lent = self._bytes.view()
         self._lent.flags.writeable = False
-        self._arena = Arena(nbytes)
+        self._arena = Allocator(nbytes)
         # Where each slot's block begins, and the shape of what it holds.
         self._blocks = np.zeros((slots, 4), np.int64)
 

@@ -1,4 +1,4 @@
-"""How are samples kept in host memory? In fixed slots of one array, or in one byte arena when sizes vary."""
+"""MemoryStore: samples in fixed slots of one array, or in one byte buffer when sizes vary."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.store.base import Keys, Lease, Store, checked_keys
 from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
 from dalirefurb.store.memory_budget import Budget, budget_bytes
-from dalirefurb.store.slot_table import Ledger
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.slot_table import SlotTable
+from dalirefurb.store.spec import StoreSpec
 
 _SPARE = 1024
 _SPARE_BYTES = 32 << 20
@@ -55,7 +55,7 @@ class MemoryStore(Store):
         arena_bytes: int = 0,
     ) -> None:
         """Set memory aside, as `Store.open` says."""
-        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._contents is not None:
                 self._contents.opening.check_same(opening)
@@ -67,10 +67,10 @@ class MemoryStore(Store):
         keys = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            slots = contents.ledger.find(*keys)
+            slots = contents.slot_table.find(*keys)
             found = slots >= 0
             pinned = slots[found]
-            contents.ledger.pin(pinned)
+            contents.slot_table.pin(pinned)
         return Lease(found, contents.images(pinned), partial(self._release, contents, pinned))
 
     def put(
@@ -93,14 +93,14 @@ class MemoryStore(Store):
         keys, _ = checked_keys(indices, indices)
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.hide(keys).freed)
+            contents.free(contents.slot_table.hide(keys).freed)
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget all but these versions, as `Store.retain` says."""
         wanted = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            contents.free(contents.ledger.retain(*wanted).freed)
+            contents.free(contents.slot_table.retain(*wanted).freed)
 
     def close(self) -> None:
         """Let the memory go, as `Store.close` says."""
@@ -116,12 +116,12 @@ class MemoryStore(Store):
     def __len__(self) -> int:
         """Count the versions held; none when closed."""
         with self._lock:
-            return 0 if self._contents is None else len(self._contents.ledger)
+            return 0 if self._contents is None else len(self._contents.slot_table)
 
     def _release(self, contents: _Contents, slots: NDArray[np.int64]) -> None:
         """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
         with self._lock:
-            contents.free(contents.ledger.unpin(slots))
+            contents.free(contents.slot_table.unpin(slots))
 
     def _opened(self) -> _Contents:
         """Return the contents of an open store."""
@@ -129,7 +129,7 @@ class MemoryStore(Store):
             raise StoreError("a store must be open to be used, but this one is not: call open first")
         return self._contents
 
-    def _affordable(self, opening: Opening) -> Opening:
+    def _affordable(self, opening: StoreSpec) -> StoreSpec:
         """Return what there is memory for: all that is asked for, or as much as `max_bytes` allows."""
         limit = available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
         if limit is None or opening.nbytes <= limit:
@@ -162,7 +162,7 @@ class _Contents:
         affordable: The same, or less of it: what memory is set aside for.
     """
 
-    def __init__(self, opening: Opening, affordable: Opening) -> None:
+    def __init__(self, opening: StoreSpec, affordable: StoreSpec) -> None:
         self.opening = opening
         self.nbytes = affordable.nbytes
         # The bytes of slots of one shape are rows, of which some can be spare.
@@ -172,7 +172,9 @@ class _Contents:
             spare = min(affordable.slots, max(_SPARE, _SPARE_BYTES // math.prod(shape)))
             self._rows = Rows(shape, affordable.slots + spare)
         self._room = self._rows or Blocks(affordable.nbytes, affordable.slots)
-        self.ledger = Ledger(affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots)
+        self.slot_table = SlotTable(
+            affordable.slots, spare=0 if self._rows is None else len(self._rows) - affordable.slots
+        )
         # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.
         self._left: deque[NDArray[np.int64]] = deque()
 
@@ -180,13 +182,13 @@ class _Contents:
         """Keep samples, shape (n,), unless their versions are held; return whether they are, or there was no room."""
         reserved = None if self._rows is None else self._rows.slots_of(samples)
         stored = np.zeros(len(keys[0]), np.bool_)
-        for step in self.ledger.steps(keys[0]):
-            rows, stored[step], hidden = self.ledger.make_way(keys[0][step], keys[1][step])
+        for step in self.slot_table.steps(keys[0]):
+            rows, stored[step], hidden = self.slot_table.make_way(keys[0][step], keys[1][step])
             self.free(hidden.freed)
             new = step[rows]
             stored[new] = True
             if reserved is not None:
-                new = new[~self.ledger.adopt(reserved[new], keys[0][new], keys[1][new])]
+                new = new[~self.slot_table.adopt(reserved[new], keys[0][new], keys[1][new])]
             stored[self._copy(new, keys, samples)] = False
         return stored
 
@@ -195,17 +197,17 @@ class _Contents:
         if not len(rows):
             return rows
         chosen = [samples[row] for row in rows.tolist()]  # Before slots are named: whoever finds them may fail.
-        slots = self.ledger.take(keys[0][rows], keys[1][rows])
+        slots = self.slot_table.take(keys[0][rows], keys[1][rows])
         placed = [self._room.place(slot, sample) for slot, sample in zip(slots.tolist(), chosen, strict=True)]
         homeless: NDArray[np.int64] = rows[~np.array(placed)]
-        self.ledger.forget(keys[0][homeless], keys[1][homeless])
+        self.slot_table.forget(keys[0][homeless], keys[1][homeless])
         return homeless
 
     def reserve(self, count: int) -> Images | None:
         """Lend slots until nobody has the images any more."""
         while self._left:
-            self.free(self.ledger.leave(self._left.popleft()))
-        slots = self.ledger.reserve(count)
+            self.free(self.slot_table.leave(self._left.popleft()))
+        slots = self.slot_table.reserve(count)
         if self._rows is None or not len(slots):
             return None
         user = _User()
@@ -220,5 +222,5 @@ class _Contents:
         )
 
     def free(self, slots: NDArray[np.int64]) -> None:
-        """Give back the bytes of slots that the ledger has freed, shape (n,)."""
+        """Give back the bytes of slots that the table has freed, shape (n,)."""
         self._room.free(slots)

@@ -1,4 +1,4 @@
-"""What has to be copied, and what forgotten, for versions to be where they should live?"""
+"""Copies and deletions that bring versions to where they should live."""
 
 from __future__ import annotations
 

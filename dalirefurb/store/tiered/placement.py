@@ -1,4 +1,4 @@
-"""In which of several tiers does each version live? The sooner it is used again, the faster.
+"""Placement of each version in one of several tiers: the sooner it is used again, the faster.
 
 When a version was served or computed it is at hand, so it can go to any tier; at any time it can sink to a slower one.
 After each batch

@@ -1,4 +1,4 @@
-"""What if samples fit no single store? Fast tiers take what their budgets allow, slower ones the rest."""
+"""TieredStore: fast tiers take what their budgets allow, slower ones the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.store.base import Lease, Store, checked_keys
 from dalirefurb.store.memory.store import MemoryStore
 from dalirefurb.store.memory_budget import Budget, budget_bytes
-from dalirefurb.store.spec import Opening
+from dalirefurb.store.spec import StoreSpec
 from dalirefurb.store.tiered.tiers import Tiers
 from dalirefurb.system.launch_env import local_processes
 
@@ -40,9 +40,9 @@ class Tier:
     store: Store
     budget: Budget | None = None
     available: Callable[[], int | None] = available_bytes
-    nbytes: Callable[[Opening], int] = attrgetter("nbytes")
+    nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
 
-    def slots(self, opening: Opening) -> int:
+    def slots(self, opening: StoreSpec) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
         if self.budget is None or not opening.slots:
             return opening.slots
@@ -111,7 +111,7 @@ class TieredStore(Store):
             )
         self._tiers = tuple(tiers)
         self._lock = Lock()
-        self._opening: Opening | None = None
+        self._opening: StoreSpec | None = None
         self._open_tiers: Tiers | None = None
 
     def open(
@@ -123,7 +123,7 @@ class TieredStore(Store):
         arena_bytes: int = 0,
     ) -> None:
         """Open each tier for the slots of its budget, as `Store.open` says; warn if they are fewer than asked for."""
-        opening = Opening(slot_shape, slots, fingerprint, arena_bytes)
+        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._opening is not None:
                 self._opening.check_same(opening)
@@ -131,7 +131,7 @@ class TieredStore(Store):
             self._open_tiers = self._opened_for(opening)
             self._opening = opening
 
-    def _opened_for(self, opening: Opening) -> Tiers:
+    def _opened_for(self, opening: StoreSpec) -> Tiers:
         shares: list[tuple[Store, int]] = []
         missing = opening.slots
         try:

@@ -1,4 +1,4 @@
-"""How do several open stores act as one? Each version is in one of them, and goes where a `Placement` says.
+"""Several open stores as one: each version is in one of them, and goes where a `Placement` says.
 
 How it is intended to behave (if the code differs, that is a bug):
 

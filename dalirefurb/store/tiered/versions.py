@@ -1,4 +1,4 @@
-"""Which versions are known, in which tier does each live, and when is it used next? A row of arrays for each."""
+"""A table of the known versions: the tier that each lives in, and its next use. A row of arrays for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.store.base import Keys
-from dalirefurb.store.key_index import Names, Numbers
+from dalirefurb.store.key_index import KeyIndex, Numbers
 
 NOWHERE = -1
 """Stands for a tier: of what is computed again."""
@@ -32,7 +32,7 @@ class Versions:
     """
 
     def __init__(self, tiers: int) -> None:
-        self._names = Names(0)
+        self._names = KeyIndex(0)
         # The last row is -1.
         self.homes = np.full(1, NOWHERE)
         self.fastest = np.full(1, NOWHERE)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import integer
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
@@ -26,8 +27,7 @@ from dalirefurb.engine.rank import chosen
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.assistant import Assistant, AssistantReport
-from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy, FallbackDecoder, OnBadSample
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
@@ -244,7 +244,7 @@ class Loader:
         upcoming = self._next.epoch + self._begun
         if epoch == upcoming:
             return
-        if isinstance(self._planner, AutoAssist):
+        if self._planner.feedback_lag is not None:
             raise ConfigurationError(
                 f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
                 f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
@@ -377,7 +377,7 @@ class Loader:
 
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
-        rank = self._assembler.rank._asdict() if isinstance(self._planner, AutoAssist) else {}
+        rank = self._assembler.rank._asdict() if self._planner.feedback_lag is not None else {}
         return {**json.loads(self._fingerprint), **rank}
 
     @property
@@ -387,7 +387,7 @@ class Loader:
     @property
     def _assistant(self) -> Assistant | None:
         """Where it plans: the Assistant, which knows of all batches that were served."""
-        if not isinstance(self._planner, AutoAssist):
+        if self._planner.feedback_lag is None:
             return None
         assistant = self._assembler.get().assistant
         if assistant is not None and assistant.served < self._handed:

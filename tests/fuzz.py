@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import Loader, Recipe, Standard, evaluate, simple
 from dalirefurb.engine.backend_factory import Kernels
-from dalirefurb.planning.planner import Indices
+from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.source import Source
 from tests.mutations import FORMATS, UNFIT, mutation, notorious, originals
 

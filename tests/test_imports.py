@@ -16,13 +16,14 @@ ANYTHING = None
 # Who may import whom, by package: one is on a floor above those that its row names. Python's own modules are always
 # allowed, and so is the package itself; inside it only circles are forbidden, see below.
 GROUND = {"errors", "image_batch", "rng"}
-SAMPLES = {"augment", "errors", "planning", "source", "store"}
+SAMPLES = {"augment", "checks", "errors", "planning", "source", "store"}
 MAY_IMPORT = {
     "errors": set(),
+    "checks": {"errors", "numpy"},
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},
     "system": {"errors"},
-    "planning": {"errors", "rng", "numpy"},
+    "planning": {"checks", "errors", "rng", "numpy"},
     "augment": {"errors", "rng", "nvidia", "numpy"},
     "source": {"errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},

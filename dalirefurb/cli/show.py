@@ -43,7 +43,7 @@ def show(options: argparse.Namespace) -> None:
     for name in ("technique", "num_samples"):
         if (value := getattr(options, name)) is not None:
             raise ConfigurationError(f"{flag(name)} is for --plan, got {value} without it; add --plan")
-    from dalirefurb.planning.planner import integer
+    from dalirefurb.checks import integer
     from dalirefurb.show.files import MOST_USES, check_writable, write_operations, write_pictures
 
     if options.operations:
@@ -87,7 +87,7 @@ def _source(folder: Path | None) -> Source:
 
 
 def _show_plan(options: argparse.Namespace, technique: Chosen, out: Path) -> None:
-    from dalirefurb.planning.planner import integer
+    from dalirefurb.checks import integer
     from dalirefurb.show.files import check_writable, write_history, write_plan
     from dalirefurb.show.plans import compare_plans, history
 

@@ -22,7 +22,6 @@ from dalirefurb.engine.rank import present
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.assistant import AssistantReport
-from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import FallbackDecoder, OnBadSample
 from dalirefurb.reading.quarantine import BadSample
@@ -167,7 +166,7 @@ class Trainer:
     @property
     def assistant(self) -> AssistantReport | None:
         """What AutoAssist's Assistant did so far; None with other planners."""
-        return self._loader.assistant_report() if isinstance(self._planner, AutoAssist) else None
+        return self._loader.assistant_report() if self._planner.feedback_lag is not None else None
 
     @property
     def bad_samples(self) -> list[BadSample]:
@@ -241,7 +240,7 @@ class Trainer:
         losses, correct = self._gradients(images, labels)
         self._optimizer.step()
         self._schedule.step()
-        if isinstance(self._planner, AutoAssist):
+        if self._planner.feedback_lag is not None:
             self._loader.observe(losses)
         return torch.stack([losses.sum(), correct.sum()])
 

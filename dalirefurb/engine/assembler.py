@@ -9,7 +9,6 @@ from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.rank_planner import part_of
 
 
 class Assembler:
@@ -111,4 +110,4 @@ class Assembler:
         return self._assembly
 
     def _part(self, rank: Rank) -> Planner:
-        return part_of(self._planner, rank=rank.rank, world_size=rank.world_size)
+        return self._planner.for_rank(rank=rank.rank, world_size=rank.world_size)

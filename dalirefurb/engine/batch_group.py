@@ -13,7 +13,8 @@ from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from dalirefurb.errors import LoaderError
-from dalirefurb.planning.planner import BatchPlan, Planner, joined
+from dalirefurb.planning.batch_plan import BatchPlan, joined
+from dalirefurb.planning.planner import Planner
 
 
 class Position(NamedTuple):

@@ -31,10 +31,10 @@ from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.assistant import Assistant
-from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.features import FeatureTable
-from dalirefurb.planning.planner import BatchPlan, Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.partial_sizes import partial_sizes
@@ -145,7 +145,7 @@ def assemble(
     # user's stage makes. Where nothing but reading is partial there are none.
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     encoded = recipe.caches_encoded
-    apart = not encoded and (store is not None or custom or isinstance(planner, AutoAssist))
+    apart = not encoded and (store is not None or custom or planner.feedback_lag is not None)
     max_rows = prefetch.hits_per_run * planner.batch_size
     reader = Reader(
         source,
@@ -170,7 +170,7 @@ def assemble(
     if device_store is not None:
         buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=prefetch.look_ahead)
         # An Assistant looks at partial images on the host.
-        if partial_device == "gpu" and not isinstance(planner, AutoAssist):
+        if partial_device == "gpu" and planner.feedback_lag is None:
             view, leaving_device = buffer.images, "gpu"
     factory = BackendFactory(
         _traced(recipe),
@@ -183,13 +183,8 @@ def assemble(
         prefetch=prefetch,
         reserve=None if store is None else store.reserve,
     )
-    assistant: Assistant | None = None
-    watch: Watch | None = None
-    if isinstance(planner, AutoAssist):
-        features = FeatureTable(len(source), resolution=planner.resolution)
-        compute = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
-        assistant = Assistant(planner, features, compute)
-        watch = _watch(features)
+    compute = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
+    assistant = Assistant.of(planner, compute)
     backend: ComputeBackend
     final: PipelineRunner | None = None
     if not apart:
@@ -205,7 +200,7 @@ def assemble(
         backend=backend,
         in_flight=prefetch.partial_ahead if apart else prefetch.look_ahead,
         admitted=prefetch.admitted,
-        watch=watch,
+        watch=None if assistant is None else _watch(assistant.features),
         tally=tally,
     )
     finish_thread = FinishThread(
@@ -246,7 +241,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
             f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
         )
-    if recipe.caches_encoded and isinstance(planner, AutoAssist):
+    if recipe.caches_encoded and planner.feedback_lag is not None:
         raise ConfigurationError(
             "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
         )
@@ -332,10 +327,9 @@ def _plans(planner: Planner, assistant: Assistant | None, cache: CacheClient) ->
 
     def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
         if assistant is not None:
-            assert isinstance(planner, AutoAssist)
             assistant.rewind()
-            epoch, row = assistant.upcoming
-            cache.retain(planner.planner, Position(epoch, row // planner.planner.batch_size))
+            (epoch, row), candidates = assistant.upcoming, assistant.chooses_from
+            cache.retain(candidates, Position(epoch, row // candidates.batch_size))
             return numbered(iter(assistant.plan, None), start, len(planner))
         cache.begin(planner, start)
         return planned(planner, start)

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from dalirefurb.engine.batch_group import Position, Run
 from dalirefurb.engine.in_flight import Borrowed, Computed, InFlightVersions, part_repeats
 from dalirefurb.image_batch import Image, Images, Rows
+from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.planning.next_uses import next_uses, turns
-from dalirefurb.planning.planner import BatchPlan, Indices, Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader, Samples
 from dalirefurb.store import Lease, Store
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dalirefurb.checks import integer
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.planning.planner import integer
 
 _FORMAT = 1
 

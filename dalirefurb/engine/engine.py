@@ -29,7 +29,7 @@ from dalirefurb.engine.prefetch import READY, Prefetch
 from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.errors import LoaderError
-from dalirefurb.planning.planner import BatchPlan
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.system.threads import close_all, others_at_work
 

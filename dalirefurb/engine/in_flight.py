@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Images
-from dalirefurb.planning.planner import Indices
+from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.store.key_index import KeyIndex, Numbers, distinct
 
 

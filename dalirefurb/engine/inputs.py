@@ -11,7 +11,7 @@ from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.augment.stage import Arrays
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images
-from dalirefurb.planning.planner import BatchPlan
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Samples
 from dalirefurb.rng import Mix
 

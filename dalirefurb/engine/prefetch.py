@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.planning.planner import Planner
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.launch_env import local_processes
 
@@ -107,9 +107,11 @@ def choose_prefetch(
         admitted=_ADMITTED,
         announced=_ANNOUNCED,
     )
-    if isinstance(planner, AutoAssist):
+    if planner.feedback_lag is not None:
         return _within_lag(
-            replace(prefetch, admitted=_ADMITTED_WITH_LAG, announced=0), planner.lag, adjustable=look_ahead is None
+            replace(prefetch, admitted=_ADMITTED_WITH_LAG, announced=0),
+            planner.feedback_lag,
+            adjustable=look_ahead is None,
         )
     if batches_per_run is None:
         rows = _ROWS_PER_RUN if pixels is None else _PIXELS_PER_RUN // pixels

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch.distributed
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import integer
 from dalirefurb.system.launch_env import told
 
 

@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.planning.auto_assist import AutoAssist, Candidates, batch_of
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.features import FeatureTable
-from dalirefurb.planning.planner import BatchPlan, Indices, Mask
+from dalirefurb.planning.planner import Planner
 from dalirefurb.rng import uniforms
 
 Compute = Callable[[Indices], Sequence[NDArray[np.uint8]]]
@@ -99,6 +100,24 @@ class Assistant:
         self._lock = threading.Lock()  # guards what both threads use
         self._candidates: Candidates | None = None
         self._start(_Moment(np.zeros(planner.resolution**2 * 3 + 1)))
+
+    @classmethod
+    def of(cls, planner: Planner, compute: Compute) -> Assistant | None:
+        """Return the Assistant of a planner, which knows no features yet; None if losses act on none of its plans."""
+        assisted = AutoAssist.among(planner)
+        if assisted is None:
+            return None
+        return cls(assisted, FeatureTable(assisted.num_samples, resolution=assisted.resolution), compute)
+
+    @property
+    def features(self) -> FeatureTable:
+        """Features of the samples that were computed."""
+        return self._features
+
+    @property
+    def chooses_from(self) -> Planner:
+        """Plans the candidates."""
+        return self._planner.planner
 
     def _start(self, moment: _Moment, *, served: int = 0, observed: int = 0) -> None:
         """Begin where the moment is, with nothing planned ahead and no version served."""

@@ -32,10 +32,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, joined
 from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.echo import BatchEcho
-from dalirefurb.planning.planner import BatchPlan, Indices, integer, joined
+from dalirefurb.planning.planner import Planner
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,15 @@ class AutoAssist(DerivedPlanner):
         return len(self.planner)
 
     @property
+    def feedback_lag(self) -> int:
+        """Batches between the losses of one and the first plan that they act on."""
+        return self.lag
+
+    def for_rank(self, *, rank: int, world_size: int) -> AutoAssist:
+        """Return what plans a rank's part: its Assistant chooses among the candidates of the rank's shards."""
+        return replace(self, planner=self.planner.for_rank(rank=rank, world_size=world_size))
+
+    @property
     def shard_slots(self) -> tuple[int, ...]:
         """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
 
@@ -117,6 +128,11 @@ class AutoAssist(DerivedPlanner):
         """Plan one epoch of an Assistant that accepts every candidate; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
         return self._epoch(epoch)
+
+    @staticmethod
+    def among(planner: Planner) -> AutoAssist | None:
+        """Return the planner if it is one of these."""
+        return planner if isinstance(planner, AutoAssist) else None
 
     def candidates(self, epoch: int) -> Candidates:
         """Return the candidates of an inner epoch.

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import Indices, Planner
+from dalirefurb.planning.batch_plan import Indices
+from dalirefurb.planning.planner import Planner
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.planning.planner import Indices, integer
+from dalirefurb.checks import integer
+from dalirefurb.planning.batch_plan import Indices
 
 _PIXELS_AT_ONCE = 1 << 20
 

@@ -15,7 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
-from dalirefurb.planning.planner import BatchPlan, Mask, Planner, integer
+from dalirefurb.checks import integer
+from dalirefurb.planning.batch_plan import BatchPlan, Mask
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Standard
 
 

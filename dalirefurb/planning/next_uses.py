@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dalirefurb.planning.planner import Indices, Planner
+from dalirefurb.planning.batch_plan import Indices
+from dalirefurb.planning.planner import Planner
 
 NEVER = -1
 """Stands for the next use of a version that is not served again."""

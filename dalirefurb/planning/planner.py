@@ -1,4 +1,4 @@
-"""Planner and BatchPlan: what an epoch will do, made before any data is touched.
+"""Planner: decides what an epoch will do, before any data is touched. RankPlanner: one rank's part of it.
 
 A planner is a function of (seed, epoch): it yields one `BatchPlan` per batch, and the loader carries it out.
 A planner decides and never acts; it keeps no state but the fixed permutation that deals samples to shards.
@@ -6,60 +6,18 @@ A planner decides and never acts; it keeps no state but the fixed permutation th
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, read_only
 from dalirefurb.rng import key, permutation
-
-Indices = NDArray[np.int64]
-Mask = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class BatchPlan:
-    """What one batch will do, one row per sample in serving order. The arrays are read-only.
-
-    >>> none = np.zeros(3, bool)
-    >>> rows = np.arange(3)
-    >>> BatchPlan(rows, version=rows, serving=rows, miss=~none, keep=none, evict=rows[:1])
-    BatchPlan(3 rows: 3 misses, 0 hits; keeps 0, evicts 1)
-
-    Attributes:
-        indices: Samples to serve, shape (B,).
-        version: Which draw of the partial augmentation each row has, shape (B,).
-        serving: Which draw of the final augmentation each row has, shape (B,); never repeats for one index.
-        miss: Whether the partial augmentation is expected to run, shape (B,).
-        keep: Whether this version is served again later, so that it is worth a slot, shape (B,).
-        evict: Indices whose slots are free once this batch is served, shape (k,).
-    """
-
-    indices: Indices
-    version: Indices
-    serving: Indices
-    miss: Mask
-    keep: Mask
-    evict: Indices
-
-    def read_only(self) -> BatchPlan:
-        """Forbid writing to the arrays, which nobody else may have, and return the plan."""
-        for each in fields(self):
-            getattr(self, each.name).flags.writeable = False
-        return self
-
-    def __repr__(self) -> str:
-        rows, misses = len(self.indices), int(self.miss.sum())
-        return (
-            f"BatchPlan({rows} rows: {misses} misses, {rows - misses} hits; "
-            f"keeps {int(self.keep.sum())}, evicts {len(self.evict)})"
-        )
 
 
 @dataclass(frozen=True)
@@ -160,6 +118,20 @@ class Planner(ABC):
         )
 
     @property
+    def feedback_lag(self) -> int | None:
+        """Batches between the losses of one and the first plan that they act on, at least 1; None: they act on none."""
+        return None
+
+    def for_rank(self, *, rank: int, world_size: int) -> Planner:
+        """Return what plans the part of rank `rank` of `world_size`.
+
+        Raises:
+            ConfigurationError: If `world_size` does not divide the shards, or `rank` is not below it.
+        """
+        self.part_slots(rank=rank, world_size=world_size)
+        return self if world_size == 1 else RankPlanner(self, rank=rank, world_size=world_size)
+
+    @property
     def shard_samples(self) -> tuple[int, ...]:
         """Count the samples of each shard, shape (shards,)."""
         return tuple(len(range(shard, self.num_samples, self.shards)) for shard in range(self.shards))
@@ -191,7 +163,7 @@ class Planner(ABC):
     @cached_property
     def _deal(self) -> Indices:
         """Sample at each position, shape (num_samples,)."""
-        return _read_only(permutation(self.num_samples, self.seed, "deal"))
+        return read_only(permutation(self.num_samples, self.seed, "deal"))
 
     @cached_property
     def _position(self) -> Indices:
@@ -218,83 +190,65 @@ class Planner(ABC):
         return range(rank * share, (rank + 1) * share)
 
 
-def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:
-    """Return an integer argument as a plain int; NumPy's integers pass, bools and floats do not.
+@dataclass(frozen=True)
+class RankPlanner(Planner):
+    """Plans what rank `rank` of `world_size` serves, evicts and stores of another planner's batches.
 
-    Raises:
-        ConfigurationError: If `value` is not an integer in least..most; None is no limit.
+    It has the samples, the seed and the number of batches of that planner, and a part of each batch's rows.
+
+    >>> from dalirefurb.planning.refurbish import Standard
+    >>> whole = Standard(8, batch_size=4, shards=2)
+    >>> parts = [RankPlanner(whole, rank=rank, world_size=2) for rank in range(2)]
+    >>> [plan.indices.tolist() for plan in whole.epoch(0)]
+    [[7, 3, 0, 1], [6, 2, 5, 4]]
+    >>> [[plan.indices.tolist() for plan in part.epoch(0)] for part in parts]
+    [[[7, 3], [6, 2]], [[0, 1], [5, 4]]]
+
+    Attributes:
+        planner: Plans the batches, with a number of shards that `world_size` divides.
+        rank: Which part, from 0.
+        world_size: Number of parts.
     """
-    limits = "" if least is None else f" in {least}..{most}" if most is not None else f" of at least {least}"
-    refusal = ConfigurationError(f"{name} must be an int{limits}, got {value!r}: {remedy}")
-    if isinstance(value, (bool, np.bool_)):
-        raise refusal
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise refusal from None
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise refusal
-    return number
 
+    num_samples: int = field(init=False, repr=False)
+    batch_size: int = field(init=False, repr=False)
+    seed: int = field(init=False, repr=False)
+    shards: int = field(init=False, repr=False)
+    drop_last: bool = field(init=False, repr=False)
+    planner: Planner
+    rank: int = field(kw_only=True)
+    world_size: int = field(kw_only=True)
 
-def batch_plans(
-    *,
-    indices: Indices,
-    version: Indices,
-    serving: Indices,
-    miss: Mask,
-    keep: Mask,
-    evict: Mask,
-    batch_size: int,
-) -> Iterator[BatchPlan]:
-    """Cut an epoch's rows, each array of shape (n,), into batches; the last one may be short.
+    def __post_init__(self) -> None:
+        self.planner.part_slots(rank=self.rank, world_size=self.world_size)  # Refuses a rank that there is not.
+        for inherited in fields(Planner):
+            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
+        # A part is not parted again.
+        object.__setattr__(self, "shards", 1)
+        object.__setattr__(self, "batch_size", self.planner.batch_size // self.world_size)
 
-    `evict` marks the rows after whose batch the row's sample gives up its slot. Batches are read-only views.
-    """
-    evicted_rows = np.flatnonzero(evict)
-    starts = np.arange(0, len(indices) + batch_size, batch_size)
-    evictions = np.searchsorted(evicted_rows, starts).tolist()
-    evicted = _read_only(indices[evicted_rows])
-    indices, version, serving = _read_only(indices), _read_only(version), _read_only(serving)
-    miss, keep = _read_only(miss), _read_only(keep)
-    for batch, start in enumerate(range(0, len(indices), batch_size)):
-        rows = slice(start, start + batch_size)
-        yield BatchPlan(
-            indices=indices[rows],
-            version=version[rows],
-            serving=serving[rows],
-            miss=miss[rows],
-            keep=keep[rows],
-            evict=evicted[evictions[batch] : evictions[batch + 1]],
-        )
+    def __len__(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        return len(self.planner)
 
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of the rank's samples that are ever stored at once, at most, shape (1,)."""
+        return (self.planner.part_slots(rank=self.rank, world_size=self.world_size),)
 
-def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
-    """Put the rows and evictions of consecutive batches into one."""
-    if len(plans) == 1:
-        return plans[0]
-    return BatchPlan(
-        **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
-    )
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan the rank's part of one epoch; see `Planner.epoch`."""
+        plans = self.planner.epoch(epoch)
+        return (self.planner.part(plan, rank=self.rank, world_size=self.world_size) for plan in plans)
 
+    def owned(self, shard: int) -> Indices:
+        """Return the samples of one of the planner's shards, numbered as there; see `Planner.owned`."""
+        return self.planner.owned(shard)
 
-def side_by_side(parts: Sequence[NDArray[Any]], *, width: int) -> NDArray[Any]:
-    """Fill batches with the rows of all shards, each of shape (n,): `width` rows of each in turn.
+    def owners(self, indices: Indices) -> Indices:
+        """Return which of the planner's shards owns each sample; see `Planner.owners`."""
+        return self.planner.owners(indices)
 
-    >>> side_by_side([np.array([1, 2, 3, 4]), np.array([5, 6, 7, 8])], width=2).tolist()
-    [1, 2, 5, 6, 3, 4, 7, 8]
-
-    Args:
-        parts: What each shard has for its rows. Only one that is alone may leave a short batch.
-        width: Rows of a batch that one shard fills.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    return np.stack([part.reshape(-1, width) for part in parts], axis=1).reshape(-1)
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written through."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the planner's batches; on every rank the same."""
+        return self.planner.fingerprint()

@@ -28,8 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import BatchPlan, Indices, Mask, Planner, batch_plans, integer
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, batch_plans
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler
 from dalirefurb.rng import permutation
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dalirefurb.planning.planner import Indices, Mask, side_by_side
+from dalirefurb.planning.batch_plan import Indices, Mask, side_by_side
 from dalirefurb.rng import sort_keys
 
 

@@ -23,8 +23,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import BatchPlan, Planner, batch_plans, integer
+from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.shuffle import BatchShuffler
 from dalirefurb.rng import permutation
 

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.reading.quarantine import Quarantine
 from dalirefurb.reading.substitutes import Substitutes

@@ -12,7 +12,8 @@ import threading
 import numpy as np
 
 from dalirefurb.errors import LoaderError, SampleError
-from dalirefurb.planning.planner import Indices, Mask, Planner
+from dalirefurb.planning.batch_plan import Indices, Mask
+from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.quarantine import BadSample, Quarantine
 from dalirefurb.rng import uniforms
 

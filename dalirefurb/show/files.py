@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import integer
 from dalirefurb.show.packages import require
 from dalirefurb.show.plans import Comparison, History
 from dalirefurb.source import Source

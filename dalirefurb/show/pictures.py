@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Output, Recipe
 from dalirefurb.loader import Loader
-from dalirefurb.planning.planner import BatchPlan, Planner, batch_plans
+from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.planning.planner import Planner, integer
+from dalirefurb.checks import integer
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import ReferenceCount, Refurbish
 from dalirefurb.planning.shuffle import PlainShuffler
 

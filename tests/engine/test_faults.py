@@ -30,8 +30,9 @@ from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.dali import Replicas
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.features import FeatureTable
-from dalirefurb.planning.planner import BatchPlan, Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads

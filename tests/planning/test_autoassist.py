@@ -14,7 +14,6 @@ from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.features import FeatureTable
-from dalirefurb.planning.rank_planner import part_of
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
@@ -612,7 +611,7 @@ def test_an_assistant_on_each_rank_fills_its_rows_from_its_own_shards(world_size
         inner = Echo(inner, echoing_factor=2.5, buffer_size=30)
     planner = AutoAssist(inner, lag=2, accuracy_momentum=0.5)
     for rank in range(world_size):
-        part = part_of(planner, rank=rank, world_size=world_size)
+        part = planner.for_rank(rank=rank, world_size=world_size)
         share = 4 // world_size
         assistant, replay = new_assistant(part), Replay()
         mine = set(np.concatenate([inner.owned(shard) for shard in range(rank * share, (rank + 1) * share)]).tolist())

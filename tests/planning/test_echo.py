@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo, leave_buffer, repeats
-from dalirefurb.planning.rank_planner import RankPlanner
+from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
 from tests.planners import Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.planner import BatchPlan, batch_plans
+from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
 from dalirefurb.planning.refurbish import Refurbish, Standard
 
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from dalirefurb import AutoAssist
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.next_uses import NEVER, next_uses, turns
-from dalirefurb.planning.planner import BatchPlan, Planner
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.store.base import Keys

@@ -58,7 +58,7 @@ class Loader:
         partial_device: Where the partial part runs, "cpu" or "gpu".
         final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
         kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
-            default Numba's, if it is installed (`pip install 'dalirefurb[fast]'`), both parts are on the CPU and the
+            default Numba's, if it exists for the Python at hand, both parts are on the CPU and the
             recipe has no stage of the user's.
         num_threads: CPU threads of each part's pipelines; by default as many as there are cores that the
             process may use, by its affinity and the CPU quota of its control groups (containers, jobs).

@@ -171,7 +171,7 @@ def _add_train(train_parser: argparse.ArgumentParser) -> None:
         "--kernels",
         choices=("numba", "dali"),
         metavar="NAME",
-        help='what augments. numba: compiled kernels, which need pip install "dalirefurb[fast]"; dali: DALI\'s '
+        help="what augments. numba: compiled kernels, which need Numba; dali: DALI's "
         "operators (numba, if it is installed)",
     )
 

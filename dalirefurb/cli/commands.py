@@ -95,7 +95,7 @@ def _check_odd(options: argparse.Namespace) -> None:
         _check_quarantine(options.quarantine)
     if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
         raise ConfigurationError(
-            "--kernels numba needs Numba, which cannot be found; pip install 'dalirefurb[fast]', or leave it out"
+            "--kernels numba needs Numba, which cannot be found; pip install numba, or leave it out"
         )
 
 

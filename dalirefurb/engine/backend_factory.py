@@ -51,7 +51,7 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Devi
         )
     if not installed:
         raise ConfigurationError(
-            "kernels='numba' needs Numba, which is not installed: pip install 'dalirefurb[fast]', or leave kernels out"
+            "kernels='numba' needs Numba, which is not installed: pip install numba, or leave kernels out"
         )
     if without:
         raise ConfigurationError(

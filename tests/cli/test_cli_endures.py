@@ -447,7 +447,7 @@ def test_kernels_that_are_not_installed_are_one_line(photographs, monkeypatch, c
     monkeypatch.setitem(sys.modules, "numba", None)
     status, line = error_of(capsys, "train", photographs, "--kernels", "numba")
     assert status == 2
-    assert "--kernels numba needs Numba, which cannot be found; pip install 'dalirefurb[fast]'" in line
+    assert "--kernels numba needs Numba, which cannot be found; pip install numba" in line
 
 
 def test_a_picture_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):

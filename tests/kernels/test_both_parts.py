@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("numba", reason="the extra `fast` is not installed")
+pytest.importorskip("numba", reason="Numba is not installed")
 
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
 from dalirefurb.augment.recipe import Output, Recipe, draw

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-pytest.importorskip("numba", reason="the extra `fast` is not installed")
+pytest.importorskip("numba", reason="Numba is not installed")
 
 from numba import types
 from nvidia.dali import pipeline as dali_pipeline

@@ -48,7 +48,7 @@ from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import jpeg, picture, write_folder
 from tests.reading.test_bad_samples import Counting
 
-pytest.importorskip("numba", reason="the extra `fast` is not installed")
+pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("zstandard", reason="the extra `compress` is not installed")
 
 SIZE = 32

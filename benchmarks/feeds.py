@@ -28,7 +28,7 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Recipe, Refurbish, rand_augment
-from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Device
 
 _LAYERS, _MAGNITUDE = 2, 9
 _PREFETCHED = 2

@@ -20,8 +20,8 @@ from harness import Contender, Placement
 from numpy.typing import NDArray
 
 from dalirefurb import rng
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Part
 from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_kernels
 from dalirefurb.engine.prefetch import Prefetch

@@ -29,7 +29,9 @@ from PIL import Image
 from slow_source import SlowSource
 
 from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard, Stats
-from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.resize import Resize
 
 NO_CACHE = "no cache"
 SMART_CACHE = "SmartCache"

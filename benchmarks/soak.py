@@ -42,7 +42,7 @@ from compared import Technique
 from PIL import Image
 
 from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
-from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Device
 from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import Store
 from dalirefurb.system.idle import wait_until_idle

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dalirefurb.augment.custom import Custom as Custom
+    from dalirefurb.augment.output import Output as Output
     from dalirefurb.augment.presets import auto_augment as auto_augment
     from dalirefurb.augment.presets import evaluate as evaluate
     from dalirefurb.augment.presets import rand_augment as rand_augment
     from dalirefurb.augment.presets import simple as simple
     from dalirefurb.augment.presets import simplified as simplified
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
-    from dalirefurb.augment.recipe import Output as Output
     from dalirefurb.augment.recipe import Recipe as Recipe
     from dalirefurb.engine.stats import Stats as Stats
     from dalirefurb.errors import DalirefurbError as DalirefurbError
@@ -58,7 +58,7 @@ _HOMES = {
     "ImageFolder": "source",
     "Loader": "loader",
     "MemoryStore": "store",
-    "Output": "augment.recipe",
+    "Output": "augment.output",
     "Recipe": "augment.recipe",
     "Refurbish": "planning.refurbish",
     "SmartCache": "planning.smart_cache",

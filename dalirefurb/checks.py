@@ -26,3 +26,9 @@ def integer(name: str, value: object, least: int | None, most: int | None, remed
     if (least is not None and number < least) or (most is not None and number > most):
         raise refusal
     return number
+
+
+def require_positive(what: str, value: int) -> None:
+    """Refuse a size that is not a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{what} must be a positive integer, got {value!r}")

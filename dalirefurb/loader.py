@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Device
 from dalirefurb.checks import integer
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Kernels, choose_kernels

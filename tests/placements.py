@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dalirefurb import MemoryStore
-from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Device
 from dalirefurb.store import Store
 from dalirefurb.store.device.store import DeviceStore
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "image_batch": {"errors", "numpy"},
     "system": {"errors"},
     "planning": {"checks", "errors", "rng", "numpy"},
-    "augment": {"errors", "rng", "nvidia", "numpy"},
+    "augment": {"checks", "errors", "rng", "nvidia", "numpy"},
     "source": {"errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "nvidia", "numpy"},

@@ -1,9 +1,11 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Parameter, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 

@@ -25,10 +25,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
-from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
-from dalirefurb.augment.recipe import IMAGENET_MEAN, IMAGENET_STD, Output, Recipe
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import ConfigurationError

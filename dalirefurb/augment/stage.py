@@ -21,6 +21,8 @@ Node = Any
 Arrays = dict[str, NDArray[Any]]
 """A stage's parameters, by name; each array has one row per sample."""
 
+Device = Literal["cpu", "gpu"]
+
 Interpolation = Literal["nearest", "bilinear"]
 
 Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb.augment.geometry import Decode, Device, HorizontalFlip, RandomCrop, Window, resized_window, window_of
-from dalirefurb.augment.recipe import Output, Recipe
-from dalirefurb.augment.stage import Node, Stage
+from dalirefurb.augment.crop import HorizontalFlip, RandomCrop
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.resize import Window, resized_window, window_of
+from dalirefurb.augment.stage import Device, Node, Stage
 from dalirefurb.errors import ConfigurationError
 
 Feed = NDArray[Any] | Sequence[NDArray[Any]]

@@ -11,7 +11,7 @@ from nvidia import nvimgcodec
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 
-from dalirefurb.augment.geometry import Decode
+from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.stage import Node
 from dalirefurb.dali.graph import ENCODED, Feed, Input
 from dalirefurb.dali.runner import GraphError, tensors_of

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError

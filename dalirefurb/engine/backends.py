@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import PipelineRunner
-from dalirefurb.engine.cache_client import Ticket
 from dalirefurb.engine.inputs import InputBuilder, Sizes
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.reading.reader import Samples

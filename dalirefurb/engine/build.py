@@ -13,14 +13,13 @@ import numpy as np
 import torch
 
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.dali import Graph, PipelineRunner, cut_window, versions, views
 from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_mix
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, PartialBackend, View, WholeBackend
 from dalirefurb.engine.batch_group import Position, numbered, planned
-from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
 from dalirefurb.engine.engine import Engine, Plans
 from dalirefurb.engine.finish_thread import FinishThread
@@ -28,6 +27,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.prepare_thread import PrepareThread, Watch
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.assistant import Assistant

@@ -22,12 +22,12 @@ from typing import Any
 
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.batch_group import Position, Run, RunFailed, announced, parted, runs
-from dalirefurb.engine.cache_client import Ticket
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.finish_thread import FinishThread, Served
 from dalirefurb.engine.prefetch import READY, Prefetch
 from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.engine.stats import Stats, Tally
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader

@@ -24,11 +24,12 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError, PipelineRunner
 from dalirefurb.engine.backends import names
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prepare_thread import failed_in_graph
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease

@@ -17,9 +17,10 @@ from concurrent.futures import wait
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import ComputeBackend
 from dalirefurb.engine.batch_group import Run
-from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
 from dalirefurb.reading.reader import Reader, Samples
 

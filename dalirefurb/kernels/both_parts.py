@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.recipe import Output
+from dalirefurb.augment.output import Output
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images, Rows, row_addresses
 from dalirefurb.kernels.lower import KernelOp

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.geometry import WHOLE_PIXELS
+from dalirefurb.augment.resize import WHOLE_PIXELS
 from dalirefurb.kernels.llvm import compiled, memory
 
 

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
 
 WIDTH = 10

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.recipe import Output
+from dalirefurb.augment.output import Output
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.buffers import Buffers, aligned
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from dalirefurb.augment.recipe import Output
+from dalirefurb.augment.output import Output
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels.lower import KernelOp

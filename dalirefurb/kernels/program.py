@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.recipe import Output
+from dalirefurb.augment.output import Output
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places

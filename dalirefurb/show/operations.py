@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from dalirefurb.augment.auto_augment import AutoAugmentFirst
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Choice, Operation
+from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
-from dalirefurb.augment.recipe import Output, Recipe
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph, Replica
 from dalirefurb.errors import ConfigurationError

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
-from dalirefurb.augment.recipe import Output, Recipe
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
 from dalirefurb.planning.planner import Planner

@@ -10,8 +10,11 @@ from PIL import Image
 from scipy.stats import chisquare, kstest
 
 from dalirefurb import rng
-from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
-from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Input
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve, sizes

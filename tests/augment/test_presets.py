@@ -26,7 +26,10 @@ from dalirefurb import (
     simplified,
     trivial_augment,
 )
-from dalirefurb.augment.geometry import CenterCrop, Decode, Device, Resize
+from dalirefurb.augment.crop import CenterCrop
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.resize import Resize
+from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Part
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Source

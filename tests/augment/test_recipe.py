@@ -8,10 +8,13 @@ from nvidia.dali import fn, types
 
 from dalirefurb import rng
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.geometry import CenterCrop, Decode, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
-from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError, LoaderError

@@ -17,7 +17,10 @@ import pytest
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Output, Recipe, rand_augment, simple
-from dalirefurb.augment.geometry import CenterCrop, Decode, Device, HorizontalFlip, RandomResizedCrop, Resize
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, GraphError, Part, Replica, views
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.pictures import jpeg, picture

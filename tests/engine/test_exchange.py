@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
-from dalirefurb.engine.cache_client import CacheClient, Ticket
+from dalirefurb.engine.cache_client import CacheClient
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.planner import Planner

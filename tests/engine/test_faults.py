@@ -26,7 +26,7 @@ from dalirefurb import (
     TorchDataset,
     simple,
 )
-from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.dali import Replicas
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError

@@ -24,9 +24,9 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment import CenterCrop, Resize
-from dalirefurb.engine.cache_client import Ticket
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.prefetch import choose_prefetch
+from dalirefurb.engine.ticket import Ticket
 from dalirefurb.source import Source
 from tests.pictures import write_folder
 

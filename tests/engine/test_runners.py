@@ -25,8 +25,8 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.augment.geometry import Device
 from dalirefurb.augment.operations import OPERATIONS
+from dalirefurb.augment.stage import Device
 from dalirefurb.engine.backend_factory import BackendFactory, choose_kernels
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, StateMismatchError

@@ -9,7 +9,8 @@ from PIL import Image
 pytest.importorskip("numba", reason="Numba is not installed")
 
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
-from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.dali import Graph, GraphError, cut_window
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels import both_parts

@@ -15,8 +15,9 @@ from numba import njit
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.operations import Choice, Group
+from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
-from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import program

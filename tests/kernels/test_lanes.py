@@ -20,7 +20,8 @@ from numba import types
 from nvidia.dali import pipeline as dali_pipeline
 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, Resize
-from dalirefurb.augment.recipe import Output, Recipe, draw
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.dali import Graph, GraphError
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import thread_pool as pools

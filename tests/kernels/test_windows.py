@@ -14,9 +14,9 @@ from PIL import Image
 
 from dalirefurb import Arrays, FileList, Loader, MemoryStore, Output, Recipe, Standard, evaluate
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
-from dalirefurb.augment.geometry import WHOLE_PIXELS
 from dalirefurb.augment.operations import MOST_PIXELS
 from dalirefurb.augment.recipe import LONGEST_SIDE
+from dalirefurb.augment.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError
 from tests.one_batch import levels, serve

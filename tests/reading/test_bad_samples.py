@@ -33,7 +33,8 @@ from dalirefurb import (
     TorchDataset,
     simple,
 )
-from dalirefurb.augment.geometry import CenterCrop, HorizontalFlip, RandomCrop, Resize
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.resize import Resize
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning.planner import Planner

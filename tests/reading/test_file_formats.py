@@ -10,8 +10,9 @@ from nvidia.dali import fn
 from PIL import Image, ImageOps
 
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.geometry import Decode, RandomResizedCrop
+from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.resize import RandomResizedCrop
 from dalirefurb.dali import HeaderReader
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from dalirefurb import FileList, Loader, Recipe, Standard
-from dalirefurb.augment.geometry import Decode, RandomResizedCrop
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.resize import RandomResizedCrop
 from dalirefurb.errors import SampleError
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture

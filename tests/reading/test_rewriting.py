@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
 from dalirefurb import FileList, Loader, Recipe, Standard
-from dalirefurb.augment.geometry import CenterCrop, Decode
+from dalirefurb.augment.crop import CenterCrop
+from dalirefurb.augment.decode import Decode
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats.rewriting import rewritten
 from tests.bad_files import encoded as content_of

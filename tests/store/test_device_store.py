@@ -21,7 +21,7 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment
-from dalirefurb.augment.geometry import Device
+from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
 from dalirefurb.engine import backend_factory
 from dalirefurb.engine.inputs import InputBuilder

@@ -1,69 +1,26 @@
-"""Stages that choose pixels: decoding, cropping, resizing and flipping.
-
-Windows are drawn on the host, so a crop can be decoded by region when decoding and cropping are both partial, and is
-sliced from the cached image, bit-identically, when they are not.
-"""
+"""Stages that resize: to a side, or a random window. A crop that follows is made of the window alone."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.crop import CenterCrop
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Sizes, Stage, interpolation_type
+from dalirefurb.checks import require_positive
 from dalirefurb.errors import ConfigurationError
-
-Device = Literal["cpu", "gpu"]
 
 WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
 one they make the window alone, which can be a level off. Kernels always do, exactly."""
 
+
 _LONGEST_SIDE = 2**31 - 1
 """Where the window of a crop can begin, which is said in 32 bits."""
-
-
-@dataclass(frozen=True)
-class Decode(Stage):
-    """Decode encoded bytes to RGB: EXIF orientation applied, alpha dropped, 16 bits scaled to 8."""
-
-    name: str = "decode"
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Decode whole images on the CPU."""
-        return self.decode(images, "cpu")
-
-    def decode(self, encoded: Node, device: Device) -> Node:
-        """Decode whole images; "gpu" decodes by nvJPEG from bytes on the host."""
-        from nvidia.dali import fn
-
-        return fn.decoders.image(encoded, **self._arguments(device))
-
-    def decode_region(self, encoded: Node, device: Device, start: Node, shape: Node) -> Node:
-        """Decode windows only: the same pixels as decoding the whole and slicing.
-
-        Args:
-            encoded: Bytes, shape (length,), on the host.
-            device: Where the pixels are wanted.
-            start: First row and column, int32 (2,), in the oriented image.
-            shape: Height and width in pixels, int32 (2,).
-        """
-        from nvidia.dali import fn
-
-        return fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device))
-
-    def _arguments(self, device: Device) -> dict[str, Any]:
-        from nvidia.dali.types import DALIImageType
-
-        if device == "cpu":
-            return {"device": "cpu", "output_type": DALIImageType.RGB}
-        # The hardware engine would take a share of each batch, so a sample's bits would depend on its neighbours.
-        return {"device": "mixed", "output_type": DALIImageType.RGB, "hw_decoder_load": 0.0}
 
 
 class Window(Stage):
@@ -226,157 +183,6 @@ class Resize(Stage):
         return fn.resize(images, size=parameters["size"], interp_type=interpolation_type(self.interpolation))
 
 
-@dataclass(frozen=True)
-class RandomCrop(Stage):
-    """Crop a square at a random place.
-
-    Attributes:
-        size: Side of the result in pixels.
-        margin: Pixels by which each side of the image, padding included, exceeds `size`; there are (margin + 1)^2
-            places. Images of another size are refused.
-        padding: Pixels of 0 added to each side first.
-    """
-
-    size: int
-    margin: int
-    padding: int = 0
-    name: str = "random_crop"
-
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
-        if self.padding < 0 or self.margin < 0:
-            raise ConfigurationError(
-                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}"
-            )
-
-    @property
-    def num_uniforms(self) -> int:
-        """Row and column."""
-        return 2
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The first row and column or, without padding, how far between the first place (0) and the last (1)."""
-        if self.padding:
-            return {"start": Parameter("int32", (2,))}
-        return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
-
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """One for each place."""
-        places = (self.margin + 1) ** 2
-        return np.full(places, 1 / places)
-
-    @property
-    def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
-
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
-        expected = self.size + self.margin - 2 * self.padding
-        other = np.flatnonzero((heights != expected) | (widths != expected))
-        if not len(other):
-            return None
-        row = int(other[0])
-        return row, (
-            f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
-            f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
-            f"before it or change its margin"
-        )
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw places; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If an image does not have `size`, `margin` and `padding`'s size.
-        """
-        if refusal := self.refusal(heights, widths):
-            raise ConfigurationError(refusal[1])
-        if self.padding:
-            return {"start": (np.floor(uniforms * (self.margin + 1)) - self.padding).astype(np.int32)}
-        rows, columns = (
-            (np.floor(each * (self.margin + 1)) / max(self.margin, 1)).astype(np.float32) for each in uniforms.T
-        )
-        return {"row_position": rows, "column_position": columns}
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window; what lies outside the image is 0."""
-        from nvidia.dali import fn
-
-        if self.padding:
-            return fn.slice(
-                images,
-                start=parameters["start"],
-                shape=[self.size, self.size],
-                axes=[0, 1],
-                out_of_bounds_policy="pad",
-                fill_values=[0],
-            )
-        return fn.crop(images, **self.crop_arguments(parameters))
-
-    def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
-        """Return the window as arguments of DALI's cropping operators; without padding only."""
-        return {
-            "crop": (self.size, self.size),
-            "crop_pos_y": parameters["row_position"],
-            "crop_pos_x": parameters["column_position"],
-        }
-
-
-@dataclass(frozen=True)
-class CenterCrop(Stage):
-    """Crop a square from the centre.
-
-    Attributes:
-        size: Side of the result in pixels.
-    """
-
-    size: int
-    name: str = "center_crop"
-
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The first row and column."""
-        return {"start": Parameter("int32", (2,))}
-
-    @property
-    def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
-
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image smaller than `size`; see `Stage.refusal`."""
-        smaller = np.flatnonzero((heights < self.size) | (widths < self.size))
-        if not len(smaller):
-            return None
-        row = int(smaller[0])
-        return row, (
-            f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
-            f"{heights[row]} x {widths[row]}; put a resize before it"
-        )
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Compute the places; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If an image is smaller than `size`.
-        """
-        if refusal := self.refusal(heights, widths):
-            raise ConfigurationError(refusal[1])
-        # Halves are rounded to even, as torchvision does.
-        return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window."""
-        from nvidia.dali import fn
-
-        return fn.slice(images, start=parameters["start"], shape=[self.size, self.size], axes=[0, 1])
-
-
 def window_of(stage: Stage, following: Sequence[Stage]) -> CenterCrop | None:
     """Return the crop right after a resize, before which the whole need not be made; None for any other stages."""
     crop = following[0] if following and type(stage) is Resize else None
@@ -433,51 +239,3 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
         roi_end=fn.cast(end - first, dtype=DALIDataType.FLOAT),
         interp_type=interpolation_type(resize.interpolation),
     )
-
-
-@dataclass(frozen=True)
-class HorizontalFlip(Stage):
-    """Mirror left and right with a probability."""
-
-    probability: float = 0.5
-    name: str = "flip"
-
-    def __post_init__(self) -> None:
-        if not (isinstance(self.probability, Real) and 0 <= self.probability <= 1):
-            raise ConfigurationError(f"{self.name}: probability must be a number in 0..1, got {self.probability!r}")
-
-    @property
-    def num_uniforms(self) -> int:
-        """Whether."""
-        return 1
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """1 to mirror, 0 not to."""
-        return {"mirror": Parameter("int32")}
-
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """Mirrored or not."""
-        return np.array([self.probability, 1 - self.probability])
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw whether to mirror; see `Stage.draw`."""
-        return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Mirror the samples drawn; the others are not even copied."""
-        from nvidia.dali import fn
-
-        mirror = parameters["mirror"]
-        if mirror:  # noqa: SIM108 - DALI traces statements
-            flipped = fn.flip(images, horizontal=1)
-        else:
-            flipped = images
-        return flipped
-
-
-def require_positive(what: str, value: int) -> None:
-    """Refuse a size that is not a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{what} must be a positive integer, got {value!r}")

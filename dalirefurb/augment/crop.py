@@ -1,0 +1,208 @@
+"""Stages that move pixels unchanged: crops and a flip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import require_positive
+from dalirefurb.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class RandomCrop(Stage):
+    """Crop a square at a random place.
+
+    Attributes:
+        size: Side of the result in pixels.
+        margin: Pixels by which each side of the image, padding included, exceeds `size`; there are (margin + 1)^2
+            places. Images of another size are refused.
+        padding: Pixels of 0 added to each side first.
+    """
+
+    size: int
+    margin: int
+    padding: int = 0
+    name: str = "random_crop"
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+        if self.padding < 0 or self.margin < 0:
+            raise ConfigurationError(
+                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}"
+            )
+
+    @property
+    def num_uniforms(self) -> int:
+        """Row and column."""
+        return 2
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The first row and column or, without padding, how far between the first place (0) and the last (1)."""
+        if self.padding:
+            return {"start": Parameter("int32", (2,))}
+        return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for each place."""
+        places = (self.margin + 1) ** 2
+        return np.full(places, 1 / places)
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
+        expected = self.size + self.margin - 2 * self.padding
+        other = np.flatnonzero((heights != expected) | (widths != expected))
+        if not len(other):
+            return None
+        row = int(other[0])
+        return row, (
+            f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
+            f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
+            f"before it or change its margin"
+        )
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw places; see `Stage.draw`.
+
+        Raises:
+            ConfigurationError: If an image does not have `size`, `margin` and `padding`'s size.
+        """
+        if refusal := self.refusal(heights, widths):
+            raise ConfigurationError(refusal[1])
+        if self.padding:
+            return {"start": (np.floor(uniforms * (self.margin + 1)) - self.padding).astype(np.int32)}
+        rows, columns = (
+            (np.floor(each * (self.margin + 1)) / max(self.margin, 1)).astype(np.float32) for each in uniforms.T
+        )
+        return {"row_position": rows, "column_position": columns}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window; what lies outside the image is 0."""
+        from nvidia.dali import fn
+
+        if self.padding:
+            return fn.slice(
+                images,
+                start=parameters["start"],
+                shape=[self.size, self.size],
+                axes=[0, 1],
+                out_of_bounds_policy="pad",
+                fill_values=[0],
+            )
+        return fn.crop(images, **self.crop_arguments(parameters))
+
+    def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
+        """Return the window as arguments of DALI's cropping operators; without padding only."""
+        return {
+            "crop": (self.size, self.size),
+            "crop_pos_y": parameters["row_position"],
+            "crop_pos_x": parameters["column_position"],
+        }
+
+
+@dataclass(frozen=True)
+class CenterCrop(Stage):
+    """Crop a square from the centre.
+
+    Attributes:
+        size: Side of the result in pixels.
+    """
+
+    size: int
+    name: str = "center_crop"
+
+    def __post_init__(self) -> None:
+        require_positive(f"{self.name}: size", self.size)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The first row and column."""
+        return {"start": Parameter("int32", (2,))}
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image smaller than `size`; see `Stage.refusal`."""
+        smaller = np.flatnonzero((heights < self.size) | (widths < self.size))
+        if not len(smaller):
+            return None
+        row = int(smaller[0])
+        return row, (
+            f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
+            f"{heights[row]} x {widths[row]}; put a resize before it"
+        )
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Compute the places; see `Stage.draw`.
+
+        Raises:
+            ConfigurationError: If an image is smaller than `size`.
+        """
+        if refusal := self.refusal(heights, widths):
+            raise ConfigurationError(refusal[1])
+        # Halves are rounded to even, as torchvision does.
+        return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window."""
+        from nvidia.dali import fn
+
+        return fn.slice(images, start=parameters["start"], shape=[self.size, self.size], axes=[0, 1])
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(Stage):
+    """Mirror left and right with a probability."""
+
+    probability: float = 0.5
+    name: str = "flip"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.probability, Real) and 0 <= self.probability <= 1):
+            raise ConfigurationError(f"{self.name}: probability must be a number in 0..1, got {self.probability!r}")
+
+    @property
+    def num_uniforms(self) -> int:
+        """Whether."""
+        return 1
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """1 to mirror, 0 not to."""
+        return {"mirror": Parameter("int32")}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Mirrored or not."""
+        return np.array([self.probability, 1 - self.probability])
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw whether to mirror; see `Stage.draw`."""
+        return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Mirror the samples drawn; the others are not even copied."""
+        from nvidia.dali import fn
+
+        mirror = parameters["mirror"]
+        if mirror:  # noqa: SIM108 - DALI traces statements
+            flipped = fn.flip(images, horizontal=1)
+        else:
+            flipped = images
+        return flipped

@@ -1,0 +1,47 @@
+"""Decode: the first stage of a recipe for encoded images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dalirefurb.augment.stage import Device, Node, Stage
+
+
+@dataclass(frozen=True)
+class Decode(Stage):
+    """Decode encoded bytes to RGB: EXIF orientation applied, alpha dropped, 16 bits scaled to 8."""
+
+    name: str = "decode"
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Decode whole images on the CPU."""
+        return self.decode(images, "cpu")
+
+    def decode(self, encoded: Node, device: Device) -> Node:
+        """Decode whole images; "gpu" decodes by nvJPEG from bytes on the host."""
+        from nvidia.dali import fn
+
+        return fn.decoders.image(encoded, **self._arguments(device))
+
+    def decode_region(self, encoded: Node, device: Device, start: Node, shape: Node) -> Node:
+        """Decode windows only: the same pixels as decoding the whole and slicing.
+
+        Args:
+            encoded: Bytes, shape (length,), on the host.
+            device: Where the pixels are wanted.
+            start: First row and column, int32 (2,), in the oriented image.
+            shape: Height and width in pixels, int32 (2,).
+        """
+        from nvidia.dali import fn
+
+        return fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device))
+
+    def _arguments(self, device: Device) -> dict[str, Any]:
+        from nvidia.dali.types import DALIImageType
+
+        if device == "cpu":
+            return {"device": "cpu", "output_type": DALIImageType.RGB}
+        # The hardware engine would take a share of each batch, so a sample's bits would depend on its neighbours.
+        return {"device": "mixed", "output_type": DALIImageType.RGB, "hw_decoder_load": 0.0}

@@ -1,0 +1,70 @@
+"""Output: the size, type, layout and normalisation of what the model receives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from dalirefurb.checks import require_positive
+from dalirefurb.errors import ConfigurationError
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+
+
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the model receives: float images, (B, 3, size, size), (pixel / 255 - mean) / std.
+
+    Attributes:
+        size: Side of the square images in pixels.
+        dtype: "float32" or "float16".
+        mean: Of the red, green and blue channel, for pixels in 0..1; ImageNet's by default.
+        std: Likewise.
+        channels_last: Whether their memory is in NHWC order, as convolutions on a GPU like it in half precision; shape
+            and values are the same.
+    """
+
+    size: int
+    dtype: Literal["float32", "float16"] = "float32"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+    channels_last: bool = False
+
+    def __post_init__(self) -> None:
+        require_positive("output: size", self.size)
+        if self.dtype not in ("float32", "float16"):
+            raise ConfigurationError(
+                f"output: dtype must be 'float32' or 'float16', got {self.dtype!r}; cast on the model's side for others"
+            )
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
+            raise ConfigurationError(
+                f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
+            )
+        if not all(0 <= mean <= 1 for mean in self.mean):
+            raise ConfigurationError(
+                f"output: mean must be of pixels in 0 .. 1, got {self.mean}: divide mean and std by 255 if they are of "
+                f"levels 0 .. 255"
+            )
+        largest = max(max(mean, 1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
+        most = float(np.finfo(self.dtype).max)
+        if largest > most:
+            raise ConfigurationError(
+                f"output: (pixel - mean) / std must be at most {most:,.6g}, the most that {self.dtype} holds, but is "
+                f"up to {largest:,.6g} for pixels in 0 .. 1 with mean {self.mean} and std {self.std}: pass a larger std"
+                f"{', or dtype=' + repr('float32') if self.dtype == 'float16' else ''}"
+            )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides values, as JSON."""
+        return {
+            "size": self.size,
+            "dtype": self.dtype,
+            "mean": list(self.mean),
+            "std": list(self.std),
+        }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
-    from dalirefurb.planning.echo import BatchEcho as BatchEcho
+    from dalirefurb.planning.batch_echo import BatchEcho as BatchEcho
     from dalirefurb.planning.echo import Echo as Echo
     from dalirefurb.planning.frozen import Frozen as Frozen
     from dalirefurb.planning.refurbish import Refurbish as Refurbish
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Arrays": "source",
     "AutoAssist": "planning.auto_assist",
-    "BatchEcho": "planning.echo",
+    "BatchEcho": "planning.batch_echo",
     "Compressed": "store.compressed",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",

@@ -19,8 +19,9 @@ from dalirefurb.checks import integer
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.build import Assembly, assemble, check_kinds, configuration
+from dalirefurb.engine.build import Assembly, assemble
 from dalirefurb.engine.checkpoint import restored, saved
+from dalirefurb.engine.configuration import check_kinds, configuration
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.prefetch import Prefetch, choose_prefetch
 from dalirefurb.engine.rank import chosen

@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler

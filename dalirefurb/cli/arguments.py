@@ -3,53 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
 from dalirefurb.cli import cache, explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.numbers import Whole, learning_rate, path
+from dalirefurb.cli.parser import Parser
 from dalirefurb.cli.show import PRESETS, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
-from dalirefurb.cli.terminal import complain, escaped, say
 
 _NETWORK_SIZE = 32
+
+
 _TOO_SMALL = f"the network needs images of at least {_NETWORK_SIZE} pixels, got {{}}"
+
+
 _MOST = 1_000_000_000
 """Where a number decides how much is done, rather than fits a limit of its own."""
+
 
 _LARGEST = 20_000
 """Side of an image in pixels: operations refuse what is not much larger."""
 
+
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
-
-
-_MUST = re.compile(r"^argument ([\w-]+): must ")
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports a wrong argument as every other error is reported: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        message = escaped(_MUST.sub(r"\1 must ", message))
-        complain(f"dalirefurb: error: {message}; see {self.prog} --help")
-        self.exit(2)
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help where all is printed, which fails if it cannot be."""
-        if file is sys.stdout:
-            say(message.removesuffix("\n"))
-        else:
-            super()._print_message(message, file)
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser; it sets `command`, a function of the options."""
-    root = _Parser(prog="dalirefurb", description=explanations.DESCRIPTION, epilog=explanations.EPILOG)
+    root = Parser(prog="dalirefurb", description=explanations.DESCRIPTION, epilog=explanations.EPILOG)
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def added(name: str, summary: str, description: str, epilog: str) -> argparse.ArgumentParser:

@@ -86,7 +86,7 @@ def _echo(
 def _batch_echo(
     num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int = 0
 ) -> Planner:
-    from dalirefurb.planning.echo import BatchEcho
+    from dalirefurb.planning.batch_echo import BatchEcho
 
     inner = _standard(num_samples, batch_size, seed)
     return BatchEcho(inner, echoing_factor=echoing_factor, buffer_size=buffer_size)

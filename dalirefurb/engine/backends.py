@@ -20,7 +20,7 @@ from dalirefurb.engine.inputs import InputBuilder, Sizes
 from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows
-from dalirefurb.reading.reader import Samples
+from dalirefurb.reading.samples import Samples
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.both_parts import BothParts

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -14,30 +12,28 @@ import torch
 
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device, Stage
-from dalirefurb.dali import Graph, PipelineRunner, cut_window, versions, views
+from dalirefurb.augment.stage import Device
+from dalirefurb.dali import PipelineRunner, views
 from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_mix
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, PartialBackend, View, WholeBackend
 from dalirefurb.engine.batch_group import Position, numbered, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
+from dalirefurb.engine.configuration import traced
 from dalirefurb.engine.engine import Engine, Plans
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.prepare_thread import PrepareThread, Watch
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.store_opening import open_store
 from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.kernels import VERSION
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.batch_plan import BatchPlan
-from dalirefurb.planning.derived import DerivedPlanner
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
@@ -58,64 +54,6 @@ class Assembly:
 
     engine: Engine
     assistant: Assistant | None
-
-
-def check_kinds(source: object, recipe: object, planner: object, store: object) -> None:
-    """Refuse what is of another kind than it should be, an argument at another one's place for example.
-
-    Raises:
-        ConfigurationError: If one is.
-    """
-    for name, given, kind, remedy in (
-        ("source", source, Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
-        ("recipe", recipe, Recipe, "pass rand_augment(224), or another preset"),
-        ("planner", planner, Planner, "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one"),
-        ("store", store, (Store, NoneType), "pass MemoryStore(), DiskStore(path), or None"),
-    ):
-        if not isinstance(given, kind):
-            what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
-            raise ConfigurationError(
-                f"{name} must be a {name}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
-            )
-
-
-def configuration(
-    source: Source,
-    recipe: Recipe,
-    planner: Planner,
-    *,
-    partial_device: Device,
-    final_device: Device,
-    kernels: Kernels,
-    policy: BadSamplePolicy,
-) -> dict[str, Any]:
-    """Check what can be checked before anything is built; for the arguments see `Loader`.
-
-    Returns:
-        Everything that decides the batches, as JSON values, the same on all ranks.
-
-    Raises:
-        ConfigurationError: If the parts do not fit together.
-    """
-    _check_fit(source, recipe, planner)
-    _check_draws(recipe, planner)
-    if recipe.caches_encoded and partial_device != final_device:
-        raise ConfigurationError(
-            f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
-            f"{partial_device!r} and final_device={final_device!r}: pass {final_device!r} for both, or a split of 1 or "
-            f"more"
-        )
-    if Graph(_traced(recipe), "final", partial_device, final_device).needs_gpu:
-        _check_gpu()
-    return {
-        "source": source.fingerprint(),
-        "recipe": recipe.fingerprint(),
-        "planner": planner.fingerprint(),
-        "partial_device": partial_device,
-        "kernels": f"numba {VERSION}" if kernels == "numba" else kernels,
-        "versions": versions() | policy.versions(),
-        **policy.fingerprint(),
-    }
 
 
 def assemble(
@@ -161,7 +99,7 @@ def assemble(
     if device_store is not None:
         _check_device(device_store)
     if store is not None:
-        _open(store, source, recipe, planner, reader, fingerprint)
+        open_store(store, source, recipe, planner, reader, fingerprint)
     cache = CacheClient(reader, store, encoded=encoded)
     tally = Tally()
     buffer: BatchBuffer | None = None
@@ -173,7 +111,7 @@ def assemble(
         if partial_device == "gpu" and planner.feedback_lag is None:
             view, leaving_device = buffer.images, "gpu"
     factory = BackendFactory(
-        _traced(recipe),
+        traced(recipe),
         kernels,
         partial_device=partial_device,
         final_device=final_device,
@@ -228,100 +166,6 @@ def assemble(
     return Assembly(engine, assistant)
 
 
-def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
-    if len(source) != planner.num_samples:
-        raise ConfigurationError(
-            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
-            f"pass len(source) to the planner"
-        )
-    shape, size = source.image_shape, recipe.output.size
-    if shape is not None and recipe.final_size(shape[:2]) != (size, size):
-        height, width = recipe.final_size(shape[:2]) or ("?", "?")
-        raise ConfigurationError(
-            f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
-            f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
-        )
-    if recipe.caches_encoded and planner.feedback_lag is not None:
-        raise ConfigurationError(
-            "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
-        )
-    if source.encoded != recipe.encoded:
-        needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
-        raise ConfigurationError(
-            f"the recipe starts from {needs}, but the source gives {gives}; "
-            f"make the recipe with raw={not source.encoded}"
-        )
-
-
-def _check_draws(recipe: Recipe, planner: Planner) -> None:
-    """Warn of a SmartCache that would serve a draw of the partial part for as long as a sample stays."""
-    while isinstance(planner, DerivedPlanner):
-        planner = planner.planner
-    random = [stage.name for stage in recipe.partial if stage.random]
-    if random and isinstance(planner, SmartCache):
-        warnings.warn(
-            f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
-            f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",
-            stacklevel=4,
-        )
-
-
-def _open(
-    store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
-) -> None:
-    """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
-
-    Nor do the final stages, unless they refuse images of some sizes, or make too large ones: the store holds none of
-    these. What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone
-    decides: whether one is refused is found out again.
-    """
-    if recipe.caches_encoded and isinstance(store, DeviceStore):
-        raise ConfigurationError(
-            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
-            "or more"
-        )
-    sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
-    partial = {"source": fingerprint["source"], "encoded": True}
-    if not recipe.caches_encoded:
-        partial = _made_by(source, recipe, planner, reader, fingerprint, varying=sizes.slot_shape is None)
-    # So does what is behind the samples here and now. What changes from now on, the next loader notices.
-    if content := source.content():
-        partial["content"] = content
-    slots = planner.peak_slots
-    store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
-
-
-def _made_by(
-    source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any], *, varying: bool
-) -> dict[str, Any]:
-    """Return what decides partial images, as JSON values."""
-    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
-    partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
-    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
-    if source.encoded or source.image_shape is None:
-        partial["max_pixels"] = reader.max_pixels
-    if varying and any(_refuses(type(stage)) for stage in recipe.final):
-        partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
-    return partial
-
-
-def _traced(recipe: Recipe) -> Recipe:
-    """Return the recipe by which graphs and kernels are made.
-
-    Where what is cached is encoded, they do both parts together, which make the same at every split. One behind a
-    window lets this be decoded alone; else a resize stays together with the crop that may follow it.
-    """
-    if not recipe.caches_encoded:
-        return recipe
-    behind = recipe.at(min(2, len(recipe.stages)))
-    return behind if cut_window(behind) else recipe.at(1)
-
-
-def _refuses(kind: type[Stage]) -> bool:
-    """Tell whether a kind of stage refuses images of some sizes, or makes some that are too large."""
-    return kind.refusal is not Stage.refusal or kind.output_sizes is not Stage.output_sizes
-
-
 def _plans(planner: Planner, assistant: Assistant | None, cache: CacheClient) -> Plans:
     """Return what plans from a position on."""
 
@@ -357,11 +201,4 @@ def _check_device(store: DeviceStore) -> None:
         raise ConfigurationError(
             f"a DeviceStore must be on the CUDA device that is current when a loader begins, but it was made on device "
             f"{device} and device {torch.cuda.current_device()} is current: call torch.cuda.set_device before both"
-        )
-
-
-def _check_gpu() -> None:
-    if not torch.cuda.is_available():
-        raise ConfigurationError(
-            "a part is placed on 'gpu', but torch finds no CUDA device; use partial_device='cpu', final_device='cpu'"
         )

@@ -22,7 +22,8 @@ from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
-from dalirefurb.reading.reader import Reader, Samples
+from dalirefurb.reading.reader import Reader
+from dalirefurb.reading.samples import Samples
 
 _POLL_S = 1.0
 _READ_AHEAD = 2

@@ -34,9 +34,9 @@ import numpy as np
 
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, joined
 from dalirefurb.planning.derived import DerivedPlanner
-from dalirefurb.planning.echo import BatchEcho
 from dalirefurb.planning.planner import Planner
 
 

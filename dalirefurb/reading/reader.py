@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,36 +15,20 @@ from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.inspector import Inspector, Refused
 from dalirefurb.reading.pillow_decoder import PillowDecoder
+from dalirefurb.reading.samples import Samples, joined
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
 
 _POLL_S = 0.1
 
+
 Held = Sequence["NDArray[np.uint8] | None"]
 """What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
 
+
 Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What a source gave for some rows.
-
-    Attributes:
-        data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
-        heights: Of the images in pixels, EXIF orientation applied, shape (n,).
-        widths: Likewise.
-        indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
-        as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
-    """
-
-    data: Sequence[NDArray[np.uint8]]
-    heights: NDArray[np.int64]
-    widths: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    as_read: Sequence[NDArray[np.uint8]] = ()
 
 
 class Reader:
@@ -177,7 +161,7 @@ class Reader:
         except SampleError:
             # One of them is bad, or several: one by one they tell.
             rows = (slice(row, row + 1) for row in range(len(indices)))
-            return _joined([self._good(indices[row], versions[row], held[row]) for row in rows])
+            return joined([self._good(indices[row], versions[row], held[row]) for row in rows])
 
     def _instead(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held) -> Samples:
         """Read samples, or what replaces those that are known to be bad; of these what is held is of no use."""
@@ -288,14 +272,3 @@ class Reader:
 
     def _refusal(self, index: int, reason: str) -> SampleError:
         return SampleError(index, self._source.name(index), reason, lasting=True)
-
-
-def _joined(parts: list[Samples]) -> Samples:
-    """Put the rows of several reads into one."""
-    return Samples(
-        [sample for part in parts for sample in part.data],
-        np.concatenate([part.heights for part in parts]),
-        np.concatenate([part.widths for part in parts]),
-        np.concatenate([part.indices for part in parts]),
-        [sample for part in parts for sample in part.as_read],
-    )

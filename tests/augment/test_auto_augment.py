@@ -30,7 +30,7 @@ from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, Opera
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.reading.reader import Samples
+from dalirefurb.reading.samples import Samples
 from dalirefurb.rng import uniforms
 
 UNLIKELY = 1e-4

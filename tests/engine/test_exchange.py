@@ -18,7 +18,8 @@ from dalirefurb.engine.batch_group import Position, Run, announced, planned, run
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.ticket import Ticket
 from dalirefurb.image_batch import Images
-from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.reader import Reader

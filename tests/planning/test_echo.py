@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.echo import BatchEcho, Echo, leave_buffer, repeats
+from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.echo import Echo, leave_buffer, repeats
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys

@@ -18,7 +18,8 @@ from dalirefurb.cli.techniques import TECHNIQUES
 from dalirefurb.cli.train import EpochReport
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
-from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler

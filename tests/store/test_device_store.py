@@ -27,7 +27,7 @@ from dalirefurb.engine import backend_factory
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
-from dalirefurb.reading.reader import Samples
+from dalirefurb.reading.samples import Samples
 from dalirefurb.store.device import gather as gathering
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.gather import gather, scatter

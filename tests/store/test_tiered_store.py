@@ -21,7 +21,7 @@ from dalirefurb.engine.batch_group import Position, planned, runs
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Images
-from dalirefurb.planning.echo import BatchEcho
+from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader

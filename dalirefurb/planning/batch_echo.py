@@ -1,0 +1,102 @@
+"""BatchEcho: whole batches of another planner are served several times, in a row or shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.checks import integer
+from dalirefurb.planning.batch_plan import BatchPlan, Indices
+from dalirefurb.planning.echo import Echoing, leave_buffer, repeats
+
+
+@dataclass(frozen=True)
+class BatchEcho(Echoing):
+    """Serves every batch of another planner `echoing_factor` times (batch echoing), in a row or shuffled.
+
+    An epoch has the batches of the inner planner's times the echoing factor, rounded down: every epoch has the same
+    length, and every batch is served floor or ceil of the echoing factor times. What a repeat shares with the first
+    is the recipe's partial part; with `recipe.at(len(recipe.stages))` repeats are alike. The shuffle buffer holds
+    whole batches, each with the rows it has, and is drained at the end of an epoch.
+
+    The inner planner serves a sample at most once an epoch and evicts a sample with its row, as that of an `Echo`.
+
+    >>> from dalirefurb.planning.refurbish import Standard
+    >>> planner = BatchEcho(Standard(100, batch_size=10), echoing_factor=2.5)
+    >>> planner.fresh_samples, len(planner), planner.peak_slots
+    (100, 25, 10)
+    >>> BatchEcho(Standard(100, batch_size=10), echoing_factor=2.5, buffer_size=4).peak_slots
+    40
+
+    Attributes:
+        planner: Decides what is echoed.
+        echoing_factor: Mean number of times that a batch is served, at least 1.
+        buffer_size: Batches, not rows, of the shuffle buffer after the echo; 0 or 1 for none: repeats follow each
+            other.
+    """
+
+    buffer_size: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._integer("buffer_size", 0, None, "pass the batches to shuffle among, 1 for none")
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return self._echoed(len(self.planner))
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).
+
+        They are what the inner planner stores after one of its batches, and the other rows of batches that have come
+        into the buffer until then and have not left it for the last time. If none is repeated, the latest batch in the
+        buffer is as if it had not come.
+        """
+        echoes = self._most > 1
+        rows = (self._buffer if echoes else self._buffer - 1) * self._width
+        slots = (inner + rows if inner or echoes else 0 for inner in self.planner.shard_slots)
+        return tuple(map(min, slots, self.shard_samples))
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        counts = repeats(len(self.planner), len(self), seed=self.seed, epoch=epoch)
+        leaves = leave_buffer(len(self), self._buffer, seed=self.seed, epoch=epoch)
+        return self._repeat(enumerate(self.planner.epoch(epoch)), counts, leaves)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the plans, as JSON values; of a buffer that shuffles nothing, nothing."""
+        values = super().fingerprint()
+        if self._buffer == 1:
+            del values["buffer_size"]
+        return values
+
+    def _repeat(self, plans: Iterator[tuple[int, BatchPlan]], counts: Indices, leaves: Indices) -> Iterator[BatchPlan]:
+        """Repeat each batch as often as `counts` says, each repeat at its place in `leaves`."""
+        starts = np.cumsum(counts) - counts
+        first, last = np.minimum.reduceat(leaves, starts).tolist(), np.maximum.reduceat(leaves, starts).tolist()
+        order = np.argsort(leaves)  # the echoed batch at each place
+        batches = np.repeat(np.arange(len(counts)), counts)[order]
+        buffer: dict[int, BatchPlan] = {}
+        for place, (batch, repeat) in enumerate(zip(batches.tolist(), (order - starts[batches]).tolist(), strict=True)):
+            while batch not in buffer:
+                buffer.update([next(plans)])
+            later = place < last[batch]
+            plan = buffer[batch] if later else buffer.pop(batch)
+            transient = plan.indices[plan.miss & ~plan.keep] if first[batch] < last[batch] else plan.indices[:0]
+            yield replace(
+                plan,
+                serving=plan.serving * self._most + repeat,
+                miss=plan.miss & (place == first[batch]),
+                keep=plan.keep | later,
+                evict=plan.evict[:0] if later else np.concatenate([plan.evict, transient]),
+            ).read_only()
+
+    @property
+    def _buffer(self) -> int:
+        """Batches of the shuffle buffer."""
+        return max(1, self.buffer_size)

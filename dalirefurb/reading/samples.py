@@ -1,0 +1,39 @@
+"""Samples: what a source gave for some rows, with the sizes of the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a source gave for some rows.
+
+    Attributes:
+        data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
+        heights: Of the images in pixels, EXIF orientation applied, shape (n,).
+        widths: Likewise.
+        indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
+        as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
+    """
+
+    data: Sequence[NDArray[np.uint8]]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    as_read: Sequence[NDArray[np.uint8]] = ()
+
+
+def joined(parts: list[Samples]) -> Samples:
+    """Put the rows of several reads into one."""
+    return Samples(
+        [sample for part in parts for sample in part.data],
+        np.concatenate([part.heights for part in parts]),
+        np.concatenate([part.widths for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+        [sample for part in parts for sample in part.as_read],
+    )

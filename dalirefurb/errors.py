@@ -31,8 +31,8 @@ class SampleError(DalirefurbError):
     """One sample cannot be read, decoded or used.
 
     Args:
-        index: Of the sample.
-        name: Of the sample, such as its path.
+        index: Index of the sample.
+        name: Name of the sample, such as its path.
         reason: What is wrong with it.
         lasting: Whether it was read, but is of no use, nor will be in another run.
     """

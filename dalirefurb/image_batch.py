@@ -23,7 +23,7 @@ class Places(NamedTuple):
     """Where n C-contiguous images lie.
 
     Attributes:
-        addresses: Of their first bytes, shape (n,).
+        addresses: Addresses of the images' first bytes, shape (n,).
         sizes: Heights and widths, shape (n, 2).
     """
 

@@ -77,10 +77,10 @@ class Loader:
             `source.name(index)` and the like.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
-        max_pixels: Of one encoded image, which takes 3 bytes a pixel when it is decoded, and of what a stage makes of
-            it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a bad sample. Of
-            what is resized and cropped right after, in the same part, the crop's window alone is made, and counts.
-            None: any size.
+        max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
+            stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
+            bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
+            and counts. None: any size.
         on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or of a size that a stage
             cannot take. "raise": a `SampleError` names it. "replace": a good sample of the same shard is served
             instead, drawn anew for each version, with its own label and index, augmented as it never is in its own

@@ -30,7 +30,7 @@ class PolicyOperation(NamedTuple):
 
     Attributes:
         operation: Its name in `AUTO_AUGMENT_OPERATIONS`.
-        probability: Of applying it.
+        probability: Probability that the operation is applied.
         magnitude: Bin 0 .. 9; what it is does not matter to operations without a range.
     """
 
@@ -134,7 +134,7 @@ class _Half:
 
     Attributes:
         outcomes: All that can happen.
-        chances: Of each outcome given the sub-policy, shape (sub-policies, outcomes).
+        chances: Probability of each outcome given the sub-policy, shape (sub-policies, outcomes).
     """
 
     def __init__(self, halves: Sequence[PolicyOperation]) -> None:

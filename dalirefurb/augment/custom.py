@@ -21,7 +21,7 @@ class Custom(Stage):
         function: Called once, while the graph is traced, with HWC uint8 images on "cpu" or "gpu". DALI's own random
             operators are refused there: their numbers depend on the batch.
         name: Unique within the recipe.
-        revision: Of the function.
+        revision: Revision of the function.
         size: Height and width in pixels of what it returns, or None if it keeps the size.
     """
 

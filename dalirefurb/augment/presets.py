@@ -7,7 +7,7 @@ Arguments that all presets have:
     size: Side of the images the model receives, in pixels.
     split: A stage's name ("the final part begins here"), a count of partial stages, or None: what the preset says.
     raw: For arrays of `size` x `size` in place of encoded images.
-    dtype: Of the images the model receives.
+    dtype: Type of the images that the model receives.
     channels_last: Whether their memory is in NHWC order; the shape is (B, 3, H, W) all the same.
     mean: Subtracted from pixels in 0..1, per channel.
     std: Divided by afterwards.
@@ -16,7 +16,7 @@ Those of the augmenting ones:
     order: "paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an image a
         little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep nearly
         all diversity, so the cached part can be all the rest.
-    interpolation: Of shears, translations and rotations.
+    interpolation: Interpolation of shears, translations and rotations.
 """
 
 from __future__ import annotations

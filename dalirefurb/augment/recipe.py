@@ -162,9 +162,9 @@ class Recipe:
         same part, that is the window.
 
         Args:
-            heights: Of the images, (n,).
-            widths: Likewise.
-            max_pixels: Of what a stage makes; None: any size.
+            heights: Heights of the images in pixels, shape (n,).
+            widths: Widths of the images in pixels, shape (n,).
+            max_pixels: Pixels of what a stage makes at most; None: any size.
         """
         for part in (self.partial, self.final):
             for place, stage in enumerate(part):
@@ -260,9 +260,9 @@ def draw(
         seed: The run's seed.
         indices: Sample indices, shape (n,).
         numbers: The samples' versions for partial stages, their servings for final ones, shape (n,).
-        heights: Of the images that enter the first stage, in pixels, shape (n,).
-        widths: Likewise.
-        versions: Of the partial images, shape (n,): for final stages that follow a partial one.
+        heights: Heights of the images that enter the first stage, in pixels, shape (n,).
+        widths: Widths of the images that enter the first stage, in pixels, shape (n,).
+        versions: Versions of the partial images, shape (n,): for final stages that follow a partial one.
         mix: See `rng.uniforms_for`.
 
     Returns:

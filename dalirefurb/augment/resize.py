@@ -106,8 +106,8 @@ class RandomResizedCrop(Window):
 
         Args:
             attempts: Uniforms for area, ratio, row and column, shape (n, k, 4).
-            heights: Of the images, shape (n,).
-            widths: Likewise.
+            heights: Heights of the images in pixels, shape (n,).
+            widths: Widths of the images in pixels, shape (n,).
 
         Returns:
             Row, column, height and width of the windows, shape (n, 4), and whether any attempt fits, shape (n,).
@@ -196,7 +196,7 @@ def resized_window(resize: Stage, crop: CenterCrop, images: Node, parameters: Ma
         resize: A `Resize`.
         crop: What comes right after it.
         images: See `Stage.apply`.
-        parameters: Of both.
+        parameters: Parameters of both stages.
     """
     size = parameters["size"]
     if size[0] * size[1] > WHOLE_PIXELS:

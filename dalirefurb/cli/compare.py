@@ -63,7 +63,7 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
 
     Args:
         trainers: By name.
-        epochs: Of each.
+        epochs: Epochs of each training.
         say: Called with a line of throughputs for each epoch, and a heading before.
     """
     widths = [max(10, len(name)) for name in trainers]

@@ -64,7 +64,7 @@ class Photographs:
 
     Attributes:
         images: How many; classes take turns, so they are equal within one.
-        seed: Of windows, turns and light.
+        seed: Seed of windows, turns and light.
     """
 
     images: int = 2000

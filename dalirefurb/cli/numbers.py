@@ -13,8 +13,8 @@ class Whole:
     """Turns text into a whole number within limits.
 
     Attributes:
-        least: None for no limit.
-        most: Likewise.
+        least: The least number allowed; None for no limit.
+        most: The greatest number allowed; None for no limit.
         refusal: What is said of one outside, with a place for the number; by default what must hold.
     """
 

@@ -196,7 +196,7 @@ class Chosen:
     """A technique and its options.
 
     Attributes:
-        name: Of the technique.
+        name: Name of the technique.
         options: Its own, by name.
     """
 

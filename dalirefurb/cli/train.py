@@ -89,10 +89,10 @@ class Trainer:
         planner: Its seed is also that of the initial weights. No global random state is touched.
         epochs: Length of the learning rate's schedule.
         learning_rate: The highest of the schedule.
-        look_ahead: Of the loader; None for its default.
-        batches_per_run: Likewise.
+        look_ahead: `look_ahead` of the loader; None for its default.
+        batches_per_run: `batches_per_run` of the loader; None for its default.
         kernels: As for `Loader`, like the four that follow.
-        max_pixels: Of an encoded image.
+        max_pixels: Pixels of an encoded image at most.
         on_bad_sample: What happens if one cannot be used.
         quarantine: A file of those that cannot.
         fallback_decoder: What decodes where DALI cannot.

@@ -49,7 +49,7 @@ class Input:
     Attributes:
         name: "sample", "partial" (a partial image) or "<stage>/<parameter>".
         dtype: As NumPy names it.
-        ndim: Of one sample.
+        ndim: Dimensions of one sample.
         layout: DALI's, such as "HWC".
         device: Where it is fed. On the GPU it is copied on the stream that is named when it is fed, and the graph waits
             for the copy; of memory that it does not copy it would not know when that is written.

@@ -18,7 +18,7 @@ class Assembler:
     refused early. Otherwise that waits until the rank is needed: the store, the graphs and the device depend on it.
 
     Args:
-        planner: Of the batches of all ranks.
+        planner: Planner of the batches of all ranks.
         chosen: The rank, if the caller says it.
         set_pace: For a rank's part of the plan.
         assemble: Puts together what carries out a rank's part of the plan.

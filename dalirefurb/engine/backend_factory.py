@@ -84,7 +84,7 @@ class BackendFactory:
         final_device: Where the final part runs.
         entering_device: Where partial images enter it.
         leaving_device: Where they leave the partial part.
-        max_rows: Of one batch.
+        max_rows: Rows of one run at most.
         prefetch: How many copies and threads there are.
         reserve: Gives room for partial images, see `Store.reserve`.
     """

@@ -58,7 +58,7 @@ class PartialBackend(ComputeBackend):
 
     Args:
         input_builder: Lays out the graph's inputs.
-        runner: Of the partial graph.
+        runner: Runner of the partial graph.
         view: Views what that makes.
         stages: What that does, to be told where one of them is wrong.
     """
@@ -105,7 +105,7 @@ class WholeBackend(ComputeBackend):
 
     Args:
         input_builder: Lays out the inputs.
-        runner: Of both parts at once.
+        runner: Runner of both parts at once.
     """
 
     def __init__(self, input_builder: InputBuilder, runner: PipelineRunner) -> None:

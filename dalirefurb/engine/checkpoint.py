@@ -28,8 +28,8 @@ def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_ba
 
     Args:
         state: What `saved` returned, before or after JSON.
-        fingerprint: Of the present configuration.
-        num_batches: Of an epoch.
+        fingerprint: Fingerprint of the present configuration.
+        num_batches: Batches of an epoch.
         assisted: Whether there is an Assistant.
 
     Raises:

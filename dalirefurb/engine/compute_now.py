@@ -26,7 +26,7 @@ class ComputeNow:
         reader: Reads the samples.
         input_builder: Lays out the graph's inputs.
         build: Makes replicas of the partial graph, when they are first needed.
-        max_rows: Of one batch.
+        max_rows: Rows of one batch at most.
     """
 
     def __init__(

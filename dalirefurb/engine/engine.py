@@ -56,7 +56,7 @@ class Engine:
         prepare_thread: Makes partial images, or all.
         finish_thread: Makes final ones, if they are not there, and hands them over.
         reader: Is closed with the engine.
-        factory: Likewise.
+        factory: Builder of what computes; it is closed with the engine.
         num_batches: Batches of an epoch.
         prefetch: How many batches run together, and how far ahead.
         tally: Counts what both do.

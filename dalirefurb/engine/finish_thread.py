@@ -60,13 +60,13 @@ class FinishThread:
     """Turns tickets into batches.
 
     Args:
-        recipe: Whose final part is done.
+        recipe: Recipe for which the final part is done.
         cache: Settles the store.
         input_builder: Lays out the graph's inputs.
-        replicas: Of the final graph; None where images are ready already.
+        replicas: Replicas of the final graph; None where images are ready already.
         buffer: Where runs are laid out for the graph, if the store's samples are to stay on their device.
         in_flight: Runs that are begun, finished ones included, before the training loop takes them.
-        batches_per_run: Of each of these; one of n times as many batches counts n times.
+        batches_per_run: Batches of each of these runs; one of n times as many batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counts.
     """

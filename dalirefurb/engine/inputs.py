@@ -25,7 +25,7 @@ class InputBuilder:
     so it becomes another image than in its own place.
 
     Args:
-        recipe: Whose parameters are drawn.
+        recipe: Recipe for which parameters are drawn.
         seed: The run's.
         entering: Shape of the source's images, None where it varies.
         mix: See `rng.uniforms_for`.
@@ -76,7 +76,7 @@ class InputBuilder:
         Args:
             plan: The batch.
             rows: Those to compute, shape (n,).
-            samples: Of these.
+            samples: Samples of these rows.
             shown: The samples that all rows show, shape (B,).
             sizes: Given heights and widths of the partial images to come, each (n,), returns those of all rows, (B, 2);
                 asked only where they vary.

@@ -37,7 +37,7 @@ class Prefetch:
     """Numbers of copies and of runs.
 
     Attributes:
-        replicas: Of each part's pipeline.
+        replicas: Copies of each part's pipeline.
         threads_each: CPU threads of each replica.
         batches_per_run: Batches that run together, at most.
         hits_per_run: Batches that run together where the plan has nothing to compute, at most; no fewer than these.

@@ -50,7 +50,7 @@ class BothParts:
 
     Args:
         partial: Steps of the stages of the partial part, decoding excepted.
-        final: Of the final part's.
+        final: Kernel operations of the stages of the final part.
         output: What the model receives.
         pipelines: Where they run.
         pool: Helps the owner with what is borrowed.

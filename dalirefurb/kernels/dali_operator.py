@@ -39,9 +39,9 @@ def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> P
     """Build a pipeline that does the task of its first row once a graph has made its images; it returns nothing of use.
 
     Args:
-        graph: Whose images they are; None: there are none.
-        max_rows: Of those that enter the graph.
-        num_threads: Of the graph.
+        graph: Graph that makes the images; None: there are none.
+        max_rows: Rows that enter the graph at a time, at most.
+        num_threads: CPU threads of the graph.
     """
     threads = num_threads if graph else 1
     pipeline = Pipeline(batch_size=max_rows, num_threads=threads, device_id=None, **REPLICA_OPTIONS)

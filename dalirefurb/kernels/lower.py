@@ -60,7 +60,7 @@ class KernelOp:
 
     Attributes:
         code: Which kernel.
-        stage: Whose parameters it takes.
+        stage: Name of the stage that it takes parameters of.
         write: Lays the stage's parameters out, given the heights and widths of the images that enter.
         bilinear: Whether it interpolates.
         fill: Levels where there is no source.

@@ -30,8 +30,8 @@ def normalise(
     Args:
         image: Levels.
         view: What is seen of it: where its first line begins, bytes from line to line, height, width, whether mirrored.
-        means: Of each channel, (3,).
-        scales: Likewise.
+        means: Mean of each channel, shape (3,).
+        scales: Factor of each channel, shape (3,).
         channels_last: Whether pixel comes after pixel, or channel after channel.
         streamed: Whether numbers go past the caches to memory, of which nothing is read first then: that takes half
             the time. `out` is aligned then, a line is a multiple of `LANES`, and others see it after a `fence`.

@@ -40,8 +40,8 @@ def operate(
 
     Args:
         image: The source.
-        height: Of source and result.
-        width: Likewise.
+        height: Height of source and result in pixels.
+        width: Width of source and result in pixels.
         group: The operation's, an `operations.Group`.
         matrix: Its numbers, float32 (9,).
         bilinear: Whether warps interpolate.

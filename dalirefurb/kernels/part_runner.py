@@ -22,7 +22,7 @@ class KernelPart:
     """One part of a recipe. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        steps: Of its stages, decoding excepted.
+        steps: Kernel operations of the part's stages, decoding excepted.
         output: What the model receives, if the part ends with it.
         entering: The input that holds images, or encoded samples: "sample" or "partial".
         pipelines: Where they run.

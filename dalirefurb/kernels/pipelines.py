@@ -48,8 +48,8 @@ class DecodePipeline:
 
     Args:
         graph: What is done before; None: nothing.
-        max_rows: Of those that enter the graph.
-        num_threads: Of the graph, and of the kernels.
+        max_rows: Rows that enter the graph at a time, at most.
+        num_threads: CPU threads of the graph, and of the kernels.
     """
 
     def __init__(self, graph: Graph | None, *, max_rows: int, num_threads: int) -> None:

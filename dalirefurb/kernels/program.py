@@ -86,7 +86,7 @@ class KernelProgram:
     """The steps of a part, or of both parts of a recipe.
 
     Args:
-        steps: Of its stages, decoding excepted.
+        steps: Kernel operations of the stages, decoding excepted.
         output: What the model receives, if it ends with it.
         split: After how many steps an image is partial, and written down; None: it is not.
         entering: The input that holds what is computed: "sample" or "partial".

@@ -34,12 +34,12 @@ def resize_bytes(width: Any, full_width: Any, lines: Any, columns: Any, across: 
     """Return the bytes of memory that `resize` needs beside images, at most.
 
     Args:
-        width: Of the window of the source.
+        width: Width of the window of the source in pixels.
         full_width: What that becomes.
-        lines: Height of what is made of it.
-        columns: Likewise, the width.
+        lines: Height of what is made of it, in pixels.
+        columns: Width of what is made of it, in pixels.
         across: Source pixels that are weighed for a target pixel, from left to right.
-        down: Likewise, from top to bottom.
+        down: Source pixels that are weighed for a target pixel, from top to bottom.
     """
     reach = columns * width // full_width + across + 3
     of_eight = across + columns * (1 + across) + lines * (1 + down) + reach
@@ -62,7 +62,7 @@ def _weigh(x: Any, scale: Any, radius: Any, weights: Any) -> Any:
     Args:
         x: The target pixel.
         scale: Source pixels for each.
-        radius: Of the triangle.
+        radius: Radius of the triangle.
         weights: The weights, whose sum is 1, float64 (taps,).
 
     Returns:
@@ -168,13 +168,13 @@ def resize(
 
     Args:
         image: The source.
-        width: Of the source.
+        width: Width of the source in pixels.
         window: First row and column, height and width in the source.
         mirror: Whether left and right change places.
         full: Height and width of what that becomes.
         start: First row and column of what is made of it, mirrored.
         lines: Height of this.
-        columns: Likewise, the width.
+        columns: Width of what is made of it, in pixels.
         room: Address of memory, of `resize_bytes`.
         out: The result.
     """

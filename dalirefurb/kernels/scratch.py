@@ -23,8 +23,8 @@ class Scratch(NamedTuple):
     """Memory of one thread; multiples of `ALIGNMENT`.
 
     Attributes:
-        image_bytes: Of the largest image on the way.
-        room_bytes: Of what kernels need beside images.
+        image_bytes: Bytes of the largest image on the way.
+        room_bytes: Bytes of what kernels need beside images.
     """
 
     image_bytes: int = 0

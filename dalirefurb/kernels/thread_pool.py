@@ -59,7 +59,7 @@ class KernelThreadPool:
         num_threads: How many there are beside the owner.
 
     Attributes:
-        address: Of its `POOL`. It must be kept as long as somebody may use that.
+        address: Address of its `POOL`. It must be kept as long as somebody may use that.
     """
 
     def __init__(self, num_threads: int) -> None:

@@ -54,8 +54,8 @@ def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, ro
 
     Args:
         image: The source.
-        height: Of source and result.
-        width: Likewise.
+        height: Height of source and result in pixels.
+        width: Width of source and result in pixels.
         matrix: From the result's coordinates to the source's, row by row, float32 (9,).
         fill: Levels of the channels, uint8 (3,).
         room: Address of memory, of `COLUMN_BYTES` a column.

@@ -68,10 +68,10 @@ class AutoAssist(DerivedPlanner):
             `Echo` of one of them.
         lag: Batches between a loss and the first plan that it acts on, at least 1, and more than a loader plans ahead;
             it says how many if they are too few.
-        learning_rate: Of the Assistant, above 0. At most 4 is stable whatever the images.
-        weight_decay: Of the Assistant, at least 0.
-        loss_momentum: Of the moving average of the losses, per batch, in [0, 1).
-        accuracy_momentum: Of the moving average of the Assistant's accuracy, per batch, in [0, 1).
+        learning_rate: Learning rate of the Assistant, above 0. At most 4 is stable whatever the images.
+        weight_decay: Weight decay of the Assistant, at least 0.
+        loss_momentum: Momentum of the moving average of the losses, per batch, in [0, 1).
+        accuracy_momentum: Momentum of the moving average of the Assistant's accuracy, per batch, in [0, 1).
         resolution: Pixels a side by which the Assistant judges.
     """
 

@@ -56,7 +56,7 @@ class BadSamplePolicy:
         """Return what replaces bad samples, or None where they raise.
 
         Args:
-            planner: Of all ranks.
+            planner: Planner of all ranks together.
             source: The source's fingerprint.
 
         Raises:

@@ -78,7 +78,7 @@ def propose_coverage(
         budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
             the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
             several machines, name the bytes of all of them together.
-        path: Of a `DiskStore`. By default the budget is for memory.
+        path: Path of a `DiskStore`'s file. By default the budget is for memory.
 
     Raises:
         ConfigurationError: If nothing fits, or the plan caches nothing whatever its coverage.

@@ -47,9 +47,9 @@ class Inspector:
     BMP or a TIFF that ends early.
 
     Args:
-        num_samples: Of the source; 20 bytes are kept for each.
+        num_samples: Samples of the source; 20 bytes are kept for each.
         max_batch_size: Images looked at together, at most.
-        max_pixels: Of an image; None: any size.
+        max_pixels: Pixels of an image at most; None: any size.
         fallback: Decodes what DALI does not; None: that is refused.
     """
 
@@ -71,7 +71,7 @@ class Inspector:
         """Put what DALI is to be given in the place of samples; return heights and widths in pixels, each (n,).
 
         Args:
-            indices: Of the samples, shape (n,).
+            indices: Indices of the samples, shape (n,).
             data: Their bytes, each of shape (length,).
 
         Raises:
@@ -99,7 +99,7 @@ class Inspector:
         """Have the fallback decode from now on what DALI was given and could not decode.
 
         Args:
-            index: Of the sample.
+            index: Index of the sample.
             row: Which of the samples.
             data: What DALI was given.
             reason: Why it cannot be decoded.

@@ -25,9 +25,9 @@ class PartialSizes:
 
     Attributes:
         slot_shape: (H, W, C) of each, None where they vary.
-        mean_bytes: Of one.
+        mean_bytes: Mean size of a partial image in bytes.
         std_bytes: Standard deviation between them.
-        largest_bytes: Of the largest that was seen.
+        largest_bytes: Size in bytes of the largest partial image that was seen.
         mean_error_bytes: Standard error of the mean; 0 if all were seen.
     """
 

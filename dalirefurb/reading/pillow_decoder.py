@@ -34,7 +34,7 @@ class PillowDecoder:
     """Decodes with Pillow what DALI cannot. Thread-safe.
 
     Args:
-        max_pixels: Of an image; a larger one is refused before it is decoded. None: any size.
+        max_pixels: Pixels of an image at most; a larger one is refused before it is decoded. None: any size.
 
     Raises:
         ConfigurationError: If Pillow is not installed.

@@ -38,7 +38,7 @@ class Quarantine:
 
     Args:
         path: The file.
-        num_samples: Of the source.
+        num_samples: Samples of the source.
         source: The source's fingerprint.
 
     Raises:

@@ -40,10 +40,10 @@ class Reader:
         source: Where samples come from.
         max_batch_size: Samples read together, at most.
         num_threads: Jobs at a time.
-        max_pixels: Of an encoded image; None: any size.
+        max_pixels: Pixels of an encoded image at most; None: any size.
         refusal: Finds an image whose size cannot be used, see `Recipe.refusal`; None: any can.
         fallback: Decodes what DALI does not.
-        substitutes: Of samples that are refused; None: they raise.
+        substitutes: Substitutes for samples that are refused; None: they raise.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ class Samples:
 
     Attributes:
         data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
-        heights: Of the images in pixels, EXIF orientation applied, shape (n,).
-        widths: Likewise.
-        indices: Of the samples: those that were asked for, or what replaces them, shape (n,).
+        heights: Heights of the images in pixels, EXIF orientation applied, shape (n,).
+        widths: Widths of the images in pixels, EXIF orientation applied, shape (n,).
+        indices: Indices of the samples, those that were asked for, or what replaces them, shape (n,).
         as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
     """
 

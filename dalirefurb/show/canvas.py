@@ -73,8 +73,8 @@ class Canvas:
     """A sheet of paper. Places are those of the upper left corner, in pixels.
 
     Args:
-        width: In pixels.
-        height: Likewise.
+        width: Width in pixels.
+        height: Height in pixels.
     """
 
     def __init__(self, width: int, height: int) -> None:

@@ -38,7 +38,7 @@ def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reu
         path: A PNG, replaced if it is there.
         source: Encoded images or arrays.
         recipe: What is done to them, split where it says.
-        name: Of the recipe.
+        name: Name of the recipe.
         reuse_factor: Uses of a version, 1 .. 12.
         seed: The run's.
 

@@ -54,7 +54,7 @@ class Row:
 
     Attributes:
         name: torchvision's.
-        unit: Of its magnitudes; empty if it has none.
+        unit: Unit of the operation's magnitudes; empty if it has none.
         magnitudes: In these units, for each picture.
         pictures: From the most negative magnitude to the most positive, or from no effect to the strongest.
     """

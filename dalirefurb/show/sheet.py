@@ -29,11 +29,11 @@ class _Column:
     """Cells below one heading.
 
     Attributes:
-        x: Of the first cell.
+        x: Left side of the first cell in pixels.
         cells: How many.
         heading: In the coloured bar.
         text: Below it.
-        colour: Of bar and frames.
+        colour: Colour of bar and frames.
     """
 
     x: int

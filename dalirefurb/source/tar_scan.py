@@ -32,8 +32,8 @@ class Scan:
     Attributes:
         members: Names of the images.
         offsets: Where their contents begin, in bytes.
-        sizes: Of their contents, in bytes.
-        header_bytes: Of the headers that end where the contents begin.
+        sizes: Sizes of the samples' contents in bytes.
+        header_bytes: Bytes of the headers that end where the contents begin.
         headers: Their hashes, as `header_hash` makes them.
         labels: As written: texts, or JSON values; empty if labels come from elsewhere.
         left_out: How many samples or members there are that are not served, and the first one's name, by the reason:

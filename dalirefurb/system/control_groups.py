@@ -33,7 +33,7 @@ def groups(controller: Controller, root: Path = Path("/")) -> Iterator[Group]:
     """Yield the groups that hold this process, from its own up to the highest that it can see.
 
     Args:
-        controller: Whose limits are asked for.
+        controller: Name of the controller that has the limits asked for.
         root: The folder that holds `proc` and `sys`.
     """
     for line in text(root / "proc/self/cgroup").splitlines():

@@ -15,7 +15,7 @@ class Directory:
     """What is in it.
 
     Args:
-        content: Of the file, or of the EXIF data.
+        content: Bytes of the file, or of the EXIF data.
 
     Attributes:
         entries: Tag, type, count, and the value or where it is, of each.

@@ -40,7 +40,7 @@ class BatchBuffer:
         """Lay a run out.
 
         Args:
-            num_rows: Of the run.
+            num_rows: Rows of the run.
             lease: What the store lends; it can be released once this returns.
             leased: Which row each sample of the lease is, shape (n,).
             others: Rows that the lease does not have, with their images, on the device or on the host.

@@ -37,7 +37,7 @@ class Placement:
     slot is needed: to sink again costs nothing while it is there. Safe to use from several threads.
 
     Args:
-        slots: Of each tier, from the fastest.
+        slots: Slots of each tier, from the fastest.
 
     Example:
         >>> placement, keys = Placement([1, 1]), (np.array([7, 8]), np.array([0, 0]))

@@ -32,7 +32,7 @@ class Tiers:
 
     Args:
         stores: The tiers.
-        slots: Of each tier.
+        slots: Slots of each tier.
 
     Attributes:
         stores: The tiers.

@@ -29,9 +29,9 @@ class PolicyOperation(NamedTuple):
     """Half of a sub-policy.
 
     Attributes:
-        operation: Its name in `AUTO_AUGMENT_OPERATIONS`.
+        operation: Name of the operation in `AUTO_AUGMENT_OPERATIONS`.
         probability: Probability that the operation is applied.
-        magnitude: Bin 0 .. 9; what it is does not matter to operations without a range.
+        magnitude: Magnitude bin, 0 .. 9; what it is does not matter to operations without a range.
     """
 
     operation: str
@@ -133,7 +133,7 @@ class _Half:
     """One of the two operations of every sub-policy of a policy.
 
     Attributes:
-        outcomes: All that can happen.
+        outcomes: All outcomes that can happen.
         chances: Probability of each outcome given the sub-policy, shape (sub-policies, outcomes).
     """
 
@@ -158,7 +158,7 @@ class _Halves:
 
     Attributes:
         first: The first operation of each sub-policy.
-        second: The second.
+        second: The second operation of each sub-policy.
         joint: Probability of each pair of outcomes, shape (first's outcomes, second's outcomes).
     """
 
@@ -203,7 +203,7 @@ class _AutoAugmentHalf(OperationLayer):
     """What both stages share.
 
     Attributes:
-        policy: "imagenet" or "cifar10".
+        policy: Name of the policy, "imagenet" or "cifar10".
     """
 
     policy: Policy = "imagenet"

@@ -18,11 +18,11 @@ class Custom(Stage):
     revision stand for it in fingerprints: raise `revision` whenever the function makes other pixels.
 
     Attributes:
-        function: Called once, while the graph is traced, with HWC uint8 images on "cpu" or "gpu". DALI's own random
-            operators are refused there: their numbers depend on the batch.
-        name: Unique within the recipe.
+        function: The function, called once, while the graph is traced, with HWC uint8 images on "cpu" or "gpu". DALI's
+            own random operators are refused there: their numbers depend on the batch.
+        name: Name of the stage, unique within the recipe.
         revision: Revision of the function.
-        size: Height and width in pixels of what it returns, or None if it keeps the size.
+        size: Height and width in pixels of what the function returns, or None if it keeps the size.
     """
 
     function: Callable[[Node], Node]

@@ -29,10 +29,10 @@ class Decode(Stage):
         """Decode windows only: the same pixels as decoding the whole and slicing.
 
         Args:
-            encoded: Bytes, shape (length,), on the host.
-            device: Where the pixels are wanted.
-            start: First row and column, int32 (2,), in the oriented image.
-            shape: Height and width in pixels, int32 (2,).
+            encoded: Bytes of the encoded image, shape (length,), on the host.
+            device: Device where the pixels are wanted, "cpu" or "gpu".
+            start: First row and column of the window in the oriented image, int32 (2,).
+            shape: Height and width of the window in pixels, int32 (2,).
         """
         from nvidia.dali import fn
 

@@ -22,9 +22,9 @@ def diversity(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
     """Return the share of standard training's different images, 1 / reuse_factor .. 1.
 
     Args:
-        stages: In order.
-        split: How many of them are partial.
-        reuse_factor: Servings of each version.
+        stages: All stages, partial and final, in order.
+        split: Number of stages that are partial, the first ones.
+        reuse_factor: Number of servings of each version.
     """
     reused = _different(stages[split:], stages[:split], reuse_factor)
     return reused / _different(stages, (), reuse_factor)

@@ -26,7 +26,7 @@ def apply_operations(
     """Apply to each image the operation its parameters describe; call it where conditionals are enabled.
 
     Args:
-        images: HWC uint8 with 3 channels, on "cpu" or "gpu".
+        images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
         parameters: `operations.PARAMETERS` as CPU nodes.
         interpolation: "nearest", or "bilinear": OpenCV's, which takes coordinates in steps of 1/32 pixel and
             blends the outermost pixels with `fill`, where Pillow repeats them.

@@ -19,7 +19,7 @@ class OperationLayer(Stage):
     """One operation for each sample. Subclasses say which.
 
     Attributes:
-        interpolation: "nearest" or "bilinear"; of shears, translations and rotations.
+        interpolation: Interpolation of shears, translations and rotations, "nearest" or "bilinear".
         fill: Level 0 .. 255, or one for each of 3 channels, where the source ends. torchvision's default,
             None, is black.
     """

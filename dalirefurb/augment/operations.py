@@ -67,8 +67,8 @@ class Operation:
     """One row of a table of operations.
 
     Attributes:
-        name: torchvision's name.
-        group: The computation.
+        name: torchvision's name of the operation.
+        group: The computation that the operation belongs to.
         first: Magnitude at bin 0.
         last: Magnitude at the last bin; those between are spaced evenly.
         signed: Whether the magnitude is negated half of the time.
@@ -200,8 +200,8 @@ class OperationTable:
     """The matrices of every operation at every magnitude and sign, ready to be looked up.
 
     Attributes:
-        operations: The rows.
-        num_bins: Magnitudes per operation, at least 2.
+        operations: The rows of the table, one for each operation.
+        num_bins: Number of magnitudes per operation, at least 2.
     """
 
     def __init__(self, operations: Sequence[Operation], num_bins: int) -> None:
@@ -226,8 +226,8 @@ class OperationTable:
 
         Args:
             choice: What each of n samples gets.
-            heights: Heights in pixels, shape (n,).
-            widths: Widths in pixels, shape (n,).
+            heights: Heights of the images in pixels, shape (n,).
+            widths: Widths of the images in pixels, shape (n,).
 
         Returns:
             One array for each of `PARAMETERS`.

@@ -23,11 +23,11 @@ class Output:
 
     Attributes:
         size: Side of the square images in pixels.
-        dtype: "float32" or "float16".
+        dtype: Type of the pixels, "float32" or "float16".
         mean: Means of the red, green and blue channel, for pixels in 0..1; ImageNet's by default.
         std: Standard deviations of the three channels, for pixels in 0..1; ImageNet's by default.
-        channels_last: Whether their memory is in NHWC order, as convolutions on a GPU like it in half precision; shape
-            and values are the same.
+        channels_last: Whether the images' memory is in NHWC order, as convolutions on a GPU like it in half precision;
+            shape and values are the same.
     """
 
     size: int

@@ -6,11 +6,11 @@ resized crop is replaced by padding and a random crop, as is customary.
 Arguments that all presets have:
     size: Side of the images the model receives, in pixels.
     split: A stage's name ("the final part begins here"), a count of partial stages, or None: what the preset says.
-    raw: For arrays of `size` x `size` in place of encoded images.
+    raw: Whether the recipe is for arrays of `size` x `size` in place of encoded images.
     dtype: Type of the images that the model receives.
-    channels_last: Whether their memory is in NHWC order; the shape is (B, 3, H, W) all the same.
-    mean: Subtracted from pixels in 0..1, per channel.
-    std: Divided by afterwards.
+    channels_last: Whether the images' memory is in NHWC order; the shape is (B, 3, H, W) all the same.
+    mean: Means of the channels, subtracted from pixels in 0..1.
+    std: Standard deviations of the channels, by which the pixels are divided after that.
 
 Those of the augmenting ones:
     order: "paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an image a
@@ -157,8 +157,8 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     `rand_augment(layers=1)`, and `simplified(rand_augment(), 2)` is `simple()`.
 
     Args:
-        recipe: One with operations: RandAugment, AutoAugment, TrivialAugment.
-        layers: How many operations to leave out, at least 1; the last ones.
+        recipe: A recipe with operations: RandAugment, AutoAugment, TrivialAugment.
+        layers: Number of operations to leave out, at least 1; the last ones are left out.
 
     Raises:
         ConfigurationError: If the recipe does not have as many.

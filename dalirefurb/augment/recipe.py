@@ -34,10 +34,11 @@ class Recipe:
     """Stages in order, of which the first `split` are partial, and the output, which is always final.
 
     Attributes:
-        stages: With unique names. A recipe for encoded images begins with `Decode`, one for arrays does not.
+        stages: The stages in order, with unique names. A recipe for encoded images begins with `Decode`, one for arrays
+            does not.
         output: What the model receives.
-        split: How many stages are partial. On construction also a stage's name: the final part begins there. With 0
-            and encoded images nothing but reading is: what is cached is encoded.
+        split: Number of stages that are partial. On construction also a stage's name: the final part begins there. With
+            0 and encoded images nothing but reading is partial: what is cached is encoded.
     """
 
     stages: tuple[Stage, ...]
@@ -164,7 +165,7 @@ class Recipe:
         Args:
             heights: Heights of the images in pixels, shape (n,).
             widths: Widths of the images in pixels, shape (n,).
-            max_pixels: Pixels of what a stage makes at most; None: any size.
+            max_pixels: The most pixels that an image made by a stage may have; None: any size.
         """
         for part in (self.partial, self.final):
             for place, stage in enumerate(part):

@@ -194,7 +194,7 @@ def resized_window(resize: Stage, crop: CenterCrop, images: Node, parameters: Ma
 
     Args:
         resize: A `Resize`.
-        crop: What comes right after it.
+        crop: The crop that comes right after the resize.
         images: See `Stage.apply`.
         parameters: Parameters of both stages.
     """

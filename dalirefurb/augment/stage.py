@@ -34,7 +34,7 @@ class Parameter:
     """One per-sample input of a stage.
 
     Attributes:
-        dtype: "float32", "int32" or "uint8".
+        dtype: Type of the values, "float32", "int32" or "uint8".
         shape: Shape for one sample; () for a scalar.
     """
 
@@ -46,8 +46,8 @@ class Stage(ABC):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
     Attributes:
-        name: Unique within a recipe; it keys the stage's random numbers.
-        version: Raised when the same fields come to mean other pixels.
+        name: Name of the stage, unique within a recipe; it keys the stage's random numbers.
+        version: Version of the stage, raised when the same fields come to mean other pixels.
     """
 
     name: str
@@ -91,9 +91,10 @@ class Stage(ABC):
         """Turn uniforms into parameters.
 
         Args:
-            uniforms: In [0, 1), shape (n, num_uniforms); more by those of the stage it follows, if any.
+            uniforms: Uniform random numbers in [0, 1), shape (n, num_uniforms). If the stage follows another one, that
+                stage's numbers come before them, in further columns.
             heights: Heights in pixels of the images that enter the stage, shape (n,).
-            widths: Widths in pixels, shape (n,).
+            widths: Widths in pixels of the images that enter the stage, shape (n,).
 
         Returns:
             C-contiguous arrays of shape (n, *parameter.shape), one per parameter.
@@ -112,7 +113,7 @@ class Stage(ABC):
         """Transform HWC uint8 images to HWC uint8 images, as DALI operators on the images' device.
 
         Args:
-            images: HWC uint8, on "cpu" or "gpu".
+            images: HWC uint8 images, on "cpu" or "gpu".
             parameters: The arrays of `draw` as CPU nodes.
         """
 

@@ -23,8 +23,8 @@ class Run:
     """One of the runs compared.
 
     Attributes:
-        name: For the table.
-        reports: One per epoch, the first, which only misses, included.
+        name: Name of the run, for the table.
+        reports: Reports of the epochs, one per epoch; the first epoch, which only misses, is included.
         made_ahead: Batches at an epoch's start that may have been made before its turn; they are not timed.
     """
 
@@ -62,9 +62,9 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
     """Train all, epoch by epoch in turn.
 
     Args:
-        trainers: By name.
-        epochs: Epochs of each training.
-        say: Called with a line of throughputs for each epoch, and a heading before.
+        trainers: The trainers by name.
+        epochs: Number of epochs of each training.
+        say: Function that is called with a line of throughputs for each epoch, and a heading before.
     """
     widths = [max(10, len(name)) for name in trainers]
     runs = [Run(name, [], trainer.batches_ahead) for name, trainer in trainers.items()]
@@ -95,8 +95,8 @@ def plot(runs: list[Run], *, caption: str) -> Figure:
     """Draw the table: throughput as bars, beside them the speed-up over the first and the misses.
 
     Args:
-        runs: The first is the standard.
-        caption: What was run.
+        runs: The runs; the first is the standard.
+        caption: Title of the plot, which says what was run.
     """
     from matplotlib.figure import Figure
 
@@ -120,7 +120,7 @@ def explanation(runs: list[Run], *, step_ms: float) -> str:
     """Say what the figures mean, and what they do not.
 
     Args:
-        runs: The first is the standard.
+        runs: The runs; the first is the standard.
         step_ms: Milliseconds of the network's step on a batch while no data are prepared.
     """
     first, *others = runs

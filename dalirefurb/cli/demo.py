@@ -63,7 +63,7 @@ class Photographs:
     """A folder of JPEGs that is a function of these numbers.
 
     Attributes:
-        images: How many; classes take turns, so they are equal within one.
+        images: Number of images; classes take turns, so their numbers of images differ by one at most.
         seed: Seed of windows, turns and light.
     """
 
@@ -83,9 +83,9 @@ class Photographs:
         """Provide the folder, one subfolder per class.
 
         Args:
-            path: Where it is kept; made unless it is there from an earlier call. None: in a temporary folder that is
-                deleted in the end.
-            progress: Show a bar on stderr, if that is a terminal.
+            path: Path where the folder is kept; it is made unless it is there from an earlier call. None: a temporary
+                folder that is deleted in the end.
+            progress: Whether to show a bar on stderr, if that is a terminal.
 
         Raises:
             ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.

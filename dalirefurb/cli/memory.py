@@ -12,9 +12,9 @@ def check_memory(nbytes: int, what: str, remedy: str) -> None:
     """Refuse what does not fit into the memory at hand.
 
     Args:
-        nbytes: The least that it needs.
-        what: Needs them, for the message.
-        remedy: What to do.
+        nbytes: The least memory that is needed, in bytes.
+        what: What needs the memory, for the message.
+        remedy: What to do if the memory is too small, for the message.
 
     Raises:
         ConfigurationError: If it does not fit.

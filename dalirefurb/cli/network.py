@@ -20,7 +20,7 @@ class SmallResNet(nn.Module):
     resolution and twice the width.
 
     Args:
-        num_classes: Length of the output.
+        num_classes: Number of classes, which is the length of the output.
         size: Side of the images in pixels, at least 32.
         width: Channels of the first block.
 

@@ -15,7 +15,7 @@ class Whole:
     Attributes:
         least: The least number allowed; None for no limit.
         most: The greatest number allowed; None for no limit.
-        refusal: What is said of one outside, with a place for the number; by default what must hold.
+        refusal: Message for a number below `least`, with a place for the number; by default it says what must hold.
     """
 
     least: int | None = None
@@ -42,8 +42,8 @@ class Number:
     """Turns text into a number within limits.
 
     Attributes:
-        least: The smallest.
-        most: The largest.
+        least: The smallest number allowed.
+        most: The largest number allowed.
     """
 
     least: float

@@ -25,9 +25,9 @@ class Option:
     """A number that some techniques ask for.
 
     Attributes:
-        kind: Turns its text into a number.
-        letter: Stands for the number in the help.
-        help: What it means.
+        kind: Function that turns the option's text into a number.
+        letter: Letter that stands for the number in the help.
+        help: What the number means, for the help.
     """
 
     kind: Callable[[str], float]
@@ -160,9 +160,9 @@ class Technique:
     """A way to reuse what is computed, or something to compare with.
 
     Attributes:
-        summary: For the help.
-        make: Makes the planner.
-        change: Makes the technique's recipe of a preset, given its options.
+        summary: Summary of the technique, for the help.
+        make: Function that makes the planner.
+        change: Function that makes the technique's recipe of a preset, given the technique's options.
     """
 
     summary: str
@@ -197,7 +197,7 @@ class Chosen:
 
     Attributes:
         name: Name of the technique.
-        options: Its own, by name.
+        options: The technique's own options, by name.
     """
 
     name: str

@@ -37,14 +37,16 @@ class EpochReport:
     """What one epoch of training did.
 
     Attributes:
-        epoch: Counted from 0.
+        epoch: Number of the epoch, counted from 0.
         rows: Samples in each batch, shape (batches,).
         batch_s: Seconds from one batch's end to the next one's, shape (batches,).
-        step_s: Seconds of each spent in the model's step, shape (batches,). The rest is waiting for data.
+        step_s: Seconds of each batch that were spent in the model's step, shape (batches,). The rest is waiting for
+            data.
         hits: Samples whose partial image was reused.
         misses: Samples whose partial image was computed.
         loss: Mean cross-entropy over the epoch's training samples.
-        accuracy: Share of them that the model classified correctly before it learned from them, 0..1.
+        accuracy: Share of the epoch's training samples that the model classified correctly before it learned from them,
+            0..1.
     """
 
     epoch: int
@@ -84,19 +86,19 @@ class Trainer:
     The loader keeps partial images in memory. Where a GPU is found the network is there; the data are made on the CPU.
 
     Args:
-        source: Labels are classes, counted from 0.
-        recipe: Leaves images of at least 32 x 32 pixels.
-        planner: Its seed is also that of the initial weights. No global random state is touched.
+        source: Source of the samples; its labels are classes, counted from 0.
+        recipe: Recipe that leaves images of at least 32 x 32 pixels.
+        planner: The planner; its seed is also the seed of the initial weights. No global random state is touched.
         epochs: Length of the learning rate's schedule.
-        learning_rate: The highest of the schedule.
+        learning_rate: The highest learning rate of the schedule.
         look_ahead: `look_ahead` of the loader; None for its default.
         batches_per_run: `batches_per_run` of the loader; None for its default.
-        kernels: As for `Loader`, like the four that follow.
-        max_pixels: Pixels of an encoded image at most.
-        on_bad_sample: What happens if one cannot be used.
-        quarantine: A file of those that cannot.
-        fallback_decoder: What decodes where DALI cannot.
-        progress: Show a bar on stderr, if that is a terminal.
+        kernels: What computes on the CPU. This argument and the next four are as for `Loader`.
+        max_pixels: The most pixels that an encoded image may have.
+        on_bad_sample: What happens if a sample cannot be used.
+        quarantine: A file of the samples that cannot be used.
+        fallback_decoder: What decodes the images that DALI cannot decode.
+        progress: Whether to show a bar on stderr, if that is a terminal.
 
     Raises:
         ConfigurationError: If `epochs` or `learning_rate` is not positive, the parts do not fit together, or there are

@@ -31,9 +31,9 @@ class AssistantReport:
     """What an Assistant did until the batch served last.
 
     Attributes:
-        candidates: Samples that it considered.
-        accepted: Those that were served.
-        accuracy: Moving average of its accuracy, its confidence gamma.
+        candidates: Number of samples that the Assistant considered.
+        accepted: Number of samples that were served.
+        accuracy: Moving average of the Assistant's accuracy, which is its confidence gamma.
         threshold: Moving average of the losses.
     """
 
@@ -78,9 +78,10 @@ class Assistant:
     served before `restore`.
 
     Args:
-        planner: What to choose from, and how to learn.
-        features: Where features are found, and put if they were missing; of the planner's samples and resolution.
-        compute: Makes the images whose features are missing, after a resume.
+        planner: The `AutoAssist` that says what to choose from, and how to learn.
+        features: Table where features are found, and put if they were missing; it has the planner's samples and
+            resolution.
+        compute: Function that makes the images whose features are missing, after a resume.
 
     Raises:
         ConfigurationError: If `features` does not fit the planner.

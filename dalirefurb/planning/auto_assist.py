@@ -64,8 +64,8 @@ class AutoAssist(DerivedPlanner):
     '89% right, 56% saved, 60% hard'
 
     Attributes:
-        planner: Gives the candidates: `Standard`, `Refurbish`, another that serves no sample twice an epoch, or an
-            `Echo` of one of them.
+        planner: Planner that gives the candidates: `Standard`, `Refurbish`, another that serves no sample twice an
+            epoch, or an `Echo` of one of them.
         lag: Batches between a loss and the first plan that it acts on, at least 1, and more than a loader plans ahead;
             it says how many if they are too few.
         learning_rate: Learning rate of the Assistant, above 0. At most 4 is stable whatever the images.
@@ -192,7 +192,7 @@ class Candidates:
 
     Attributes:
         epoch: Number of the inner epoch.
-        rows: All of them, in order, and what the inner planner evicts meanwhile.
+        rows: All candidates, in order, and what the inner planner evicts meanwhile.
         evicted_after: The last candidate of the inner batch that each eviction belongs to, ascending.
     """
 

@@ -32,7 +32,7 @@ class BatchEcho(Echoing):
     40
 
     Attributes:
-        planner: Decides what is echoed.
+        planner: Planner that decides what is echoed.
         echoing_factor: Mean number of times that a batch is served, at least 1.
         buffer_size: Batches, not rows, of the shuffle buffer after the echo; 0 or 1 for none: repeats follow each
             other.

@@ -100,7 +100,8 @@ def side_by_side(parts: Sequence[NDArray[Any]], *, width: int) -> NDArray[Any]:
     [1, 2, 5, 6, 3, 4, 7, 8]
 
     Args:
-        parts: What each shard has for its rows. Only one that is alone may leave a short batch.
+        parts: The values of each shard's rows, one array of shape (n,) per shard. Only a shard that is alone may leave
+            a short batch.
         width: Rows of a batch that one shard fills.
     """
     if len(parts) == 1:

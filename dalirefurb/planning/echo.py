@@ -59,8 +59,8 @@ def leave_buffer(size: int, buffer_size: int, *, seed: int, epoch: int) -> Indic
     [5, 0, 1, 2, 3, 4]
 
     Args:
-        size: Rows, at least 1.
-        buffer_size: 0 or 1: rows leave as they come.
+        size: Number of rows, at least 1.
+        buffer_size: Number of rows that the buffer holds; with 0 or 1 rows leave as they come.
         seed: The run's seed.
         epoch: Number of the epoch.
 
@@ -147,7 +147,7 @@ class Echo(Echoing):
     (100, 25, 20)
 
     Attributes:
-        planner: Decides what is echoed.
+        planner: Planner that decides what is echoed.
         echoing_factor: Mean number of times that a row is served, at least 1.
         buffer_size: Rows of the shuffle buffer after the echo, of which each shard has an equal part, rounded down; 0
             or 1 for none. In a small buffer repeats meet in one batch, which learns less from them: several times

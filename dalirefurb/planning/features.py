@@ -28,7 +28,7 @@ class FeatureTable:
     ([0, 1], [[1.0, 1.0, 1.0]])
 
     Args:
-        num_samples: Rows, at least 1.
+        num_samples: Number of samples, one row of the table each, at least 1.
         resolution: Cells along each side of the grid, at least 1.
     """
 
@@ -57,8 +57,8 @@ class FeatureTable:
         """Put the features of samples in.
 
         Args:
-            indices: The samples, shape (n,).
-            images: The partial image of version 0 of each, HWC, of any size.
+            indices: Indices of the samples, shape (n,).
+            images: The partial image of version 0 of each sample, HWC, of any size.
         """
         by_shape: dict[tuple[int, ...], list[int]] = {}
         for place, image in enumerate(images):

@@ -56,7 +56,7 @@ def turns(uses: list[Indices], epoch: int) -> list[Indices]:
 
     Args:
         uses: The `next_uses` of an epoch.
-        epoch: Its number.
+        epoch: Number of the epoch.
 
     Returns:
         The same, or for each of them the first batch of its epoch.

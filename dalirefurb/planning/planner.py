@@ -34,7 +34,7 @@ class Planner(ABC):
         shards: Slices of a batch that keep their samples; a divisor of batch_size. Every world size that
             divides it serves the same global batches. With more than one, only full batches are served.
         drop_last: Whether samples that fill no batch wait for the next epoch instead of making a short one.
-        version: Raised when the same arguments come to mean other plans.
+        version: Version of the planner, raised when the same arguments come to mean other plans.
     """
 
     num_samples: int
@@ -205,8 +205,8 @@ class RankPlanner(Planner):
     [[[7, 3], [6, 2]], [[0, 1], [5, 4]]]
 
     Attributes:
-        planner: Plans the batches, with a number of shards that `world_size` divides.
-        rank: Which part, from 0.
+        planner: Planner that plans the batches, with a number of shards that `world_size` divides.
+        rank: Number of the part, from 0.
         world_size: Number of parts.
     """
 

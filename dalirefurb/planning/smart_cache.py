@@ -56,9 +56,9 @@ class SmartCache(Planner):
     Attributes:
         num_cache_objects: Samples of a round, in batch_size..num_samples, of all shards together; best a multiple of
             batch_size, which it has to be with several shards.
-        replace_percent: Share of them that is replaced after each round, in 0..1, rounded up to whole samples of each
-            shard, which is much where windows are small; 0.1 is 10 %. At most the samples that are not cached are
-            replaced. 0 for validation: the first window stays for ever.
+        replace_percent: Share of a round's samples that is replaced after each round, in 0..1, rounded up to whole
+            samples of each shard, which is much where windows are small; 0.1 is 10 %. At most the samples that are not
+            cached are replaced. 0 for validation: the first window stays for ever.
     """
 
     num_cache_objects: int = field(kw_only=True)

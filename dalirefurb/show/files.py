@@ -35,12 +35,12 @@ def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reu
     """Show a few samples: the original, what is cached of two versions, and what is made from each.
 
     Args:
-        path: A PNG, replaced if it is there.
-        source: Encoded images or arrays.
-        recipe: What is done to them, split where it says.
+        path: Path of the PNG, which is replaced if it is there.
+        source: Source of encoded images or arrays.
+        recipe: Recipe for what is done to the images, with its split.
         name: Name of the recipe.
         reuse_factor: Uses of a version, 1 .. 12.
-        seed: The run's.
+        seed: The run's seed.
 
     Raises:
         ConfigurationError: If Pillow is missing, an argument cannot work or `path` cannot be written.
@@ -61,10 +61,10 @@ def write_operations(path: Path, source: Source, *, preset: str, size: int) -> N
     """Show what every operation of a preset does to the first sample.
 
     Args:
-        path: A PNG, replaced if it is there.
-        source: Encoded images or arrays.
+        path: Path of the PNG, which is replaced if it is there.
+        source: Source of encoded images or arrays.
         preset: One of `operations.TABLES`.
-        size: Side in pixels of the picture operated on; of arrays, it is their own.
+        size: Side in pixels of the picture operated on; for arrays, it is their own side.
 
     Raises:
         ConfigurationError: If Pillow is missing, the preset has no operations or `path` cannot be written.
@@ -86,8 +86,8 @@ def write_plan(path: Path, comparison: Comparison) -> None:
     """Show where the misses are.
 
     Args:
-        path: A PNG, replaced if it is there.
-        comparison: What was planned.
+        path: Path of the PNG, which is replaced if it is there.
+        comparison: The misses that were planned in each of the three ways.
 
     Raises:
         ConfigurationError: If matplotlib is missing or `path` cannot be written.
@@ -102,8 +102,8 @@ def write_history(path: Path, history: History, *, title: str) -> None:
     """Show what a planner computes, what it takes from the cache, and how often it serves a sample.
 
     Args:
-        path: A PNG, replaced if it is there.
-        history: What was planned.
+        path: Path of the PNG, which is replaced if it is there.
+        history: What the planner planned, epoch by epoch.
         title: The planner in words.
 
     Raises:

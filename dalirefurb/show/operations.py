@@ -30,8 +30,8 @@ class Table:
     """The operations of a preset.
 
     Attributes:
-        layer: A stage that looks them up and applies them.
-        note: Which of these magnitudes the preset draws.
+        layer: A stage that looks the operations up and applies them.
+        note: A sentence on which of the magnitudes the preset draws.
     """
 
     layer: OperationLayer
@@ -53,10 +53,11 @@ class Row:
     """One operation.
 
     Attributes:
-        name: torchvision's.
+        name: torchvision's name of the operation.
         unit: Unit of the operation's magnitudes; empty if it has none.
-        magnitudes: In these units, for each picture.
-        pictures: From the most negative magnitude to the most positive, or from no effect to the strongest.
+        magnitudes: The magnitude of each picture, as text, in this unit.
+        pictures: One picture for each magnitude, from the most negative magnitude to the most positive, or from no
+            effect to the strongest.
     """
 
     name: str

@@ -13,8 +13,8 @@ def require(purpose: str, *packages: str) -> None:
     """Look for packages, without importing them.
 
     Args:
-        purpose: What needs them, for the message.
-        packages: Names to install: "Pillow", "scikit-image" or "matplotlib".
+        purpose: What needs the packages, for the message.
+        packages: Names of the packages to install: "Pillow", "scikit-image" or "matplotlib".
 
     Raises:
         ConfigurationError: If some cannot be found.

@@ -26,7 +26,7 @@ class Version:
     """One draw of the partial augmentation, and what became of it.
 
     Attributes:
-        cached: The partial image, as the store held it; where it held the encoded one, what that shows.
+        cached: The partial image, as the store held it; where the store held the encoded image, what that image shows.
         served: The final images made from it, one for each use.
     """
 
@@ -40,7 +40,7 @@ class Pictures:
 
     Attributes:
         original: The whole image, as the source has it.
-        versions: In the order in which they were drawn.
+        versions: The versions, in the order in which they were drawn.
     """
 
     original: Image
@@ -54,7 +54,7 @@ class Versions(Planner):
     Versions and servings are those that `Refurbish` plans for the first of its groups.
 
     Attributes:
-        samples: Which samples, in order.
+        samples: Indices of the samples, in order.
         reuse_factor: Uses of a version, at least 1. With 1 a version is stored, too.
     """
 
@@ -114,12 +114,12 @@ def take_pictures(
     """Serve a few samples for as many epochs as their versions last, and keep what passes by.
 
     Args:
-        source: Encoded images or arrays.
-        recipe: What is done to them, split where it says.
+        source: Source of encoded images or arrays.
+        recipe: Recipe for what is done to the images, with its split.
         samples: Indices of the samples, each once.
         reuse_factor: Uses of each version, at least 1.
-        versions: How many each sample gets.
-        seed: The run's.
+        versions: Number of versions that each sample gets.
+        seed: The run's seed.
     """
     cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, versions=versions, seed=seed)
     originals = whole_images(source, samples)
@@ -156,8 +156,8 @@ def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
     """Undo the output's normalisation.
 
     Args:
-        output: That made them.
-        images: Shape (B, 3, H, W).
+        output: The output that made the images.
+        images: The normalised images, shape (B, 3, H, W).
 
     Returns:
         Shape (B, H, W, 3).

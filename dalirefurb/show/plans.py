@@ -27,10 +27,11 @@ class Comparison:
     """Misses of refurbishing, and of what it would be without one of its shufflers.
 
     Attributes:
-        planner: The plans of the first.
-        refurbish: Balanced eviction, cache-aware batches.
-        reference_count: Versions that began together end together, cache-aware batches.
-        plain_shuffle: Balanced eviction, batches that ignore the cache.
+        planner: The planner of `refurbish`.
+        refurbish: Misses with balanced eviction and cache-aware batches, shape (epochs, batches).
+        reference_count: Misses if versions that began together end together, with cache-aware batches, shape (epochs,
+            batches).
+        plain_shuffle: Misses with balanced eviction and batches that ignore the cache, shape (epochs, batches).
     """
 
     planner: Refurbish
@@ -44,9 +45,9 @@ class History:
     """What a planner does to samples and batches, epoch by epoch.
 
     Attributes:
-        planner: Its plans.
+        planner: The planner whose plans are counted.
         served: How often each sample is served, shape (epochs, num_samples).
-        computed: How often its partial augmentation runs for that, shape (epochs, num_samples).
+        computed: How often each sample's partial augmentation runs for that, shape (epochs, num_samples).
         misses: Share of each batch's rows that are misses, 0..1, shape (epochs, batches).
     """
 

@@ -29,11 +29,11 @@ class _Column:
     """Cells below one heading.
 
     Attributes:
-        x: Left side of the first cell in pixels.
-        cells: How many.
-        heading: In the coloured bar.
-        text: Below it.
-        colour: Colour of bar and frames.
+        x: Left side of the first cell's picture in pixels.
+        cells: Number of cells.
+        heading: Text in the coloured bar.
+        text: Text below the coloured bar.
+        colour: Colour of the bar and the frames.
     """
 
     x: int
@@ -61,9 +61,9 @@ def pictures_sheet(pictures: Sequence[Pictures], recipe: Recipe, *, title: str, 
     """Draw for each sample the original, and for each version the cached picture and those made from it.
 
     Args:
-        pictures: One sample each.
-        recipe: That made them.
-        title: The first line.
+        pictures: The pictures of the samples, one item for each sample.
+        recipe: The recipe that made the pictures.
+        title: The title, at the top of the sheet.
         reuse_factor: Uses of each version.
     """
     again = ", drawn anew" if _random(recipe.partial) else ", made anew"
@@ -108,11 +108,11 @@ def _draw_sample(
     """Draw one sample's pictures, a version in each line.
 
     Args:
-        canvas: To draw on.
-        top: Where the first pictures begin.
-        pictures: The sample's.
-        columns: Original, partial and final.
-        line: From one version to the next, in pixels.
+        canvas: The canvas to draw on.
+        top: Upper edge of the first version's pictures, in pixels.
+        pictures: The sample's pictures.
+        columns: The columns of the original, the partial and the final images.
+        line: Distance from one version to the next, in pixels.
         again: What is said of all versions but the first.
     """
     original, partial, final = columns

@@ -21,7 +21,7 @@ class Allocator:
     Free blocks are binned by size, so a search takes time in the number of different sizes, not of blocks.
 
     Args:
-        nbytes: Size of the buffer.
+        nbytes: Size of the buffer in bytes.
         alignment: Blocks begin at, and are rounded up to, multiples of this many bytes.
         used: Starts and sizes of blocks in use, ascending and apart.
 

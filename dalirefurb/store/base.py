@@ -54,7 +54,7 @@ class Lease:
 
     Attributes:
         found: Whether the store held the version asked for, shape (n,).
-        images: What was found, by itself.
+        images: The images that were found, without places for those that were not.
     """
 
     __slots__ = ("_on_release", "_samples", "found", "images")
@@ -135,8 +135,9 @@ class Store(ABC):
 
         Args:
             indices: Samples that are at hand now, shape (n,).
-            versions: Theirs, shape (n,). Of a version that is named twice the last one counts.
-            next_uses: Numbers that grow with time, negative for never, shape (n,).
+            versions: Versions of the samples, shape (n,). Of a version that is named twice the last one counts.
+            next_uses: When each version is asked for next, as numbers that grow with time, negative for never, shape
+                (n,).
         """
 
     def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

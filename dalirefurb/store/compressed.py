@@ -45,7 +45,8 @@ class Compressed(Store):
         Compressed(DiskStore("/slow/cache"))
 
     Args:
-        store: Where the compressed samples are; it is opened and closed with this one, and must take varying sizes.
+        store: Store where the compressed samples are; it is opened and closed with this one, and must take varying
+            sizes.
         expected_ratio: Bytes of samples by bytes compressed, which decides how much room is set aside. Of samples that
             compress less some have no room, and are computed again.
         num_threads: Threads that compress or decompress at the same time, at most; by default one per core that this

@@ -18,7 +18,7 @@ class KeyIndex:
     """Indices and versions of slots. Arguments are of shape (n,).
 
     Args:
-        slots: How many there are.
+        slots: Number of slots.
     """
 
     def __init__(self, slots: int) -> None:

@@ -27,7 +27,8 @@ def budget_bytes(budget: Budget, *, available: Callable[[], int | None] = availa
     Args:
         budget: Bytes as an int, or a number and a unit: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of
             1024), or % of what is available.
-        available: Tells what is available; asked for a share only. By default the memory a process can still take.
+        available: Function that tells what is available, in bytes; it is asked for a share only. By default the memory
+            a process can still take.
 
     Raises:
         ConfigurationError: If it is no budget, or a share of something unknown.

@@ -32,8 +32,8 @@ class SlotTable:
     Not thread-safe: the store that owns it holds a lock. Arguments are of shape (n,).
 
     Args:
-        slots: That are held or hidden at a time, at most.
-        spare: That are in use at a time by those who reserved them, at most, named ones included.
+        slots: Slots that are held or hidden at a time, at most.
+        spare: Slots that are in use at a time by those who reserved them, at most, named ones included.
 
     Example:
         >>> table, key = SlotTable(1), (np.array([7]), np.array([0]))

@@ -26,7 +26,7 @@ class StoreSpec:
         slot_shape: (H, W, C) of every sample, or None when samples vary in size and share one byte arena.
         slots: The most versions held at one time, evicted ones that are still lent included.
         fingerprint: Identifies the source and the partial augmentation that the samples come from, in JSON values.
-        arena_bytes: Size of the arena; 0 with fixed slots.
+        arena_bytes: Size of the arena in bytes; 0 with fixed slots.
     """
 
     slot_shape: tuple[int, int, int] | None

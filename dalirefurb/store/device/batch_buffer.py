@@ -19,7 +19,7 @@ class BatchBuffer:
     """The partial images of one run after another, in plan order, where the store is.
 
     Args:
-        store: Open.
+        store: The store, which is open.
         max_rows: Rows of the longest run.
         max_runs: Runs that are laid out before the first of them is collected, at most.
     """
@@ -41,7 +41,7 @@ class BatchBuffer:
 
         Args:
             num_rows: Rows of the run.
-            lease: What the store lends; it can be released once this returns.
+            lease: The samples that the store lends; the lease can be released once this returns.
             leased: Which row each sample of the lease is, shape (n,).
             others: Rows that the lease does not have, with their images, on the device or on the host.
 

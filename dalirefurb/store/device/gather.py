@@ -25,10 +25,10 @@ def gather(xp: Any, slab: Array, slots: NDArray[np.int64], out: Array, rows: NDA
 
     Args:
         xp: The library of the arrays.
-        slab: Slots, (S, H, W, C).
-        slots: Shape (n,).
-        out: A batch, (B, H, W, C).
-        rows: Shape (n,), each at most once.
+        slab: The slots, shape (S, H, W, C).
+        slots: Numbers of the slots to copy from, shape (n,).
+        out: The batch to copy to, shape (B, H, W, C).
+        rows: Rows of the batch to copy to, shape (n,), each at most once.
     """
     if not len(slots):
         return
@@ -48,10 +48,10 @@ def scatter(xp: Any, target: Array, places: Sequence[int], samples: Array | Sequ
 
     Args:
         xp: The library of `target`.
-        target: Slots or a batch, (S, H, W, C).
-        places: Where in it, n of them, each at most once.
+        target: The slots or the batch to copy to, shape (S, H, W, C).
+        places: Places in `target` to copy to, n of them, each at most once.
         samples: Images of one shape (H, W, C) each: an array of `xp`, or host images.
-        rows: Which of these, n of them.
+        rows: Rows of `samples` to copy, n of them.
     """
     step = max(1, _KERNEL_BYTES // max(1, target[:1].nbytes))
     for start in range(0, len(places), step):

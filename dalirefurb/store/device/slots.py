@@ -17,10 +17,10 @@ class DeviceSlots:
     """The bytes of a device store, without knowing what is in them.
 
     Args:
-        memory: Where they are.
-        count: How many.
-        shape: (H, W, C) of each.
-        pinned_host: Whether they are in host memory that the device reaches.
+        memory: Device memory by which the slots are allocated.
+        count: Number of slots.
+        shape: Shape of each slot, (H, W, C).
+        pinned_host: Whether the slots are in host memory that the device reaches.
     """
 
     def __init__(self, memory: DeviceMemory, count: int, shape: tuple[int, int, int], *, pinned_host: bool) -> None:

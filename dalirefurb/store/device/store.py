@@ -25,10 +25,11 @@ class DeviceStore(Store):
     One lock guards the bookkeeping; what the device does is ordered by one stream. Leases outlive `close`.
 
     Args:
-        max_bytes: The most to set aside; by default what is free.
+        max_bytes: The most memory to set aside, in bytes; by default what is free.
         pinned_host: Whether the slots are in host memory that the GPU reads and writes over the bus: more room, and
             `Lease.samples` copies nothing.
-        device: "cpu" does the same in host memory, by NumPy: to try it where there is no GPU.
+        device: Device that holds the slots: "gpu", or "cpu", which does the same in host memory, by NumPy, to try it
+            where there is no GPU.
 
     Raises:
         ConfigurationError: There is no CuPy, or no CUDA device.
@@ -90,8 +91,8 @@ class DeviceStore(Store):
         """Copy samples in, as `Store.put` says.
 
         Args:
-            indices: Shape (n,).
-            versions: Shape (n,).
+            indices: Indices of the samples, shape (n,).
+            versions: Versions of the samples, shape (n,).
             samples: Host images, or `Images` on the device that are there already, or one array (n, H, W, C) on the
                 device: it is read after what CuPy's current stream was given before, and before what it is given then.
         """
@@ -176,8 +177,8 @@ class DeviceLease(Lease):
         be released once this returns.
 
         Args:
-            out: (B, H, W, C) uint8, on the device.
-            rows: Which row of it each sample asked for is, shape (n,), none twice.
+            out: The batch to write to, (B, H, W, C) uint8, on the device.
+            rows: The batch's row for each sample asked for, shape (n,), none twice.
 
         Raises:
             ConfigurationError: The batch does not fit the samples.

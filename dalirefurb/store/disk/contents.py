@@ -24,10 +24,10 @@ class DiskContents:
     """One opening of a file. Not thread-safe: the store that owns it holds a lock, but while `file` reads and writes.
 
     Attributes:
-        opening: What it is open for.
-        file: Where the samples are.
-        slot_table: Which slot holds which version.
-        users: How many calls are at work on it.
+        opening: What the file is open for.
+        file: The file where the samples are.
+        slot_table: Table of which slot holds which version.
+        users: Number of calls that are at work on the file.
         closed: Whether the file was let go.
     """
 

@@ -35,10 +35,12 @@ class Mapped:
 
     Args:
         fd: The file, open to read.
-        nbytes: How much of it is mapped, from its beginning, which was read just now. It reaches further.
+        nbytes: Bytes of the file that are mapped, from its beginning, which was read just now. The file reaches
+            further.
 
     Attributes:
-        pixels: Its bytes, shape (nbytes,), to be looked at only: what is written here does not reach the file.
+        pixels: The mapped bytes of the file, shape (nbytes,), to be looked at only: what is written here does not reach
+            the file.
 
     Raises:
         OSError: It cannot be mapped, or its file system does not tell what is in memory.

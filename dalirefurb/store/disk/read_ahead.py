@@ -56,7 +56,7 @@ class SampleReadAhead:
 
     Args:
         fd: The file.
-        start: Where in it samples begin.
+        start: Byte of the file at which samples begin.
     """
 
     def __init__(self, fd: int, start: int) -> None:
@@ -79,8 +79,8 @@ class BlockReadAhead:
 
     Args:
         fd: The file, in which samples are small.
-        mapped: The same file.
-        start: Where in it samples begin.
+        mapped: The same file, mapped.
+        start: Byte of the file at which samples begin.
     """
 
     def __init__(self, fd: int, mapped: Mapped, start: int) -> None:

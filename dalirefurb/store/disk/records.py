@@ -74,9 +74,9 @@ class Table:
 
     Args:
         fd: The file.
-        start: Where in it the table begins.
+        start: Byte of the file at which the table begins.
         seed: The store's identity.
-        records: What the table says, shape (slots,).
+        records: The records that the table holds, shape (slots,).
     """
 
     def __init__(self, fd: int, start: int, seed: int, records: Records) -> None:

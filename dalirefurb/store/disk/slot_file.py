@@ -30,13 +30,13 @@ class SlotFile:
     """A locked file of samples and the table of their records. The caller sees to it that no block is used twice.
 
     Args:
-        path: Where it is, or will be. Its folder exists.
-        opening: What it is for.
+        path: Path where the file is, or will be. Its folder exists.
+        opening: What the file is for.
 
     Attributes:
-        layout: Where its parts are.
-        table: The records of its slots.
-        reader: Reads samples.
+        layout: Layout that says where the file's parts are.
+        table: The records of the file's slots.
+        reader: The reader of the samples.
 
     Raises:
         StoreError: It cannot be used, is in use, is for something else, or does not fit on its disk.

@@ -59,10 +59,10 @@ class SlotReader:
 
     Args:
         fd: The file, open, and as long as its layout says.
-        layout: Where its parts are.
+        layout: Layout that says where the file's parts are.
 
     Attributes:
-        buffers: What samples are copied into.
+        buffers: Buffers that samples are copied into.
     """
 
     def __init__(self, fd: int, layout: Layout) -> None:

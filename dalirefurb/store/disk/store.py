@@ -52,7 +52,7 @@ class DiskStore(Store):
         path: The file. It is made if there is none; its folder must exist.
 
     Attributes:
-        corrupt: Samples that were found damaged, and so not found.
+        corrupt: Number of samples that were found damaged, and so reported as not found.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -23,11 +23,11 @@ class Inspection:
 
     Attributes:
         path: The file.
-        opening: What it was opened for: slots, their shape, fingerprint.
-        held: Versions that it holds.
-        held_bytes: Their pixels' bytes.
-        nbytes: Size of the file.
-        holder: The process that uses it, in words; None if there is none.
+        opening: What the file was opened for: slots, their shape, fingerprint.
+        held: Number of versions that the file holds.
+        held_bytes: Bytes of the pixels of the versions that the file holds.
+        nbytes: Size of the file in bytes.
+        holder: The process that uses the file, in words; None if there is none.
     """
 
     path: Path
@@ -43,9 +43,9 @@ class Verification:
     """What reading a whole store has shown.
 
     Attributes:
-        intact: Versions that are as they were put.
-        damaged: Those that are not, as (index, version). They will not be served.
-        torn: Slots whose record is damaged, so that nobody knows what they held.
+        intact: Number of versions that are as they were put.
+        damaged: Versions that are not as they were put, as (index, version). They will not be served.
+        torn: Number of slots whose record is damaged, so that nobody knows what they held.
     """
 
     intact: int

@@ -159,7 +159,7 @@ class _Contents:
 
     Args:
         opening: What the store is open for.
-        affordable: The same, or less of it: what memory is set aside for.
+        affordable: What memory is set aside for: the same as `opening`, or less of it.
     """
 
     def __init__(self, opening: StoreSpec, affordable: StoreSpec) -> None:

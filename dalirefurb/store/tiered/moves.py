@@ -12,9 +12,9 @@ class Copies(NamedTuple):
     """Versions to be copied, n of them.
 
     Attributes:
-        keys: Which.
-        origins: The tiers that hold them, shape (n,).
-        targets: Those that are to hold them, shape (n,).
+        keys: Indices and versions of the samples, each of shape (n,).
+        origins: The tiers that hold the versions, shape (n,).
+        targets: The tiers that are to hold the versions, shape (n,).
     """
 
     keys: Keys
@@ -26,8 +26,8 @@ class Frees(NamedTuple):
     """Versions to be forgotten, n of them.
 
     Attributes:
-        keys: Which.
-        tiers: Those that are to hold them no longer, shape (n,).
+        keys: Indices and versions of the samples, each of shape (n,).
+        tiers: The tiers that are to hold the versions no longer, shape (n,).
     """
 
     keys: Keys
@@ -38,8 +38,8 @@ class Moves(NamedTuple):
     """What a decision asks for.
 
     Attributes:
-        copies: First, versions are copied.
-        frees: Then others, or the same ones, are forgotten.
+        copies: Versions to be copied, which is done first.
+        frees: Versions to be forgotten after that: other ones, or the same ones.
     """
 
     copies: Copies

@@ -113,7 +113,7 @@ class Placement:
 
         Args:
             keys: Different versions that are at hand.
-            uses: When they are used next, shape (n,).
+            uses: When the versions are used next, shape (n,).
         """
         with self._lock:
             versions = self._versions

@@ -28,7 +28,7 @@ class RowQueue:
     """Rows under numbers; of equal numbers the last to come is the first to go.
 
     Args:
-        is_true: Tells which of rows, shape (n,), are still under numbers, shape (n,).
+        is_true: Function that tells which of rows, shape (n,), are still under numbers, shape (n,).
 
     Example:
         >>> queue = RowQueue(lambda rows, numbers: rows != 8)

@@ -31,10 +31,10 @@ class Tier:
     """One store of several.
 
     Attributes:
-        store: Is opened and closed with the others.
+        store: The store, which is opened and closed with the others.
         budget: The most to set aside: bytes, "16GB", or "60%" of what is available; None for all that is needed.
-        available: Tells what is available, in bytes, or None.
-        nbytes: Tells what the store sets aside, in bytes, opened for this.
+        available: Function that tells what is available, in bytes, or None.
+        nbytes: Function that tells what the store sets aside, in bytes, if it is opened for a given `StoreSpec`.
     """
 
     store: Store

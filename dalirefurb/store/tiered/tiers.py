@@ -31,11 +31,11 @@ class Tiers:
     One call at a time changes what they hold, and `get` waits for it only if it misses what they should hold.
 
     Args:
-        stores: The tiers.
+        stores: The stores of the tiers, from the fastest.
         slots: Slots of each tier.
 
     Attributes:
-        stores: The tiers.
+        stores: The stores of the tiers, from the fastest.
         hits: Samples that each tier has lent, shape (tiers,).
     """
 

@@ -19,16 +19,18 @@ class Versions:
     """Rows of what is known of versions. Row -1 is of any that is not known. Arguments are of shape (n,).
 
     Args:
-        tiers: How many there are.
+        tiers: Number of tiers.
 
     Attributes:
-        homes: The tier that each lives in, or `NOWHERE`.
-        uses: When each is used next, or `UNKNOWN`.
-        fastest: The fastest tier that holds each, or is to: its home, but while that is being decided.
-        copies: Which tiers hold each one, or are to, shape (rows, tiers): its home, and slower ones with spare copies.
+        homes: The tier that each version lives in, or `NOWHERE`, shape (rows,).
+        uses: When each version is used next, or `UNKNOWN`, shape (rows,).
+        fastest: The fastest tier that holds each version, or is to, shape (rows,): its home, but while that is being
+            decided.
+        copies: Which tiers hold each version, or are to, shape (rows, tiers): its home, and slower ones with spare
+            copies.
         spared: The number under which each copy became a spare one last, if it ever did, shape (rows, tiers).
-        counts: How many live in each tier.
-        awaited: Whether it is decided where each one is to be put, but it is not put yet.
+        counts: Number of versions that live in each tier.
+        awaited: Whether it is decided where each version is to be put, but it is not put yet, shape (rows,).
     """
 
     def __init__(self, tiers: int) -> None:

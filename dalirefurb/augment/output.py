@@ -13,7 +13,6 @@ from dalirefurb.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 
-
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 

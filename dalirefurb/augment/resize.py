@@ -18,7 +18,6 @@ WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
 one they make the window alone, which can be a level off. Kernels always do, exactly."""
 
-
 _LONGEST_SIDE = 2**31 - 1
 """Where the window of a crop can begin, which is said in 32 bits."""
 

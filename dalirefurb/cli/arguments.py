@@ -15,17 +15,13 @@ from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, own
 
 _NETWORK_SIZE = 32
 
-
 _TOO_SMALL = f"the network needs images of at least {_NETWORK_SIZE} pixels, got {{}}"
-
 
 _MOST = 1_000_000_000
 """Where a number decides how much is done, rather than fits a limit of its own."""
 
-
 _LARGEST = 20_000
 """Side of an image in pixels: operations refuse what is not much larger."""
-
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
 

@@ -25,7 +25,6 @@ TASK = np.dtype([("work", np.int64), ("first", np.int64), ("pool", np.int64), ("
 """What the operator is given: the address of a `WORK`, and which of its batch's rows is the first that was decoded; the
 address of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
 
-
 TASKS = Input("task", "int64", 1)
 """The pipeline's input: the address of a task."""
 

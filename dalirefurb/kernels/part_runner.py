@@ -1,4 +1,4 @@
-"""One part without DALI, but for decoding: threads take a batch's rows in turn.
+"""One part without DALI's operators, but for decoding: threads take a batch's rows in turn.
 
 samples ─▶ decoded by DALI ─▶ kernels ─▶ images            a part that begins with encoded samples
            images ─────────▶ kernels ─▶ images             any other

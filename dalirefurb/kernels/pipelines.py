@@ -102,7 +102,7 @@ class DecodePipelines:
     """Deals work out. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        decoding: DecodePipelines that decode what is computed, if it is encoded.
+        decoding: Pipelines that decode what is computed, if it is encoded.
         direct: One that does not.
     """
 

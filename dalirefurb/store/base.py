@@ -108,7 +108,7 @@ class Store(ABC):
         fingerprint: Mapping[str, Any],
         arena_bytes: int = 0,
     ) -> None:
-        """Set room aside; with the arguments it is open with already, keep the contents. See `opening.StoreSpec`.
+        """Set room aside; with the arguments it is open with already, keep the contents. See `spec.StoreSpec`.
 
         Raises:
             StoreError: The store is open for something else, or what it keeps belongs to something else.

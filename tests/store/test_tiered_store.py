@@ -28,7 +28,7 @@ from dalirefurb.reading.reader import Reader
 from dalirefurb.store import DiskStore, MemoryStore, Store, Tier, TieredStore
 from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
-from tests.engine.test_exchange import image_of
+from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_placement import hits

@@ -1,6 +1,6 @@
 """Kernels that copy samples from slots into a batch, and from a batch into slots.
 
-The same lines run on NumPy's arrays and on CuPy's. Who calls them says on which stream: see `device_memory`.
+The same lines run on NumPy's arrays and on CuPy's. Who calls them says on which stream: see `memory`.
 """
 
 from __future__ import annotations

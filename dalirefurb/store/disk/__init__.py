@@ -1,1 +1,1 @@
-"""A store in a file, which processes share."""
+"""A store in a file, used by one process at a time."""

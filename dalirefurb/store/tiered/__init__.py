@@ -1,1 +1,1 @@
-"""Two stores as one: the fast one holds what is used next."""
+"""Several stores as one: the faster ones hold what is used sooner."""

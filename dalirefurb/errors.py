@@ -33,8 +33,8 @@ class SampleError(DalirefurbError):
     Args:
         index: Index of the sample.
         name: Name of the sample, such as its path.
-        reason: What is wrong with it.
-        lasting: Whether it was read, but is of no use, nor will be in another run.
+        reason: Reason why the sample cannot be used.
+        lasting: Whether the sample was read but is of no use, and will be of no use in another run either.
     """
 
     def __init__(self, index: int, name: str, reason: str, *, lasting: bool = False) -> None:

@@ -23,8 +23,8 @@ class Places(NamedTuple):
     """Where n C-contiguous images lie.
 
     Attributes:
-        addresses: Addresses of the images' first bytes, shape (n,).
-        sizes: Heights and widths, shape (n, 2).
+        addresses: Memory addresses of the images' first bytes, int64 of shape (n,).
+        sizes: Heights and widths of the images in pixels, int64 of shape (n, 2).
     """
 
     addresses: NDArray[np.int64]
@@ -44,8 +44,8 @@ class Rows(NamedTuple):
     """Some rows of a batch, with their images.
 
     Attributes:
-        rows: Which, shape (n,), ascending.
-        images: HWC uint8, n of them.
+        rows: Rows of the batch that have images here, ascending, int64 of shape (n,).
+        images: Images of the rows, HWC uint8, n of them.
     """
 
     rows: NDArray[np.int64]
@@ -56,10 +56,12 @@ class Images(Sequence[NDArray[Any]]):
     """The images of one batch; to be used like a DALI tensor list.
 
     Args:
-        images: One array of all of them, which may be on a device, or each by itself.
+        images: Images of the batch: one array of all of them, which may be on a device, or a sequence of arrays, one
+            per image.
 
     Attributes:
-        whole: If one array has all of them: that one, and which of its rows they are, shape (n,).
+        whole: The array that has all images, and which of its rows the images are, int64 of shape (n,); None if no one
+            array has all.
     """
 
     def __init__(self, images: Any) -> None:

@@ -51,13 +51,13 @@ class Loader:
     batches, and their rows together are the batches that one process would be served, whatever their number.
 
     Args:
-        source: Where samples and labels come from.
-        recipe: What is done to them, and how much of it is partial.
-        planner: Which sample is served when, and whether its partial part is reused.
-        store: Where partial images wait for reuse, or encoded ones with `recipe.at(0)`; None: nothing is cached, every
-            batch is computed whole.
-        partial_device: Where the partial part runs, "cpu" or "gpu".
-        final_device: Where the final part runs; with the partial part on the "gpu" it must be there, too.
+        source: Source of the samples and labels.
+        recipe: Recipe that says what is done to the samples, and how much of it is partial.
+        planner: Planner, which says which sample is served when, and whether its partial part is reused.
+        store: Store where partial images wait for reuse, or encoded ones with `recipe.at(0)`; None: nothing is cached,
+            every batch is computed whole.
+        partial_device: Device where the partial part runs, "cpu" or "gpu".
+        final_device: Device where the final part runs; with the partial part on the "gpu" it must be there, too.
         kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
             default Numba's, if it exists for the Python at hand, both parts are on the CPU and the
             recipe has no stage of the user's.
@@ -429,7 +429,7 @@ class _Pass(Iterator[Batch]):
     """One epoch, or what is left of it.
 
     Attributes:
-        epoch: Which one; None once it can serve nothing more.
+        epoch: Number of the epoch; None once the pass can serve nothing more.
     """
 
     def __init__(self, loader: Loader, epoch: int) -> None:

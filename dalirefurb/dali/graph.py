@@ -47,12 +47,12 @@ class Input:
     """One named external source.
 
     Attributes:
-        name: "sample", "partial" (a partial image) or "<stage>/<parameter>".
-        dtype: As NumPy names it.
-        ndim: Dimensions of one sample.
-        layout: DALI's, such as "HWC".
-        device: Where it is fed. On the GPU it is copied on the stream that is named when it is fed, and the graph waits
-            for the copy; of memory that it does not copy it would not know when that is written.
+        name: Name of the input: "sample", "partial" (a partial image) or "<stage>/<parameter>".
+        dtype: Type of the values, as NumPy names it.
+        ndim: Number of dimensions of one sample.
+        layout: Layout of one sample as DALI names it, such as "HWC"; empty if it has none.
+        device: Device where the input is fed. On the GPU it is copied on the stream that is named when it is fed, and
+            the graph waits for the copy; of memory that it does not copy it would not know when that is written.
     """
 
     name: str
@@ -83,12 +83,12 @@ class Graph:
     """One pipeline, described; nothing is built before `serialize`.
 
     Attributes:
-        recipe: What is done to a sample.
-        part: What of it this pipeline does.
-        partial_device: Where the partial part runs.
-        final_device: Where the final part runs; "cpu" only if the partial part is on the CPU too.
-        entering_device: Where partial images enter the final graph; "gpu" only if the final part is there.
-        leaving_device: Where they leave the partial graph; "gpu" only if the partial part is there.
+        recipe: Recipe that says what is done to a sample.
+        part: Part of the recipe that this pipeline does.
+        partial_device: Device where the partial part runs.
+        final_device: Device where the final part runs; "cpu" only if the partial part is on the CPU too.
+        entering_device: Device where partial images enter the final graph; "gpu" only if the final part is there.
+        leaving_device: Device where partial images leave the partial graph; "gpu" only if the partial part is there.
     """
 
     recipe: Recipe

@@ -108,9 +108,9 @@ def undecodable_windows(
     """Do the same by decoding windows as large as the images, without harm where an image is not of its header's size.
 
     Args:
-        encoded: Samples of shape (length,), n of them.
-        sizes: Heights and widths that their headers tell, in pixels, shape (n, 2).
-        gray: Whether to decode to gray: that needs no particular number of components.
+        encoded: Encoded samples, n of them, each uint8 of shape (length,).
+        sizes: Heights and widths of the images in pixels, as their headers tell them, int64 of shape (n, 2).
+        gray: Whether to decode to gray, which needs no particular number of components.
     """
     feeds = [
         {"sample": [sample], _WINDOW.name: size[None].astype(np.int32)}

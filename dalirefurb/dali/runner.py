@@ -67,8 +67,8 @@ class Replica:
     """One running pipeline. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        inputs: Everything to feed for one batch.
-        build: Makes the pipeline.
+        inputs: Declarations of all inputs to feed for one batch.
+        build: Function that makes the pipeline.
     """
 
     def __init__(self, inputs: tuple[Input, ...], build: Callable[[], Pipeline]) -> None:
@@ -94,8 +94,9 @@ class Replica:
         An input that is wrong would stay at the head of DALI's queue for ever, so lengths are checked first.
 
         Args:
-            feeds: The inputs, and whatever else.
-            kept: What the pipeline knows addresses of: it lives as long as the pipeline works on this batch.
+            feeds: Inputs of the batch, by name; there may be others that the pipeline does not use.
+            kept: Object whose memory addresses the pipeline knows; it lives as long as the pipeline works on this
+                batch.
         """
         lengths = {declared.name: len(feeds[declared.name]) for declared in self._inputs}
         if len(set(lengths.values())) > 1:

@@ -19,9 +19,9 @@ class Assembler:
 
     Args:
         planner: Planner of the batches of all ranks.
-        chosen: The rank, if the caller says it.
-        set_pace: For a rank's part of the plan.
-        assemble: Puts together what carries out a rank's part of the plan.
+        chosen: Rank that the caller gives; None if the caller gives none.
+        choose_prefetch: Function that returns the `Prefetch` for a rank's part of the plan.
+        assemble: Function that puts together what carries out a rank's part of the plan.
 
     Raises:
         ConfigurationError: If the shards cannot be divided among the ranks.

@@ -78,15 +78,15 @@ class BackendFactory:
     """Builds what runs the parts of one recipe, on the CUDA device that is current when it is made, if on any.
 
     Args:
-        recipe: What is done to a sample.
-        kernels: Who does it.
-        partial_device: Where the partial part runs.
-        final_device: Where the final part runs.
-        entering_device: Where partial images enter it.
-        leaving_device: Where they leave the partial part.
-        max_rows: Rows of one run at most.
-        prefetch: How many copies and threads there are.
-        reserve: Gives room for partial images, see `Store.reserve`.
+        recipe: Recipe that says what is done to a sample.
+        kernels: Name of what computes on the CPU, "numba" or "dali".
+        partial_device: Device where the partial part runs.
+        final_device: Device where the final part runs.
+        entering_device: Device where partial images enter the final part.
+        leaving_device: Device where partial images leave the partial part.
+        max_rows: Largest number of rows in one run.
+        prefetch: Numbers of pipeline copies, of threads and of runs.
+        reserve: Function that gives room for partial images, see `Store.reserve`; None without a store.
     """
 
     def __init__(

@@ -57,10 +57,10 @@ class PartialBackend(ComputeBackend):
     """Makes partial images.
 
     Args:
-        input_builder: Lays out the graph's inputs.
+        input_builder: Builder of the graph's inputs.
         runner: Runner of the partial graph.
-        view: Views what that makes.
-        stages: What that does, to be told where one of them is wrong.
+        view: Function that views the images which the partial graph made.
+        stages: Stages of the partial part, which an error names where one of them is wrong.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class WholeBackend(ComputeBackend):
     """Makes final images of samples.
 
     Args:
-        input_builder: Lays out the inputs.
+        input_builder: Builder of the runner's inputs.
         runner: Runner of both parts at once.
     """
 
@@ -129,7 +129,7 @@ class BothPartsBackend(ComputeBackend):
     """Makes partial images and final ones.
 
     Args:
-        input_builder: Lays out the inputs.
+        input_builder: Builder of the kernels' inputs.
         parts: The kernels of both parts.
     """
 

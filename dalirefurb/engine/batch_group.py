@@ -33,8 +33,8 @@ class Run:
     """Consecutive batches of one epoch.
 
     Attributes:
-        position: Which batch is the first.
-        plans: The batches.
+        position: Position of the first batch.
+        plans: Plans of the batches, in order.
     """
 
     position: Position

@@ -48,8 +48,8 @@ class Assembly:
     """What a loader works with.
 
     Attributes:
-        engine: Carries out the plans.
-        assistant: Makes the plans, if they depend on losses.
+        engine: Engine that carries out the plans.
+        assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
     """
 
     engine: Engine

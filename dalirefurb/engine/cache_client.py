@@ -40,9 +40,9 @@ class CacheClient:
     One thread admits, another settles.
 
     Args:
-        reader: Reads samples.
-        store: Where partial images are, or samples as they were read.
-        encoded: Whether it is these.
+        reader: Reader of the samples.
+        store: Store of partial images, or of encoded samples as they were read; None: every row is computed.
+        encoded: Whether the store holds encoded samples as they were read, not partial images.
     """
 
     def __init__(self, reader: Reader, store: Store | None, *, encoded: bool = False) -> None:

@@ -27,9 +27,9 @@ def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_ba
     """Return the place that a state was saved at.
 
     Args:
-        state: What `saved` returned, before or after JSON.
+        state: State that `saved` returned, before or after JSON.
         fingerprint: Fingerprint of the present configuration.
-        num_batches: Batches of an epoch.
+        num_batches: Number of batches in an epoch.
         assisted: Whether there is an Assistant.
 
     Raises:

@@ -24,7 +24,8 @@ class ClosableQueue(Generic[Item]):
     """Items on their way from one thread to another, in order.
 
     Args:
-        capacity: Items from which on `put` waits; it puts all of its own at once.
+        capacity: Number of items in the queue from which on `put` waits; one call of `put` adds all of its items at
+            once.
     """
 
     def __init__(self, capacity: int) -> None:

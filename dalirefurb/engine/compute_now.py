@@ -23,10 +23,10 @@ class ComputeNow:
     """Makes partial images of version 0; of samples that are replaced, black ones.
 
     Args:
-        reader: Reads the samples.
-        input_builder: Lays out the graph's inputs.
-        build: Makes replicas of the partial graph, when they are first needed.
-        max_rows: Rows of one batch at most.
+        reader: Reader of the samples.
+        input_builder: Builder of the graph's inputs.
+        build: Function that makes replicas of the partial graph; called when they are first needed.
+        max_rows: Largest number of rows in one batch.
     """
 
     def __init__(

@@ -51,15 +51,17 @@ class Engine:
     """Turns plans into batches, a bounded number of them ahead.
 
     Args:
-        plans: What to serve.
-        announce: Is told of each run some time before it begins.
-        prepare_thread: Makes partial images, or all.
-        finish_thread: Makes final ones, if they are not there, and hands them over.
-        reader: Is closed with the engine.
+        plans: Function that returns the plans to serve, from a position on.
+        announce: Function that is told of each run some time before the run begins.
+        prepare_thread: Work of the first thread, which makes partial images, or final ones where one step makes both
+            parts.
+        finish_thread: Work of the second thread, which makes final images, if they are not there, and hands batches
+            over.
+        reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
-        num_batches: Batches of an epoch.
-        prefetch: How many batches run together, and how far ahead.
-        tally: Counts what both do.
+        num_batches: Number of batches in an epoch.
+        prefetch: Numbers that say how many batches run together, and how far ahead.
+        tally: Counter of what both threads and the engine do, see `Stats`.
     """
 
     def __init__(

@@ -40,12 +40,14 @@ class Served:
     """One batch as the training loop gets it.
 
     Attributes:
-        position: Which batch it is.
-        images: (B, 3, H, W) float32 or float16, on the final part's device.
-        indices: Sample indices in serving order, (B,): what is shown, also where it replaces a bad sample.
-        misses: Rows whose partial image was computed for them.
-        recomputed: Those that the plan expected to hit, and that are not replaced.
-        replaced: Rows that show another sample than the plan's.
+        position: Position of the batch in the stream of batches.
+        images: Final images, float32 or float16 of shape (B, 3, H, W), on the final part's device.
+        indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
+            replaces a bad one, the index of that other sample.
+        misses: Number of rows whose partial image was computed for them.
+        recomputed: Number of rows whose partial image was computed though the plan expected to hit, rows of replaced
+            samples excepted.
+        replaced: Number of rows that show another sample than the plan's.
     """
 
     position: Position
@@ -61,14 +63,16 @@ class FinishThread:
 
     Args:
         recipe: Recipe for which the final part is done.
-        cache: Settles the store.
-        input_builder: Lays out the graph's inputs.
+        cache: Cache client, which settles the store.
+        input_builder: Builder of the graph's inputs.
         replicas: Replicas of the final graph; None where images are ready already.
-        buffer: Where runs are laid out for the graph, if the store's samples are to stay on their device.
-        in_flight: Runs that are begun, finished ones included, before the training loop takes them.
-        batches_per_run: Batches of each of these runs; one of n times as many batches counts n times.
+        buffer: Buffer where runs are laid out for the graph, if the store's samples are to stay on their device;
+            otherwise None.
+        in_flight: Number of runs that are begun, finished ones included, before the training loop takes them.
+        batches_per_run: Number of batches in a run that counts once for `in_flight`; a run of n times as many batches
+            counts n times.
         pin_memory: Whether images are copied into pinned memory.
-        tally: Counts.
+        tally: Counter of what the thread does, see `Stats`.
     """
 
     def __init__(

@@ -19,9 +19,11 @@ class Computed:
     """Partial images of one run, once they are there; or its samples, where nothing but reading is partial.
 
     Attributes:
-        indices: The samples that they show: those of the plan, or what replaces them, shape (n,).
-        sizes: Heights and widths, shape (n, 2), where they vary and somebody needs to know before the images are there.
-        images: HWC uint8, or encoded bytes.
+        indices: Indices of the samples that the images show: the plan's samples, or what replaces them, int64 of shape
+            (n,).
+        sizes: Heights and widths of the images in pixels, int64 of shape (n, 2), where they vary and somebody needs to
+            know them before the images are there.
+        images: Partial images, HWC uint8, or encoded samples, uint8 of shape (length,).
     """
 
     indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
@@ -33,9 +35,9 @@ class Borrowed(NamedTuple):
     """Rows whose images are computed for other rows.
 
     Attributes:
-        rows: Shape (n,).
-        computed: By which run.
-        places: At which places there, shape (n,).
+        rows: Rows of the run that borrows the images, int64 of shape (n,).
+        computed: Images of the run that computes them, which may be the same run.
+        places: Places of the borrowed images among the images of `computed`, int64 of shape (n,).
     """
 
     rows: NDArray[np.int64]

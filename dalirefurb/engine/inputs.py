@@ -26,9 +26,9 @@ class InputBuilder:
 
     Args:
         recipe: Recipe for which parameters are drawn.
-        seed: The run's.
-        entering: Shape of the source's images, None where it varies.
-        mix: See `rng.uniforms_for`.
+        seed: Seed of the planner, by which parameters are drawn.
+        entering: Shape (height, width, 3) of the source's images, None where it varies.
+        mix: Function that computes the random numbers, see `mix` of `rng.uniforms_for`; None: the default one.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class InputBuilder:
         """Lay out what the final graph needs to serve a batch.
 
         Args:
-            plan: The batch.
-            images: Its B partial images.
-            shown: The samples that they show, shape (B,); by default the plan's.
+            plan: Plan of the batch.
+            images: Partial images of the batch, B of them.
+            shown: Indices of the samples that the images show, int64 of shape (B,); by default the plan's samples.
         """
 
         def sizes() -> NDArray[np.int64]:
@@ -74,12 +74,13 @@ class InputBuilder:
         """Lay out what the partial part needs to compute n rows, and the parameters of all B for the final one.
 
         Args:
-            plan: The batch.
-            rows: Those to compute, shape (n,).
-            samples: Samples of these rows.
-            shown: The samples that all rows show, shape (B,).
-            sizes: Given heights and widths of the partial images to come, each (n,), returns those of all rows, (B, 2);
-                asked only where they vary.
+            plan: Plan of the batch.
+            rows: Rows of the batch to compute, int64 of shape (n,).
+            samples: Samples of the n rows to compute.
+            shown: Indices of the samples that all rows of the batch show, int64 of shape (B,).
+            sizes: Function that is given heights and widths in pixels of the n partial images to compute, each of shape
+                (n,), and returns heights and widths of all partial images of the batch, shape (B, 2); called only where
+                they vary.
         """
         feeds: dict[str, Feed] = {}
         computed = samples.heights, samples.widths

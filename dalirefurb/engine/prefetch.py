@@ -37,14 +37,17 @@ class Prefetch:
     """Numbers of copies and of runs.
 
     Attributes:
-        replicas: Copies of each part's pipeline.
-        threads_each: CPU threads of each replica.
-        batches_per_run: Batches that run together, at most.
-        hits_per_run: Batches that run together where the plan has nothing to compute, at most; no fewer than these.
-        look_ahead: Runs of the final part, finished ones included; one of n times as many batches counts n times.
-        partial_ahead: Runs of the partial part.
-        admitted: Runs whose files are read, beyond these.
-        announced: Runs of which the store is told, beyond these.
+        replicas: Number of copies of each part's pipeline.
+        threads_each: Number of CPU threads of each copy of a pipeline.
+        batches_per_run: Largest number of batches that run together.
+        hits_per_run: Largest number of batches that run together where the plan has nothing to compute; at least
+            `batches_per_run`.
+        look_ahead: Number of runs in the final part at a time, finished ones included; a run of n times as many batches
+            counts n times.
+        partial_ahead: Number of runs in the partial part at a time.
+        admitted: Number of runs whose files are read before the runs enter the partial part, beside the runs that are
+            in it.
+        announced: Number of runs of which the store is told before their files are read, beside the `admitted` runs.
     """
 
     replicas: int

@@ -40,13 +40,14 @@ class PrepareThread:
     """Turns runs into tickets whose partial images are there.
 
     Args:
-        reader: Finds out which samples a graph cannot decode.
-        cache: Says what is to be computed.
-        backend: Computes it.
-        in_flight: Runs that it is given at a time.
-        admitted: Runs beyond these that are planned, so that their files are read, at most.
-        watch: Is shown what is computed.
-        tally: Counts.
+        reader: Reader of the samples, which finds out which of them a graph cannot decode.
+        cache: Cache client, which says what is to be computed.
+        backend: Backend that computes the images.
+        in_flight: Largest number of runs that the backend has at a time.
+        admitted: Largest number of runs that are planned, so that their files are read, and that the backend does not
+            have yet.
+        watch: Function that is shown each run whose partial images were computed; None: nobody is.
+        tally: Counter of what the thread does, see `Stats`.
     """
 
     def __init__(

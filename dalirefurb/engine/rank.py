@@ -19,7 +19,7 @@ class Rank(NamedTuple):
 
     Attributes:
         rank: This process's number, from 0.
-        world_size: How many there are.
+        world_size: Number of processes that train together.
     """
 
     rank: int

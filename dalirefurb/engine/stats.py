@@ -14,19 +14,19 @@ class Stats:
     Rows are counted when their batch is handed out. Times and what the store took also belong to batches made ahead.
 
     Attributes:
-        batches: Batches handed out.
-        samples: Their rows; hits + misses.
+        batches: Number of batches handed out.
+        samples: Number of rows of the batches handed out; hits + misses.
         hits: Rows whose partial image was at hand: in the store, or on its way to it.
         misses: Rows whose partial image was computed for them.
         recomputed: Misses that the plan expected to hit: their version was not in the store, though of a good sample.
-        replaced: Rows that show another sample, since the plan's is bad.
+        replaced: Rows that show another sample than the plan's, since the plan's is bad.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
         planning_s: Seconds that the loader's threads spent planning.
-        preparing_s: Seconds that they spent drawing parameters and feeding.
-        storing_s: Seconds that they spent on the store.
-        reading_wait_s: Seconds that they waited for files.
-        graph_wait_s: Seconds that they waited for DALI.
+        preparing_s: Seconds that the loader's threads spent drawing parameters and feeding.
+        storing_s: Seconds that the loader's threads spent on the store.
+        reading_wait_s: Seconds that the loader's threads waited for files.
+        graph_wait_s: Seconds that the loader's threads waited for DALI.
         consumer_wait_s: Seconds the training loop waited for a batch.
     """
 

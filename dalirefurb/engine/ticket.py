@@ -26,19 +26,21 @@ class Ticket:
     """One run on its way.
 
     Attributes:
-        run: Its batches.
-        plan: The rows of all of them.
-        rows: Those to compute, ascending.
-        reading: The source's samples for `rows`, in that order.
+        run: Run of batches that the ticket is for.
+        plan: Plan of the run: the rows of all its batches.
+        rows: Rows of the run to compute, ascending, int64 of shape (n,).
+        reading: Future of the source's samples for `rows`, in the order of `rows`.
         computed: The partial images of `rows`.
-        stored: Which of `rows` go into the store.
-        lease: What the store lends, for the rows in `leased`.
-        leased: Rows that the store was asked for, ascending; it may have found some of them only.
-        in_flight: What `InFlightVersions.remove` needs of it.
+        stored: Whether the image of each of `rows` is to go into the store, bool of shape (n,).
+        lease: Lease of the images that the store lends for the rows in `leased`, or None.
+        leased: Rows of the run that the store was asked for, ascending, int64; the store may have found only some of
+            them.
+        in_flight: Slots of the versions that the run computes, which `InFlightVersions.remove` needs.
         borrowed: Rows whose images are computed for other rows.
-        shown: The sample that each row shows: the plan's, or what replaces it.
-        images: What a graph of both parts made of it, a DALI tensor list.
-        samples: What the images are computed from, once that has begun.
+        shown: Index of the sample that each row of the run shows, the plan's or what replaces it, int64 of shape (B,).
+        images: Final images of the run where one graph, or kernels, make both parts: a DALI tensor list, or what can be
+            used like one.
+        samples: Samples that the images are computed from, once that has begun; None before.
     """
 
     run: Run
@@ -133,7 +135,7 @@ class EncodedTicket(Ticket):
     """One run on its way, whose samples wait encoded: `rows` are all that are not borrowed.
 
     Attributes:
-        held: Which of `rows` the store had.
+        held: Whether the store had the sample of each of `rows`, bool of shape (n,).
     """
 
     held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))

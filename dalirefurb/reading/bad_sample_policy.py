@@ -57,7 +57,7 @@ class BadSamplePolicy:
 
         Args:
             planner: Planner of all ranks together.
-            source: The source's fingerprint.
+            source: Fingerprint of the source.
 
         Raises:
             ConfigurationError: If the quarantine cannot be used.

@@ -28,14 +28,15 @@ class Proposal:
     """A coverage, and what it means.
 
     Attributes:
-        coverage: To pass to `Refurbish`, in as few digits as say it exactly.
-        num_samples: Samples there are.
-        covered: Those that are cached.
-        reuse_factor: Uses of a cached version.
-        slots: The most versions held at one time.
-        nbytes: What they take.
-        budget_bytes: What they may take.
-        misses_per_epoch: Partial images that an epoch computes, on average, after the first one, which computes all.
+        coverage: Share of the samples to cache, to be passed to `Refurbish`, in as few digits as say it exactly.
+        num_samples: Number of samples in the source.
+        covered: Number of samples that are cached.
+        reuse_factor: Number of uses of a cached version.
+        slots: Largest number of versions that are held at one time.
+        nbytes: Number of bytes that the slots take.
+        budget_bytes: Number of bytes that the slots may take.
+        misses_per_epoch: Number of partial images that an epoch computes, on average, after the first epoch, which
+            computes all.
     """
 
     coverage: float
@@ -71,10 +72,10 @@ def propose_coverage(
     """Find the largest coverage whose plan fits a budget.
 
     Args:
-        source: As for `Loader`.
-        recipe: As for `Loader`. Where its partial images vary in size, the headers of some samples are read, and the
-            bytes are those that a store sets aside for such images.
-        planner: As for `Loader`; its own coverage does not matter.
+        source: Source of the samples, as for `Loader`.
+        recipe: Recipe, as for `Loader`. Where its partial images vary in size, the headers of some samples are read,
+            and the bytes are those that a store sets aside for such images.
+        planner: Planner, as for `Loader`; its own coverage does not matter.
         budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
             the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
             several machines, name the bytes of all of them together.

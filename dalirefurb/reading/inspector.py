@@ -47,10 +47,10 @@ class Inspector:
     BMP or a TIFF that ends early.
 
     Args:
-        num_samples: Samples of the source; 20 bytes are kept for each.
-        max_batch_size: Images looked at together, at most.
-        max_pixels: Pixels of an image at most; None: any size.
-        fallback: Decodes what DALI does not; None: that is refused.
+        num_samples: Number of samples in the source; 20 bytes are kept for each.
+        max_batch_size: Largest number of images that are looked at together.
+        max_pixels: Largest number of pixels in an image; None: any size.
+        fallback: Decoder of images that DALI does not decode; None: such images are refused.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Inspector:
         """Put what DALI is to be given in the place of samples; return heights and widths in pixels, each (n,).
 
         Args:
-            indices: Indices of the samples, shape (n,).
-            data: Their bytes, each of shape (length,).
+            indices: Indices of the samples, int64 of shape (n,).
+            data: Encoded bytes of the samples, each uint8 of shape (length,).
 
         Raises:
             Refused: If one of them cannot be used.
@@ -100,9 +100,9 @@ class Inspector:
 
         Args:
             index: Index of the sample.
-            row: Which of the samples.
-            data: What DALI was given.
-            reason: Why it cannot be decoded.
+            row: Row of the sample in `data`.
+            data: Encoded images that DALI was given, each uint8 of shape (length,).
+            reason: Reason why DALI cannot decode the image.
 
         Raises:
             Refused: If the fallback had its turn, or cannot decode it either.

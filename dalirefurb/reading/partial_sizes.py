@@ -24,11 +24,11 @@ class PartialSizes:
     """Bytes of what is cached: partial images, or encoded ones.
 
     Attributes:
-        slot_shape: (H, W, C) of each, None where they vary.
+        slot_shape: Shape (H, W, C) of each partial image, None where the sizes vary.
         mean_bytes: Mean size of a partial image in bytes.
-        std_bytes: Standard deviation between them.
+        std_bytes: Standard deviation of the sizes of partial images in bytes.
         largest_bytes: Size in bytes of the largest partial image that was seen.
-        mean_error_bytes: Standard error of the mean; 0 if all were seen.
+        mean_error_bytes: Standard error of `mean_bytes` in bytes; 0 if all images were seen.
     """
 
     slot_shape: tuple[int, int, int] | None
@@ -53,10 +53,10 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
     """Find out how large the partial images of a source are; where they vary, some samples are read.
 
     Args:
-        source: Where the images come from.
-        recipe: What is done to them.
-        reader: Reads samples of `source`.
-        seed: Chooses those that are read.
+        source: Source of the images.
+        recipe: Recipe that says what is done to the images.
+        reader: Reader of the samples of `source`.
+        seed: Seed by which the samples to read are chosen.
 
     Raises:
         SampleError: A sample cannot be used, and the reader does not replace bad ones.

@@ -34,7 +34,8 @@ class PillowDecoder:
     """Decodes with Pillow what DALI cannot. Thread-safe.
 
     Args:
-        max_pixels: Pixels of an image at most; a larger one is refused before it is decoded. None: any size.
+        max_pixels: Largest number of pixels in an image; a larger image is refused before it is decoded. None: any
+            size.
 
     Raises:
         ConfigurationError: If Pillow is not installed.

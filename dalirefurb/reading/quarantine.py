@@ -23,9 +23,9 @@ class BadSample:
     """A sample that cannot be used.
 
     Attributes:
-        index: Which one.
-        name: Where the source has it.
-        reason: Why it cannot be used.
+        index: Index of the sample.
+        name: Name of the sample, which tells where the source has it.
+        reason: Reason why the sample cannot be used.
     """
 
     index: int
@@ -37,9 +37,9 @@ class Quarantine:
     """Bad samples of one source in a file, which is made if it is not there.
 
     Args:
-        path: The file.
-        num_samples: Samples of the source.
-        source: The source's fingerprint.
+        path: Path of the file.
+        num_samples: Number of samples in the source.
+        source: Fingerprint of the source.
 
     Raises:
         ConfigurationError: If the file cannot be written, is of another kind, or belongs to another source.

@@ -37,13 +37,14 @@ class Reader:
     An encoded image is looked at when its bytes are first seen, see `Inspector`.
 
     Args:
-        source: Where samples come from.
-        max_batch_size: Samples read together, at most.
-        num_threads: Jobs at a time.
-        max_pixels: Pixels of an encoded image at most; None: any size.
-        refusal: Finds an image whose size cannot be used, see `Recipe.refusal`; None: any can.
-        fallback: Decodes what DALI does not.
-        substitutes: Substitutes for samples that are refused; None: they raise.
+        source: Source of the samples.
+        max_batch_size: Largest number of samples that are read together.
+        num_threads: Number of threads, each of which does one job at a time.
+        max_pixels: Largest number of pixels in an encoded image; None: any size.
+        refusal: Function that finds an image whose size cannot be used, see `Recipe.refusal`; None: any size can be
+            used.
+        fallback: Decoder of images that DALI does not decode; None: such images are refused.
+        substitutes: Substitutes for samples that are refused; None: refused samples raise an error.
     """
 
     def __init__(
@@ -108,8 +109,8 @@ class Reader:
         """After a graph failed: find out which of its samples cannot be decoded, and do without them from now on.
 
         Args:
-            samples: What the graph was given.
-            error: What it said.
+            samples: Samples that the graph was given.
+            error: Error that the graph raised.
 
         Returns:
             Whether there are any, so that it is worth while to read again.

@@ -14,11 +14,12 @@ class Samples:
     """What a source gave for some rows.
 
     Attributes:
-        data: Encoded bytes, uint8 of shape (length,), or images, HWC uint8; one per row.
-        heights: Heights of the images in pixels, EXIF orientation applied, shape (n,).
-        widths: Widths of the images in pixels, EXIF orientation applied, shape (n,).
-        indices: Indices of the samples, those that were asked for, or what replaces them, shape (n,).
-        as_read: Encoded bytes before a fallback decoder encoded any of them anew; of images nothing.
+        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row.
+        heights: Heights of the images in pixels, EXIF orientation applied, int64 of shape (n,).
+        widths: Widths of the images in pixels, EXIF orientation applied, int64 of shape (n,).
+        indices: Indices of the samples that were asked for, or of what replaces them, int64 of shape (n,).
+        as_read: Encoded images as they were before a fallback decoder encoded any of them anew; empty where the source
+            gives decoded images.
     """
 
     data: Sequence[NDArray[np.uint8]]

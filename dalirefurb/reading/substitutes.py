@@ -27,8 +27,9 @@ class Substitutes:
     """Remembers which samples are bad, and names others for them. Thread-safe.
 
     Args:
-        planner: Says which samples are of one shard.
-        quarantine: Samples that are bad from the beginning, and where those that are found are written down.
+        planner: Planner, which says which samples belong to one shard.
+        quarantine: Quarantine that names samples that are bad from the beginning, and where samples found to be bad are
+            written down if another run cannot use them either; None: there is none.
     """
 
     def __init__(self, planner: Planner, quarantine: Quarantine | None = None) -> None:

@@ -17,9 +17,9 @@ class Arrays(Source):
     """Raw images in one array, which can be a memory map.
 
     Args:
-        images: uint8, shape (N, height, width, 3); or grey, (N, height, width) or (N, height, width, 1), read
-            as three equal channels. A NumPy array, or a tensor on the CPU.
-        labels: Shape (N, *label_shape).
+        images: Images, uint8 of shape (N, height, width, 3); or grey ones, (N, height, width) or (N, height, width, 1),
+            read as three equal channels. A NumPy array, or a tensor on the CPU.
+        labels: Labels of the samples, numeric, shape (N, *label_shape).
 
     Raises:
         ConfigurationError: Images are not uint8, not channels-last or not there, or labels do not fit them.

@@ -20,9 +20,9 @@ class Source(ABC):
     """Samples with labels.
 
     Attributes:
-        labels: Numeric, shape (num_samples, *label_shape).
-        encoded: Whether `read` returns encoded images; otherwise HWC ones.
-        image_shape: (height, width, 3) where every image has that shape, otherwise None.
+        labels: Labels of the samples, numeric, shape (num_samples, *label_shape).
+        encoded: Whether `read` returns encoded images; otherwise it returns HWC images.
+        image_shape: Shape (height, width, 3) of the images where every image has that shape, otherwise None.
         classes: Names of the classes that integer labels stand for, where they are known.
     """
 

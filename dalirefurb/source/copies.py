@@ -26,11 +26,11 @@ class Copies:
     than `MOST_BYTES`, threads read it one at a time, and no other such dataset meanwhile.
 
     Args:
-        dataset: With `__getitem__`.
-        thread_safe: Whether threads can read it side by side; then all do, and there are no copies.
+        dataset: Dataset with `__getitem__`.
+        thread_safe: Whether threads can read the dataset side by side; then all do, and there are no copies.
 
     Attributes:
-        dataset: The one that was given.
+        dataset: The dataset that was given.
     """
 
     def __init__(self, dataset: Any, *, thread_safe: bool) -> None:

@@ -31,10 +31,10 @@ class TorchDataset(Source):
     at a time. What even copies share, such as a global, or a file by its number, needs a lock of the dataset's own.
 
     Args:
-        dataset: With `__len__` and `__getitem__`.
-        labels: Shape (num_samples, *label_shape). Otherwise `dataset.targets` or `dataset.labels`, where there is no
-            `dataset.target_transform`; 16 items are read to see that these are their labels. Otherwise all items are
-            read once for their labels.
+        dataset: Map-style dataset, with `__len__` and `__getitem__`.
+        labels: Labels of the samples, numeric, shape (num_samples, *label_shape). If they are not given,
+            `dataset.targets` or `dataset.labels`, where there is no `dataset.target_transform`; 16 items are read to
+            see that these are their labels. Otherwise all items are read once for their labels.
         thread_safe: Whether several threads can read the dataset itself at once, as they can where an item is no more
             than a file of its own, opened and decoded. It is not copied then.
         progress: Show a bar while all items are read, on a terminal.

@@ -42,8 +42,8 @@ class FileList(Source):
     """Image files anywhere, with labels of any numeric kind.
 
     Args:
-        paths: One per sample. Files are opened when they are read, not before.
-        labels: Shape (num_samples, *label_shape).
+        paths: Paths of the image files, one per sample. Files are opened when they are read, not before.
+        labels: Labels of the samples, numeric, shape (num_samples, *label_shape).
 
     Raises:
         ConfigurationError: There are no paths, or not one numeric label for each.
@@ -64,10 +64,11 @@ class FileList(Source):
         """List the files that a CSV file names, in its order.
 
         Args:
-            path: A CSV file in UTF-8 whose first row names its columns.
-            image: The column of paths.
-            label: The column of labels: numbers, or names, which are numbered in sorted order and become `classes`.
-            root: Where relative paths begin; the CSV file's folder unless given.
+            path: Path of a CSV file in UTF-8 whose first row names its columns.
+            image: Name of the column of paths.
+            label: Name of the column of labels: numbers, or names, which are numbered in sorted order and become
+                `classes`.
+            root: Folder where relative paths begin; the CSV file's folder unless given.
 
         Raises:
             ConfigurationError: The file is no such CSV file, or a row has no path or no label.
@@ -117,7 +118,7 @@ class ImageFolder(Source):
         root: The folder that holds the class folders.
 
     Attributes:
-        skipped: How many files are left out: hidden ones in class folders that are not hidden, those that are not
+        skipped: Number of files that are left out: hidden ones in class folders that are not hidden, those that are not
             named as an image, and those that lie in no class folder.
 
     Raises:

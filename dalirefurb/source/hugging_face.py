@@ -20,9 +20,10 @@ class HuggingFaceImages(Source):
     """The images of a `datasets.Dataset`. Its formats and transforms are left out.
 
     Args:
-        dataset: One split, with a column of feature `Image`.
-        image: That column.
-        label: The column of labels: classes, numbers, lists of numbers, or names, which are numbered in sorted order.
+        dataset: Dataset of one split, with a column of feature `Image`.
+        image: Name of the column of images.
+        label: Name of the column of labels: classes, numbers, lists of numbers, or names, which are numbered in sorted
+            order.
 
     Raises:
         ConfigurationError: This is no such dataset, a column is not there or of another kind, or a row has no label.

@@ -15,8 +15,8 @@ def number_labels(values: Sequence[Any], where: Callable[[int], str]) -> tuple[l
     """Turn texts into numbers: all are numbers, or all are names of classes; what is no text stays as it is.
 
     Args:
-        values: One per sample.
-        where: Tells where value `i` was found, for messages.
+        values: Labels as they were found, one per sample.
+        where: Function that tells where value `i` was found, for messages.
 
     Returns:
         One label per value, and the sorted names, or None where there are none.

@@ -39,9 +39,9 @@ class Shards(ABC):
     """Files of which parts are read, from any thread.
 
     Attributes:
-        urls: Their names.
-        identities: What tells each from another file of its name, as JSON values; "size" is in bytes. Where a
-            filesystem tells nothing else of one, it may have changed unnoticed.
+        urls: Paths or addresses of the files.
+        identities: Properties that tell each file from another file of the same name, as JSON values; "size" is in
+            bytes. Where a filesystem tells nothing but the size of a file, the file may have changed unnoticed.
     """
 
     urls: list[str]

@@ -47,11 +47,11 @@ class TarShards(Source):
         index: A folder for the index files, which otherwise are beside the shards, or in the user's cache folder
             where shards are remote or their folder cannot be written.
         progress: Show a bar while shards are indexed, on a terminal.
-        storage_options: For the fsspec filesystem.
+        storage_options: Options for the fsspec filesystem.
 
     Attributes:
-        skipped: How many samples are left out: those without an image, images that have a dot before that of their
-            extension, and hidden images.
+        skipped: Number of samples that are left out: those without an image, images that have a dot before that of
+            their extension, and hidden images.
 
     Raises:
         ConfigurationError: A shard is no whole uncompressed tar file, holds a key twice or an image without a label,

@@ -31,14 +31,14 @@ class Scan:
 
     Attributes:
         members: Names of the images.
-        offsets: Where their contents begin, in bytes.
-        sizes: Sizes of the samples' contents in bytes.
-        header_bytes: Bytes of the headers that end where the contents begin.
-        headers: Their hashes, as `header_hash` makes them.
-        labels: As written: texts, or JSON values; empty if labels come from elsewhere.
-        left_out: How many samples or members there are that are not served, and the first one's name, by the reason:
-            "no image" (samples), "dots" (images whose extension has dots), "hidden" (images), "no extension" (members),
-            "empty" (shards).
+        offsets: Offsets in the shard where the images' contents begin, in bytes.
+        sizes: Sizes of the images' contents in bytes.
+        header_bytes: Sizes in bytes of the headers that end where the images' contents begin.
+        headers: Hashes of the images' headers, as `header_hash` makes them.
+        labels: Labels as written: texts, or JSON values; empty if labels come from elsewhere.
+        left_out: Number of samples or members that are not served, and the first one's name, by the reason: "no image"
+            (samples), "dots" (images whose extension has dots), "hidden" (images), "no extension" (members), "empty"
+            (shards).
     """
 
     members: list[str]
@@ -67,12 +67,12 @@ def scan(
     """Read the headers of a tar file.
 
     Args:
-        file: At its beginning.
-        url: Its name, for messages.
-        size: In bytes.
+        file: Tar file, open at its beginning.
+        url: Name of the tar file, for messages.
+        size: Size of the tar file in bytes.
         image: The extension of images; any that DALI decodes if not given.
         label: The extension of labels; "json.name" is what `name` says in a JSON file.
-        advance: Called with the number of bytes after each member.
+        advance: Function that is called after each member with the number of bytes passed since the member before.
 
     Raises:
         ConfigurationError: This is no whole uncompressed tar file, or a sample has two images, or no label.

@@ -17,8 +17,8 @@ class Group(NamedTuple):
     """One control group.
 
     Attributes:
-        folder: Where its files are.
-        version: 1 or 2.
+        folder: Folder of the group's files.
+        version: Version of control groups, 1 or 2.
     """
 
     folder: Path

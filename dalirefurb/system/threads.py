@@ -31,8 +31,8 @@ class Background:
     """Does jobs on daemon threads, which are started by the first job.
 
     Args:
-        num_threads: Jobs at a time.
-        name: What the threads' names begin with.
+        num_threads: Number of threads, each of which does one job at a time.
+        name: Beginning of the threads' names.
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:

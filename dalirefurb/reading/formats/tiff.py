@@ -18,7 +18,7 @@ class Directory:
         content: Bytes of the file, or of the EXIF data.
 
     Attributes:
-        entries: Tag, type, count, and the value or where it is, of each.
+        entries: Entries of the directory, each a tuple of tag, type, count, and the value or where the value is.
 
     Raises:
         ValueError: If it is nothing of this kind, or something in it lies beyond its end.

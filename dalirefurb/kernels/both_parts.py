@@ -33,10 +33,10 @@ class _Batch(NamedTuple):
     """A batch on its way.
 
     Attributes:
-        final: The final part's parameters, of all rows.
-        results: What the model receives, of all rows.
-        targets: Their addresses.
-        work: What was begun.
+        final: Parameters of the final part, for all rows of the batch.
+        results: Array of what the model receives, for all rows of the batch.
+        targets: Addresses of the rows of `results`, int64 of shape (n,).
+        work: Work that was begun for the batch.
     """
 
     final: Mapping[str, Feed]
@@ -49,15 +49,15 @@ class BothParts:
     """Both parts of a recipe. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        partial: Steps of the stages of the partial part, decoding excepted.
+        partial: Kernel operations of the stages of the partial part, decoding excepted.
         final: Kernel operations of the stages of the final part.
-        output: What the model receives.
-        pipelines: Where they run.
-        pool: Helps the owner with what is borrowed.
+        output: Output that the model receives.
+        pipelines: Pipelines in which the kernels run.
+        pool: Threads that help the owner to finish partial images that are borrowed.
         encoded: Whether samples are decoded by the pipelines.
-        window: The stage whose window these cut, if they do.
-        most_results: Batches whose results are there at a time, those that were handed on included.
-        reserve: Gives room for partial images, see `Store.reserve`.
+        window: Name of the stage whose window the pipelines cut when they decode; None: they cut none.
+        most_results: Number of batches whose results are there at the same time, those that were handed on included.
+        reserve: Function that gives room for partial images, see `Store.reserve`.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class BothParts:
         """Start one batch.
 
         Args:
-            rows: Those to compute, shape (n,).
-            partial: Their samples, and the partial part's parameters.
-            final: The final part's parameters, of all rows.
-            count: How many rows there are.
-            lent: Rows whose partial images are there.
+            rows: Rows of the batch that are to be computed, int64 of shape (n,).
+            partial: Samples of the rows that are to be computed, and their parameters of the partial part.
+            final: Parameters of the final part, for all rows of the batch.
+            count: Number of rows of the batch.
+            lent: Rows of the batch whose partial images are there already, with these images.
         """
         results = self._buffers.results(self._output, count)
         targets = row_addresses(results)
@@ -110,7 +110,8 @@ class BothParts:
         """Wait for the oldest batch, and finish what is left of it.
 
         Args:
-            borrowed: Given the partial images of the rows that were computed, in their order, returns the rest.
+            borrowed: Function that takes the partial images of the rows that were computed, in the order of these rows,
+                and returns the remaining rows with their partial images.
 
         Returns:
             What the model receives.

@@ -38,8 +38,8 @@ class Buffers:
     Each is as large as the largest that it was lent for.
 
     Args:
-        most_free: Arrays whose memory stays taken beyond those that are lent, at most: as many as are lent at a time,
-            however that varies. On a virtual machine a batch's fresh memory can cost several batches' time.
+        most_free: Largest number of arrays whose memory stays taken although they are not lent: as many as are lent at
+            a time, however that varies. On a virtual machine a batch's fresh memory can cost several batches' time.
     """
 
     def __init__(self, most_free: int) -> None:

@@ -39,8 +39,8 @@ def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> P
 
     Args:
         graph: Graph that makes the images; None: there are none.
-        max_rows: Rows that enter the graph at a time, at most.
-        num_threads: CPU threads of the graph.
+        max_rows: Largest number of rows that enter the graph at a time.
+        num_threads: Number of CPU threads of the graph.
     """
     threads = num_threads if graph else 1
     pipeline = Pipeline(batch_size=max_rows, num_threads=threads, device_id=None, **REPLICA_OPTIONS)

@@ -59,13 +59,14 @@ class KernelOp:
     """One call of a kernel for each image.
 
     Attributes:
-        code: Which kernel.
-        stage: Name of the stage that it takes parameters of.
-        write: Lays the stage's parameters out, given the heights and widths of the images that enter.
-        bilinear: Whether it interpolates.
-        fill: Levels where there is no source.
-        mirror: A flip that is done on the way.
-        crop: A CROP after that: only its window is made.
+        code: Code of the kernel that is called.
+        stage: Stage whose parameters the kernel takes.
+        write: Function that lays the stage's parameters out as numbers, given the heights and widths of the images that
+            enter.
+        bilinear: Whether the kernel interpolates.
+        fill: Levels of the channels where there is no source.
+        mirror: Flip that the kernel does on the way; None: it does none.
+        crop: CROP after the kernel and its flip, of which only the window is made; None: there is none.
     """
 
     code: Code
@@ -86,8 +87,8 @@ class KernelOp:
 
         Args:
             drawn: Parameters of all stages, as "<stage>/<parameter>".
-            sizes: Heights and widths of the images that enter.
-            numbers: The rows.
+            sizes: Heights and widths of the images that enter, in pixels.
+            numbers: Numbers to write, one row for each image, shape (n, `WIDTH`).
         """
         self.write(self._parameters(drawn), sizes, numbers)
         if self.mirror is not None:

@@ -28,14 +28,15 @@ def normalise(
     """Subtract the mean and multiply, in float32.
 
     Args:
-        image: Levels.
-        view: What is seen of it: where its first line begins, bytes from line to line, height, width, whether mirrored.
+        image: Levels of the image, pixel after pixel.
+        view: Part of the image that is normalised: the byte where its first line begins, bytes from line to line,
+            height and width in pixels, and whether it is mirrored.
         means: Mean of each channel, shape (3,).
         scales: Factor of each channel, shape (3,).
-        channels_last: Whether pixel comes after pixel, or channel after channel.
+        channels_last: Whether `out` holds pixel after pixel, or channel after channel.
         streamed: Whether numbers go past the caches to memory, of which nothing is read first then: that takes half
             the time. `out` is aligned then, a line is a multiple of `LANES`, and others see it after a `fence`.
-        out: The numbers, (3 * height * width,).
+        out: Normalised numbers, float32 of shape (3 * height * width,).
         coming: Levels of an image that is worked on next. On the way it is brought to the caches, as far as pixels are
             counted here: to wait for one line of it after the other takes a quarter more time for all of a final part.
     """

@@ -39,15 +39,15 @@ def operate(
     """Apply one operation; return False if nothing is to be done and nothing was.
 
     Args:
-        image: The source.
+        image: Levels of the source image, pixel after pixel.
         height: Height of source and result in pixels.
         width: Width of source and result in pixels.
-        group: The operation's, an `operations.Group`.
-        matrix: Its numbers, float32 (9,).
+        group: Group of the operation, an `operations.Group`.
+        matrix: Numbers of the operation, a 3x3 matrix row by row, float32 of shape (9,).
         bilinear: Whether warps interpolate.
-        fill: Levels where a warp shows no source, uint8 (3,).
-        room: Address of memory, of `operate_bytes`.
-        out: The result.
+        fill: Levels of the channels where a warp shows no source, uint8 of shape (3,).
+        room: Address of the memory that the kernel works in, as many bytes as `operate_bytes` returns.
+        out: Levels of the result, pixel after pixel.
     """
     if group == _IDENTITY:
         return False

@@ -20,8 +20,8 @@ class OutputBuffers:
     """Makes room for a batch's images.
 
     Args:
-        most_batches: Batches whose images are there at a time, those that were handed on included.
-        reserve: Gives room for partial images, see `Store.reserve`.
+        most_batches: Number of batches whose images are there at the same time, those that were handed on included.
+        reserve: Function that gives room for partial images, see `Store.reserve`.
     """
 
     def __init__(self, most_batches: int, reserve: Reserve | None = None) -> None:

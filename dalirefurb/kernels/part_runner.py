@@ -23,13 +23,13 @@ class KernelPart:
 
     Args:
         steps: Kernel operations of the part's stages, decoding excepted.
-        output: What the model receives, if the part ends with it.
-        entering: The input that holds images, or encoded samples: "sample" or "partial".
-        pipelines: Where they run.
-        encoded: Whether these decode what enters.
-        window: The stage whose window they cut, if they do.
-        most_results: Batches whose results are there at a time, those that were handed on included.
-        reserve: Gives room for partial images, see `Store.reserve`.
+        output: Output that the model receives, if the part ends with it; None: it does not.
+        entering: Name of the input that holds images, or encoded samples: "sample" or "partial".
+        pipelines: Pipelines in which the kernels run.
+        encoded: Whether the pipelines decode what enters the part.
+        window: Name of the stage whose window the pipelines cut when they decode; None: they cut none.
+        most_results: Number of batches whose results are there at the same time, those that were handed on included.
+        reserve: Function that gives room for partial images, see `Store.reserve`.
     """
 
     def __init__(

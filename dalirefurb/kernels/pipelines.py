@@ -47,9 +47,9 @@ class DecodePipeline:
     """A pipeline that has kernels as an operator. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        graph: What is done before; None: nothing.
-        max_rows: Rows that enter the graph at a time, at most.
-        num_threads: CPU threads of the graph, and of the kernels.
+        graph: Graph that is carried out before the kernels; None: there is none.
+        max_rows: Largest number of rows that enter the graph at a time.
+        num_threads: Number of CPU threads of the graph, and of the kernels.
     """
 
     def __init__(self, graph: Graph | None, *, max_rows: int, num_threads: int) -> None:
@@ -65,10 +65,10 @@ class DecodePipeline:
         """Start some work.
 
         Args:
-            work: To do once some rows are decoded.
-            feeds: The graph's inputs.
-            rows: Their length.
-            first: Which row of the batch is the first of these.
+            work: Work to do once the rows that enter the graph are decoded.
+            feeds: Inputs of the graph, by name.
+            rows: Number of rows that the pipeline is given, the length of each of its inputs.
+            first: Row of the batch that is the first of the rows that the pipeline is given, counted from 0.
 
         Raises:
             LoaderError: If there is no memory for it.
@@ -102,8 +102,8 @@ class DecodePipelines:
     """Deals work out. It has one owner thread; `submit` does not block, `collect` does.
 
     Args:
-        decoding: Pipelines that decode what is computed, if it is encoded.
-        direct: One that does not.
+        decoding: Pipelines that decode the samples of the rows that are computed, if these samples are encoded.
+        direct: Pipeline that runs the kernels without decoding.
     """
 
     def __init__(self, decoding: Sequence[DecodePipeline], direct: DecodePipeline) -> None:
@@ -120,8 +120,8 @@ class DecodePipelines:
         """Start a batch's work.
 
         Args:
-            work: All of it.
-            feeds: Inputs of the graph that decodes.
+            work: Work of the whole batch.
+            feeds: Inputs of the graph that decodes, by name.
         """
         if not (self._decoding and work.computed):
             rows = np.arange(work.count)

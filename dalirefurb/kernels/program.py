@@ -31,14 +31,16 @@ class Work:
     """What there is to do for a batch, or for some of its rows.
 
     Attributes:
-        record: A `WORK`, shape (1,); of a whole batch, it takes no rows yet.
-        count: Rows of the batch.
-        computed: How many of these, the first ones, are computed from what enters the first step.
-        partials: Their partial images, once that is done, if they are written down.
+        record: Record of the work, a `WORK` of shape (1,); in the work of a whole batch, it takes no rows yet.
+        count: Number of rows of the batch.
+        computed: Number of rows that are computed from what enters the first step: the first ones of the batch.
+        partials: Partial images of the rows that are computed, once the work is done; empty if they are not written
+            down.
         scratch: Memory that each thread needs.
-        done: What became of each row, see `WORK`.
-        taken: Which rows are to be done, int64 (t,); of a whole batch none is taken yet.
-        kept: What the record has addresses of, and these do not say.
+        done: Outcome of each row of the batch, uint8 of shape (n,), see `WORK`.
+        taken: Rows of the batch that are to be done, int64 of shape (t,); in the work of a whole batch there are none
+            yet.
+        kept: Further objects whose memory the record has addresses of.
     """
 
     record: NDArray[Any]
@@ -87,11 +89,11 @@ class KernelProgram:
 
     Args:
         steps: Kernel operations of the stages, decoding excepted.
-        output: What the model receives, if it ends with it.
-        split: After how many steps an image is partial, and written down; None: it is not.
-        entering: The input that holds what is computed: "sample" or "partial".
-        encoded: Whether what that holds is decoded first.
-        window: The stage whose window decoding already cuts, the first one, if it does.
+        output: Output that the model receives, if the steps end with it; None: they do not.
+        split: Number of steps after which an image is partial, and written down; None: it is not.
+        entering: Name of the input that holds what the first step is given: "sample" or "partial".
+        encoded: Whether what the input `entering` holds is decoded before the first step.
+        window: Name of the first stage, if decoding already cuts its window; None: it does not.
     """
 
     def __init__(
@@ -146,12 +148,15 @@ class KernelProgram:
         """Prepare to carry out all steps for n rows: first those that are computed, then those whose image is lent.
 
         Args:
-            feeds: What enters, and what was drawn for each row that is computed, by stage and name.
-            lent: Partial images of the others.
-            final: What was drawn for all n for the steps after the split, if there is one.
-            reserve: Makes room for partial images of c sizes, (c, 2), if they are written down.
-            results: The results of all of a batch, if the model receives any.
-            targets: The addresses, in there, where those of these n belong, (n,).
+            feeds: Inputs by name: what enters the first step, and, as "<stage>/<parameter>", what was drawn for each
+                row that is computed.
+            lent: Partial images of the rows that are not computed; None: there are none.
+            final: Parameters of all n rows for the steps after the split, as "<stage>/<parameter>"; None: there are
+                none.
+            reserve: Function that makes room for c partial images, given their heights and widths, shape (c, 2), if
+                partial images are written down.
+            results: Array for the results of the whole batch, if the model receives any.
+            targets: Addresses in `results` where the results of these n rows belong, int64 of shape (n,).
         """
         sample = feeds.get(self._entering, ())
         images = None if self._encoded else Images.of(sample)

@@ -35,11 +35,11 @@ def resize_bytes(width: Any, full_width: Any, lines: Any, columns: Any, across: 
 
     Args:
         width: Width of the window of the source in pixels.
-        full_width: What that becomes.
-        lines: Height of what is made of it, in pixels.
-        columns: Width of what is made of it, in pixels.
-        across: Source pixels that are weighed for a target pixel, from left to right.
-        down: Source pixels that are weighed for a target pixel, from top to bottom.
+        full_width: Width of the whole resized window in pixels, before it is cropped.
+        lines: Height of the part of the resized window that is made, in pixels.
+        columns: Width of the part of the resized window that is made, in pixels.
+        across: Number of source pixels that are weighed for a target pixel, from left to right.
+        down: Number of source pixels that are weighed for a target pixel, from top to bottom.
     """
     reach = columns * width // full_width + across + 3
     of_eight = across + columns * (1 + across) + lines * (1 + down) + reach
@@ -60,10 +60,10 @@ def _weigh(x: Any, scale: Any, radius: Any, weights: Any) -> Any:
     """Weigh the source for a target pixel: a triangle as wide as a target pixel, at least a source pixel.
 
     Args:
-        x: The target pixel.
-        scale: Source pixels for each.
-        radius: Radius of the triangle.
-        weights: The weights, whose sum is 1, float64 (taps,).
+        x: Place of the target pixel in its row or column, counted from 0.
+        scale: Number of source pixels for each target pixel.
+        radius: Radius of the triangle in source pixels.
+        weights: Weights of the source pixels, whose sum is 1, float64 of shape (taps,); they are written here.
 
     Returns:
         The source pixel that the first weight is for, perhaps before the first one or beyond the last one, whose place
@@ -167,16 +167,16 @@ def resize(
     """Resize a window, anti-aliased, with the triangular filter; mirror the result or not; crop it.
 
     Args:
-        image: The source.
+        image: Levels of the source image, pixel after pixel.
         width: Width of the source in pixels.
-        window: First row and column, height and width in the source.
-        mirror: Whether left and right change places.
-        full: Height and width of what that becomes.
-        start: First row and column of what is made of it, mirrored.
-        lines: Height of this.
-        columns: Width of what is made of it, in pixels.
-        room: Address of memory, of `resize_bytes`.
-        out: The result.
+        window: Window of the source that is resized: first row, first column, height and width in pixels.
+        mirror: Whether left and right of the resized window change places.
+        full: Height and width of the whole resized window in pixels, before it is cropped.
+        start: First row and column of the part that is made, in the resized window, mirrored if `mirror` says so.
+        lines: Height of the part of the resized window that is made, in pixels.
+        columns: Width of the part of the resized window that is made, in pixels.
+        room: Address of the memory that the kernel works in, as many bytes as `resize_bytes` returns.
+        out: Levels of the result, pixel after pixel.
     """
     top, left, window_height, window_width = window
     scale_x, scale_y = window_width / full[1], window_height / full[0]

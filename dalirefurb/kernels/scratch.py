@@ -23,8 +23,8 @@ class Scratch(NamedTuple):
     """Memory of one thread; multiples of `ALIGNMENT`.
 
     Attributes:
-        image_bytes: Bytes of the largest image on the way.
-        room_bytes: Bytes of what kernels need beside images.
+        image_bytes: Number of bytes of the largest image on the way, rounded up to a multiple of `ALIGNMENT`.
+        room_bytes: Number of bytes that kernels need beside images, rounded up to a multiple of `ALIGNMENT`.
     """
 
     image_bytes: int = 0

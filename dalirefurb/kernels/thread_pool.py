@@ -56,10 +56,10 @@ class KernelThreadPool:
     They end when it is closed or collected.
 
     Args:
-        num_threads: How many there are beside the owner.
+        num_threads: Number of threads beside the owner.
 
     Attributes:
-        address: Address of its `POOL`. It must be kept as long as somebody may use that.
+        address: Address of the pool's `POOL`. The pool must be kept as long as somebody may use this address.
     """
 
     def __init__(self, num_threads: int) -> None:

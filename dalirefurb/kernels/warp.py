@@ -53,13 +53,13 @@ def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, ro
     """Show at each pixel the nearest source, or `fill` where there is none.
 
     Args:
-        image: The source.
+        image: Levels of the source image, pixel after pixel.
         height: Height of source and result in pixels.
         width: Width of source and result in pixels.
-        matrix: From the result's coordinates to the source's, row by row, float32 (9,).
-        fill: Levels of the channels, uint8 (3,).
-        room: Address of memory, of `COLUMN_BYTES` a column.
-        out: The result.
+        matrix: Map from the result's coordinates to the source's, a 3x3 matrix row by row, float32 of shape (9,).
+        fill: Levels of the channels where there is no source, uint8 of shape (3,).
+        room: Address of the memory that the kernel works in, `COLUMN_BYTES` bytes for each column.
+        out: Levels of the result, pixel after pixel.
     """
     xx, xy, x0, yx, yy, y0 = _centred(matrix)
     filled = _pixel(fill[0], fill[1], fill[2])

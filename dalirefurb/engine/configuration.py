@@ -14,8 +14,7 @@ from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
-from dalirefurb.planning.derived import DerivedPlanner
-from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source

@@ -36,8 +36,7 @@ from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, joined
-from dalirefurb.planning.derived import DerivedPlanner
-from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.planner import DerivedPlanner, Planner
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, batch_plans, joined, side_by_side
-from dalirefurb.planning.derived import DerivedPlanner
+from dalirefurb.planning.planner import DerivedPlanner
 from dalirefurb.rng import key, permutation, sort_keys
 
 

@@ -1,4 +1,4 @@
-"""Planner: decides what an epoch will do, before any data is touched. RankPlanner: one rank's part of it.
+"""Planner: decides what an epoch will do, before any data is touched. With those that plan over another planner.
 
 A planner is a function of (seed, epoch): it yields one `BatchPlan` per batch, and the loader carries it out.
 A planner decides and never acts; it keeps no state but the fixed permutation that deals samples to shards.
@@ -128,7 +128,7 @@ class Planner(ABC):
         Raises:
             ConfigurationError: If `world_size` does not divide the shards, or `rank` is not below it.
         """
-        self.part_slots(rank=rank, world_size=world_size)
+        self._shards_of(rank=rank, world_size=world_size)  # Refuses a rank that there is not.
         return self if world_size == 1 else RankPlanner(self, rank=rank, world_size=world_size)
 
     @property
@@ -191,7 +191,44 @@ class Planner(ABC):
 
 
 @dataclass(frozen=True)
-class RankPlanner(Planner):
+class DerivedPlanner(Planner):
+    """Takes the arguments of every planner from an inner one.
+
+    Attributes:
+        planner: The inner planner.
+    """
+
+    num_samples: int = field(init=False, repr=False)
+    batch_size: int = field(init=False, repr=False)
+    seed: int = field(init=False, repr=False)
+    shards: int = field(init=False, repr=False)
+    drop_last: bool = field(init=False, repr=False)
+    planner: Planner
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.planner, Planner):
+            raise ConfigurationError(
+                f"planner must be a planner, got {self.planner!r}: pass Standard(...) or Refurbish(...)"
+            )
+        for inherited in fields(Planner):
+            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
+        super().__post_init__()
+
+    def owned(self, shard: int) -> Indices:
+        """Return the samples of one of the inner planner's shards; see `Planner.owned`."""
+        return self.planner.owned(shard)
+
+    def owners(self, indices: Indices) -> Indices:
+        """Return which of the inner planner's shards owns each sample; see `Planner.owners`."""
+        return self.planner.owners(indices)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the plans, as JSON values."""
+        return {**super().fingerprint(), "planner": type(self).__name__, "inner": self.planner.fingerprint()}
+
+
+@dataclass(frozen=True)
+class RankPlanner(DerivedPlanner):
     """Plans what rank `rank` of `world_size` serves, evicts and stores of another planner's batches.
 
     It has the samples, the seed and the number of batches of that planner, and a part of each batch's rows.
@@ -210,19 +247,12 @@ class RankPlanner(Planner):
         world_size: Number of parts.
     """
 
-    num_samples: int = field(init=False, repr=False)
-    batch_size: int = field(init=False, repr=False)
-    seed: int = field(init=False, repr=False)
-    shards: int = field(init=False, repr=False)
-    drop_last: bool = field(init=False, repr=False)
-    planner: Planner
     rank: int = field(kw_only=True)
     world_size: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        self.planner.part_slots(rank=self.rank, world_size=self.world_size)  # Refuses a rank that there is not.
-        for inherited in fields(Planner):
-            object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
+        super().__post_init__()
+        self.planner._shards_of(rank=self.rank, world_size=self.world_size)  # Refuses a rank that there is not.
         # A part is not parted again.
         object.__setattr__(self, "shards", 1)
         object.__setattr__(self, "batch_size", self.planner.batch_size // self.world_size)
@@ -240,14 +270,6 @@ class RankPlanner(Planner):
         """Plan the rank's part of one epoch; see `Planner.epoch`."""
         plans = self.planner.epoch(epoch)
         return (self.planner.part(plan, rank=self.rank, world_size=self.world_size) for plan in plans)
-
-    def owned(self, shard: int) -> Indices:
-        """Return the samples of one of the planner's shards, numbered as there; see `Planner.owned`."""
-        return self.planner.owned(shard)
-
-    def owners(self, indices: Indices) -> Indices:
-        """Return which of the planner's shards owns each sample; see `Planner.owners`."""
-        return self.planner.owners(indices)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the planner's batches; on every rank the same."""

@@ -163,9 +163,9 @@ class StoreReads:
             yield Contender(self.name, Placement(1, 1), 0, batches)
 
     def _batches(self, epoch: int) -> Generator[int, None, None]:
-        pace = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
-        work = runs(planned(self._planner, Position(epoch, 0)), pace.batches_per_run)
-        for run in announced(work, self._announce, pace.announced):
+        ahead = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
+        work = runs(planned(self._planner, Position(epoch, 0)), ahead.batches_per_run)
+        for run in announced(work, self._announce, ahead.announced):
             with self._store.get(run.plan.indices, run.plan.version) as lease:
                 if not lease.found.all():
                     raise LookupError(f"{self._name} must hold every sample, but {(~lease.found).sum()} are missing")

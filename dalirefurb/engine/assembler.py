@@ -37,7 +37,7 @@ class Assembler:
     ) -> None:
         self._planner = planner
         self._chosen = chosen
-        self._set_pace = choose_prefetch
+        self._choose_prefetch = choose_prefetch
         self._assemble: Callable[[Planner, Prefetch], Assembly] | None = assemble
         self._rank = ALONE
         self._assembly: Assembly | None = None
@@ -60,7 +60,7 @@ class Assembler:
     @property
     def prefetch(self) -> Prefetch:
         """How far ahead it does so."""
-        return self._set_pace(self.part)
+        return self._choose_prefetch(self.part)
 
     @property
     def begun(self) -> Assembly | None:
@@ -105,7 +105,7 @@ class Assembler:
     def _begin(self, rank: Rank) -> Assembly:
         part = self._part(rank)
         assert self._assemble is not None
-        self._assembly, self._rank = self._assemble(part, self._set_pace(part)), rank
+        self._assembly, self._rank = self._assemble(part, self._choose_prefetch(part)), rank
         self._assemble = None  # It has the store, which would outlive the engine.
         return self._assembly
 

@@ -1,8 +1,8 @@
 """Three ways to compute a run's images, chosen by devices, kernels and store.
 
-PartialBackend   a graph makes partial images; another one finishes them, see `FinishThread`
-WholeBackend     one graph, or kernels, make final images; nobody sees what is in between
-BothPartsBackend      kernels make both, of what was decoded and of what the store lends
+PartialBackend     a graph makes partial images; another one finishes them, see `FinishThread`
+WholeBackend       one graph, or kernels, make final images; nobody sees what is in between
+BothPartsBackend   kernels make both, of what was decoded and of what the store lends
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ComputeBackend(ABC):
         """
 
     def handed_over(self) -> None:  # noqa: B027 - most have nothing to do then
-        """Be told that the second thread has the run collected last."""
+        """Be told that the finish thread has the run collected last."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -157,7 +157,7 @@ class BothPartsBackend(ComputeBackend):
         ticket.images = self._parts.collect(borrowed)
 
     def handed_over(self) -> None:
-        """Leave Python's lock to the second thread."""
+        """Leave Python's lock to the finish thread."""
         self._parts.handed_over()
 
     def restart(self) -> None:

@@ -5,14 +5,14 @@ How it is intended to behave (if the code differs, that is a bug):
 * A row that the store does not hold is computed, whatever the plan expected.
 * No version is computed twice while it is at hand: a row whose version another row of its run, or a run on its way,
   computes, takes that image.
-* A settled run has first evicted what the plan no longer needs, then stored what it computed: a store of the plan's
-  `peak_slots` always has room.
+* A run that is committed has first evicted what the plan no longer needs, then stored what it computed: a store of the
+  plan's `peak_slots` always has room.
 * What replaces a bad sample is never stored, and a sample known to be bad is not asked for.
 * In between, a store that takes advice has learned when each version that the run served is served next, if the plan
   is known beforehand.
 
 Where nothing but reading is partial the same holds of encoded samples: what is computed is what is read. The store's
-are copied when a run is admitted, and looked at as what is read is.
+are copied when a run is looked up, and looked at as what is read is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dalirefurb.store import Store
 class CacheClient:
     """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
-    One thread admits, another settles.
+    One thread looks up, another commits.
 
     Args:
         reader: Reader of the samples.
@@ -83,13 +83,13 @@ class CacheClient:
         plan = run.plan
         if self._store is None:
             return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
-        # What is on its way comes first: a run that settles in between has put its images into the store by then.
+        # What is on its way comes first: a run that commits in between has put its images into the store by then.
         borrowed = self._in_flight.find(plan.indices, plan.version)
         missing = np.ones(len(plan.indices), np.bool_)
         for rows, _, _ in borrowed:
             missing[rows] = False
         if self._encoded:
-            return self._admit_encoded(run, np.flatnonzero(missing), borrowed, self._store)
+            return self._lookup_encoded(run, np.flatnonzero(missing), borrowed, self._store)
         leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[leased], plan.version[leased])
         missing[leased[lease.found]] = False
@@ -117,7 +117,7 @@ class CacheClient:
             borrowed,
         )
 
-    def _admit_encoded(
+    def _lookup_encoded(
         self, run: Run, missing: NDArray[np.int64], borrowed: list[Borrowed], store: Store
     ) -> EncodedTicket:
         """Start to read what the store does not have of rows, shape (n,), and to look at what it has."""

@@ -1,8 +1,8 @@
 """Engine: the two threads that carry out plans.
 
-    plans ─▶ PrepareThread ─────────────▶ FinishThread ─────▶ take
-             partial images, or       final images,    by the training loop
-             by kernels all           the store
+    plans ─▶ PrepareThread ───────▶ FinishThread ────▶ take
+             partial images, or     final images,      by the training loop
+             by kernels all         the store
 
 Each alone touches its own pipelines. Between them, and before the training loop, a few runs wait. An exception in
 either ends it, and is raised by `take` after the batches before it.
@@ -53,9 +53,9 @@ class Engine:
     Args:
         plans: Function that returns the plans to serve, from a position on.
         announce: Function that is told of each run some time before the run begins.
-        prepare_thread: Work of the first thread, which makes partial images, or final ones where one step makes both
+        prepare_thread: Work of the prepare thread, which makes partial images, or final ones where one step makes both
             parts.
-        finish_thread: Work of the second thread, which makes final images, if they are not there, and hands batches
+        finish_thread: Work of the finish thread, which makes final images, if they are not there, and hands batches
             over.
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.

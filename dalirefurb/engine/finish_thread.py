@@ -1,10 +1,10 @@
 """Finish thread: finishes runs, hands batches over, brings the store to where the plan wants it.
 
-the first thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
-                    draw, feed the    final images    settle the store
-                    final graph
+the prepare thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
+                      draw, feed the    final images    commit to the store
+                      final graph
 
-Where final images are there already it only hands over and settles.
+Where final images are there already it only hands over and commits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FinishThread:
 
     Args:
         recipe: Recipe for which the final part is done.
-        cache: Cache client, which settles the store.
+        cache: Cache client, which commits to the store.
         input_builder: Builder of the graph's inputs.
         replicas: Replicas of the final graph; None where images are ready already.
         buffer: Buffer where runs are laid out for the graph, if the store's samples are to stay on their device;

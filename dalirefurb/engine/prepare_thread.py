@@ -1,8 +1,8 @@
 """Prepare thread: plans, pins hits, reads misses, and has runs computed.
 
-    plans ─▶ look up ──────────▶ submit ─────────▶ collect ─────────▶ the second thread
-             pin hits,            draw, begin to    images, partial
-             read misses          compute           or final ones
+    plans ─▶ look up ──────────▶ submit ─────────▶ collect ─────────▶ the finish thread
+             pin hits,           draw, begin to    images, partial
+             read misses         compute           or final ones
 
 Runs pass every step in plan order. What computes them, and which images are there then, see `backends`.
 """

@@ -1,4 +1,4 @@
-"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.steps` and `kernels.operate` state?"""
+"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.lower` and `kernels.operate` state?"""
 
 import threading
 import tracemalloc

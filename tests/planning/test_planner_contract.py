@@ -241,6 +241,25 @@ def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
 
 
 @given(data=st.data())
+def test_what_plans_for_a_rank_yields_its_part_and_a_rank_that_there_is_not_is_refused(kind, data):
+    planner = data.draw(kind)
+    for world_size in (1, planner.shards):
+        with pytest.raises(ConfigurationError, match="rank must be an int"):
+            planner.for_rank(rank=world_size, world_size=world_size)
+    assert planner.for_rank(rank=0, world_size=1).fingerprint() == planner.fingerprint()
+    if planner.feedback_lag is not None:
+        return  # Each rank's Assistant chooses among its own candidates.
+    for rank in range(planner.shards):
+        mine = planner.for_rank(rank=rank, world_size=planner.shards)
+        assert (len(mine), mine.batch_size) == (len(planner), planner.batch_size // planner.shards)
+        assert mine.peak_slots == planner.part_slots(rank=rank, world_size=planner.shards)
+        for whole, part in zip(planner.epoch(1), mine.epoch(1), strict=True):
+            expected = planner.part(whole, rank=rank, world_size=planner.shards)
+            for name in FIELDS:
+                assert getattr(part, name).tolist() == getattr(expected, name).tolist()
+
+
+@given(data=st.data())
 def test_the_fingerprints_of_equal_planners_are_equal_and_json(kind, data):
     planner = data.draw(kind)
     fingerprint = planner.fingerprint()

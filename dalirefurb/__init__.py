@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dalirefurb.augment.presets import simplified as simplified
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
     from dalirefurb.augment.recipe import Recipe as Recipe
+    from dalirefurb.engine.prefetch import Prefetch as Prefetch
+    from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
     from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from dalirefurb.planning.refurbish import Refurbish as Refurbish
     from dalirefurb.planning.refurbish import Standard as Standard
     from dalirefurb.planning.smart_cache import SmartCache as SmartCache
+    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy as BadSamplePolicy
     from dalirefurb.reading.coverage import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import FileList as FileList
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Arrays": "source",
     "AutoAssist": "planning.auto_assist",
+    "BadSamplePolicy": "reading.bad_sample_policy",
     "BatchEcho": "planning.batch_echo",
     "Compressed": "store.compressed",
     "Custom": "augment.custom",
@@ -59,6 +63,8 @@ _HOMES = {
     "Loader": "loader",
     "MemoryStore": "store",
     "Output": "augment.output",
+    "Prefetch": "engine.prefetch",
+    "Rank": "engine.rank",
     "Recipe": "augment.recipe",
     "Refurbish": "planning.refurbish",
     "SmartCache": "planning.smart_cache",

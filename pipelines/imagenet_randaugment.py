@@ -262,9 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with (
             Loader(data, recipe, planner, MemoryStore(), **placement) as loader,
-            Loader(
-                own_val_data, val_recipe, val_planner, MemoryStore(), rank=0, world_size=1, **placement
-            ) as val_loader,
+            Loader(own_val_data, val_recipe, val_planner, MemoryStore(), rank=(0, 1), **placement) as val_loader,
         ):
             train(options, loader, val_loader, model, num_classes)
     except DalirefurbError as error:

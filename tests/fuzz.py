@@ -25,7 +25,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb import Loader, Recipe, Standard, evaluate, simple
+from dalirefurb import BadSamplePolicy, Loader, Prefetch, Recipe, Standard, evaluate, simple
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.source import Source
@@ -147,13 +147,9 @@ def served(
         recipe,
         planner,
         kernels=kernels,
-        num_threads=2,
-        replicas=1,
-        batches_per_run=1,
+        prefetch=Prefetch(num_threads=2, replicas=1, batches_per_group=1),
         with_indices=True,
-        max_pixels=MAX_PIXELS,
-        on_bad_sample="replace",
-        fallback_decoder=fallback,
+        bad_samples=BadSamplePolicy(max_pixels=MAX_PIXELS, on_bad_sample="replace", fallback_decoder=fallback),
     ) as loader:
         found = []
         for epoch in range(epochs):

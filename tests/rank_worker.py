@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed
 
-from dalirefurb import DiskStore, ImageFolder, Loader, Refurbish, simple
+from dalirefurb import DiskStore, ImageFolder, Loader, Prefetch, Refurbish, simple
 
 SIZE = 32
 SHARDS = 8
@@ -27,7 +27,9 @@ def main(root: str, out: str, steps: str) -> None:
     source, folder = ImageFolder(root), Path(out)
     rank = int(os.environ["RANK"])
     store = DiskStore(folder / f"cache-{rank}")
-    with Loader(source, simple(SIZE), planner_for(source), store, num_threads=1, with_indices=True) as loader:
+    with Loader(
+        source, simple(SIZE), planner_for(source), store, prefetch=Prefetch(num_threads=1), with_indices=True
+    ) as loader:
         torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=200))
         state = folder / "state.json"
         if state.exists():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Recipe, Refurbish
+from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.planner import Planner
 
@@ -26,7 +26,14 @@ PLACES = {
 
 
 def make(planner: Planner = REFURBISH) -> Loader:
-    return Loader(SOURCE, Recipe([], Output(SIZE), split=0), planner, MemoryStore(), num_threads=1, kernels="dali")
+    return Loader(
+        SOURCE,
+        Recipe([], Output(SIZE), split=0),
+        planner,
+        MemoryStore(),
+        prefetch=Prefetch(num_threads=1),
+        kernels="dali",
+    )
 
 
 def state(loader: Loader, place: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from dalirefurb import (
 )
 from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
+from tests.loading import flat_loader
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -53,7 +54,7 @@ def make(folder: ImageFolder, **changes: Any) -> Loader:
         "store": MemoryStore(),
         **changes,
     }
-    return Loader(folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments)
+    return flat_loader(folder, arguments.pop("recipe"), arguments.pop("planner"), arguments.pop("store"), **arguments)
 
 
 def planned_labels(folder: ImageFolder, epoch: int) -> list[list[int]]:
@@ -191,10 +192,10 @@ def test_a_state_of_another_configuration_is_refused_by_the_names_of_what_differ
 # ---- indices, labels and the images' layout
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 3])
-def test_indices_say_which_sample_a_row_is(folder: ImageFolder, batches_per_run: int) -> None:
+@pytest.mark.parametrize("batches_per_group", [1, 3])
+def test_indices_say_which_sample_a_row_is(folder: ImageFolder, batches_per_group: int) -> None:
     labels_of = {folder.name(index): label for index, label in enumerate(folder.labels.tolist())}
-    with make(folder, with_indices=True, batches_per_run=batches_per_run) as loader:
+    with make(folder, with_indices=True, batches_per_group=batches_per_group) as loader:
         for epoch in range(3):
             plans = list(refurbish().epoch(epoch))
             for plan, (images, labels, indices) in zip(plans, loader, strict=True):
@@ -261,7 +262,7 @@ def test_channels_last_and_float16_serve_the_same_values(folder: ImageFolder, re
     for dtype in ("float32", "float16"):
         for channels_last in (False, True):
             changed = recipe.with_output(dtype=dtype, channels_last=channels_last)
-            with make(folder, recipe=changed, batches_per_run=2) as loader:
+            with make(folder, recipe=changed, batches_per_group=2) as loader:
                 batches = [images for _ in range(2) for images, _ in loader]
             memory_format = torch.channels_last if channels_last else torch.contiguous_format
             for images in batches:
@@ -419,7 +420,7 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
     [
         ({"planner": Standard(13, batch_size=4)}, "13 and 14"),
         ({"recipe": simple(SIZE, raw=True)}, "starts from arrays, but the source gives encoded images"),
-        ({"replicas": 0}, "replicas must be an int of at least 1, got 0: pass a positive number, or None"),
+        ({"replicas": 0}, "replicas must be an int of at least 1, got 0: pass a positive number, or leave it out"),
         ({"num_threads": True}, "num_threads must be an int of at least 1"),
         ({"look_ahead": -1}, "look_ahead must be an int of at least 1"),
         ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),
@@ -440,6 +441,11 @@ def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[st
         ({"planner": simple(SIZE)}, "planner must be a planner, got a Recipe"),
         ({"store": "/cache"}, "store must be a store, got a str: .*DiskStore"),
         ({"store": MemoryStore}, "store must be a store, got the class MemoryStore itself"),
+        ({"prefetch": 4}, r"prefetch must be a Prefetch, got a int: pass Prefetch\(num_threads=4\)"),
+        (
+            {"bad_samples": "replace"},
+            r"bad_samples must be a BadSamplePolicy, got a str: pass BadSamplePolicy\('replace'\)",
+        ),
     ],
 )
 def test_what_is_of_another_kind_is_refused_with_the_remedy(

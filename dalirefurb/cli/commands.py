@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dalirefurb.cli.train import EpochReport, Trainer
     from dalirefurb.planning.assistant import AssistantReport
     from dalirefurb.planning.planner import Planner
+    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
     from dalirefurb.reading.quarantine import BadSample
     from dalirefurb.source import ImageFolder
 
@@ -36,7 +37,7 @@ def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
     technique = choose(options.technique, options)
     _check_alone()
-    _check_odd(options)
+    bad_samples = _bad_samples(options)
     from dalirefurb.augment.presets import rand_augment
 
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
@@ -57,10 +58,7 @@ def train(options: argparse.Namespace) -> None:
                 epochs=options.epochs,
                 learning_rate=options.learning_rate,
                 kernels=options.kernels,
-                max_pixels=options.max_pixels,
-                on_bad_sample=options.on_bad_sample,
-                quarantine=options.quarantine,
-                fallback_decoder=options.fallback_decoder,
+                bad_samples=bad_samples,
                 progress=True,
             )
         )
@@ -86,17 +84,19 @@ def _check_alone() -> None:
         )
 
 
-def _check_odd(options: argparse.Namespace) -> None:
-    """Refuse what is said of bad images and of kernels, if it cannot work."""
+def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
+    """Return what is said of bad images; refuse it, and what is said of kernels, if it cannot work."""
     from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 
-    BadSamplePolicy(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels).fallback()
+    policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels)
+    policy.fallback()
     if options.quarantine is not None:
         _check_quarantine(options.quarantine)
     if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
         raise ConfigurationError(
             "--kernels numba needs Numba, which cannot be found; pip install numba, or leave it out"
         )
+    return policy
 
 
 def _check_quarantine(path: Path) -> None:
@@ -114,10 +114,10 @@ def _check_quarantine(path: Path) -> None:
 
 def _check_room(planner: Planner, size: int) -> None:
     """Refuse images of which the batches that are made ahead fill the memory."""
-    from dalirefurb.engine.prefetch import choose_prefetch
+    from dalirefurb.engine.prefetch import Prefetch
 
-    prefetch = choose_prefetch(planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
-    batches = min(len(planner), prefetch.look_ahead * prefetch.batches_per_run)
+    depths = Prefetch().depths(planner)
+    batches = min(len(planner), depths.look_ahead * depths.batches_per_group)
     check_memory(
         batches * planner.batch_size * PIXEL_BYTES * size**2,
         f"{batches} batches of {planner.batch_size} images of {size} x {size}",
@@ -159,6 +159,7 @@ def demo(options: argparse.Namespace) -> None:
         stack.enter_context(without_codec_noise())
         from dalirefurb.cli.compare import compare, explanation, plot, table
         from dalirefurb.cli.train import Trainer
+        from dalirefurb.engine.prefetch import Prefetch
         from dalirefurb.show.files import write_plot
 
         def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
@@ -169,8 +170,7 @@ def demo(options: argparse.Namespace) -> None:
                     recipe,
                     planner(len(source), reuse_factor),
                     epochs=options.epochs,
-                    look_ahead=2,
-                    batches_per_run=1,
+                    prefetch=Prefetch(look_ahead=2, batches_per_group=1),
                     progress=True,
                 )
             )

@@ -5,7 +5,6 @@ Made for the command line: it shows what a loader does for a training loop, it i
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, replace
 
@@ -18,12 +17,13 @@ from tqdm import tqdm
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import present
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.assistant import AssistantReport
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import FallbackDecoder, OnBadSample
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
@@ -91,13 +91,9 @@ class Trainer:
         planner: The planner; its seed is also the seed of the initial weights. No global random state is touched.
         epochs: Length of the learning rate's schedule.
         learning_rate: The highest learning rate of the schedule.
-        look_ahead: `look_ahead` of the loader; None for its default.
-        batches_per_run: `batches_per_run` of the loader; None for its default.
-        kernels: What computes on the CPU. This argument and the next four are as for `Loader`.
-        max_pixels: The most pixels that an encoded image may have.
-        on_bad_sample: What happens if a sample cannot be used.
-        quarantine: A file of the samples that cannot be used.
-        fallback_decoder: What decodes the images that DALI cannot decode.
+        prefetch: How far ahead the loader works, as for `Loader`.
+        kernels: What computes on the CPU, as for `Loader`.
+        bad_samples: What happens to samples that cannot be used, as for `Loader`.
         progress: Whether to show a bar on stderr, if that is a terminal.
 
     Raises:
@@ -114,13 +110,9 @@ class Trainer:
         *,
         epochs: int,
         learning_rate: float = 0.01,
-        look_ahead: int | None = None,
-        batches_per_run: int | None = None,
+        prefetch: Prefetch = Prefetch(),  # noqa: B008 - it is frozen
         kernels: Kernels | None = None,
-        max_pixels: int | None = 100_000_000,
-        on_bad_sample: OnBadSample = "raise",
-        quarantine: str | os.PathLike[str] | None = None,
-        fallback_decoder: FallbackDecoder | None = None,
+        bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
         progress: bool = False,
     ) -> None:
         rank = present()
@@ -147,17 +139,7 @@ class Trainer:
         )
         self._store = MemoryStore()
         self._loader = Loader(
-            source,
-            recipe,
-            planner,
-            self._store,
-            look_ahead=look_ahead,
-            batches_per_run=batches_per_run,
-            kernels=kernels,
-            max_pixels=max_pixels,
-            on_bad_sample=on_bad_sample,
-            quarantine=quarantine,
-            fallback_decoder=fallback_decoder,
+            source, recipe, planner, self._store, kernels=kernels, prefetch=prefetch, bad_samples=bad_samples
         )
 
     @property

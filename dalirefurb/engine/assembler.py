@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dalirefurb.engine.build import Assembly
-from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
@@ -20,7 +20,7 @@ class Assembler:
     Args:
         planner: Planner of the batches of all ranks.
         chosen: Rank that the caller gives; None if the caller gives none.
-        choose_prefetch: Function that returns the `Prefetch` for a rank's part of the plan.
+        choose_depths: Function that returns the `Depths` for a rank's part of the plan.
         assemble: Function that puts together what carries out a rank's part of the plan.
 
     Raises:
@@ -32,13 +32,13 @@ class Assembler:
         planner: Planner,
         *,
         chosen: Rank | None,
-        choose_prefetch: Callable[[Planner], Prefetch],
-        assemble: Callable[[Planner, Prefetch], Assembly],
+        choose_depths: Callable[[Planner], Depths],
+        assemble: Callable[[Planner, Depths], Assembly],
     ) -> None:
         self._planner = planner
         self._chosen = chosen
-        self._choose_prefetch = choose_prefetch
-        self._assemble: Callable[[Planner, Prefetch], Assembly] | None = assemble
+        self._choose_depths = choose_depths
+        self._assemble: Callable[[Planner, Depths], Assembly] | None = assemble
         self._rank = ALONE
         self._assembly: Assembly | None = None
         self._closed = False
@@ -58,9 +58,9 @@ class Assembler:
         return self._part(self.rank)
 
     @property
-    def prefetch(self) -> Prefetch:
+    def depths(self) -> Depths:
         """How far ahead it does so."""
-        return self._choose_prefetch(self.part)
+        return self._choose_depths(self.part)
 
     @property
     def begun(self) -> Assembly | None:
@@ -88,12 +88,12 @@ class Assembler:
             )
         return self._assembly
 
-    def let_go(self) -> None:
+    def shutdown(self) -> None:
         """Have the parts end by themselves, if there are any. Never waits."""
         self._closed = True
         self._assemble = None
         if self._assembly is not None:
-            self._assembly.engine.let_go()
+            self._assembly.engine.shutdown()
 
     def close(self) -> None:
         """Close the parts, if there are any; twice is as once."""
@@ -105,7 +105,7 @@ class Assembler:
     def _begin(self, rank: Rank) -> Assembly:
         part = self._part(rank)
         assert self._assemble is not None
-        self._assembly, self._rank = self._assemble(part, self._choose_prefetch(part)), rank
+        self._assembly, self._rank = self._assemble(part, self._choose_depths(part)), rank
         self._assemble = None  # It has the store, which would outlive the engine.
         return self._assembly
 

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
+from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
-from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
-from dalirefurb.kernels.lower import KernelOp, steps_of
+from dalirefurb.kernels.lower import steps_of
 from dalirefurb.rng import Mix
 
 if TYPE_CHECKING:
-    from dalirefurb.kernels.both_parts import BothParts
     from dalirefurb.kernels.pipelines import DecodePipelines
+    from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Where the parts of a recipe run, and where partial images are in between.
+
+    Attributes:
+        partial: Device where the partial part runs.
+        final: Device where the final part runs.
+        leaving: Device where partial images leave the partial part.
+        entering: Device where partial images enter the final part.
+    """
+
+    partial: Device = "cpu"
+    final: Device = "cpu"
+    leaving: Device = "cpu"
+    entering: Device = "cpu"
+
 
 Kernels = Literal["numba", "dali"]
 """What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
 
 
-def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Device, final_device: Device) -> Kernels:
+def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernels:
     """Fill in what is None: Numba, if it is installed, both parts run on the CPU and every stage has a kernel.
 
     All stages or none: else it would depend on the split, or on whether there is a store, which stages run by which.
@@ -34,7 +54,7 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Devi
     Raises:
         ConfigurationError: If they cannot be had.
     """
-    on_cpu = partial_device == final_device == "cpu"
+    on_cpu = devices.partial == devices.final == "cpu"
     installed = importlib.util.find_spec("numba") is not None
     without = [stage.name for stage in _stages(recipe) if steps_of((stage,)) is None]
     if kernels is None:
@@ -45,8 +65,8 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, partial_device: Devi
         return kernels
     if not on_cpu:
         raise ConfigurationError(
-            f"kernels='numba' is for the CPU, got partial_device={partial_device!r} and "
-            f"final_device={final_device!r}: leave kernels out"
+            f"kernels='numba' is for the CPU, got partial_device={devices.partial!r} and "
+            f"final_device={devices.final!r}: leave kernels out"
         )
     if not installed:
         raise ConfigurationError(
@@ -80,12 +100,9 @@ class BackendFactory:
     Args:
         recipe: Recipe that says what is done to a sample.
         kernels: Name of what computes on the CPU, "numba" or "dali".
-        partial_device: Device where the partial part runs.
-        final_device: Device where the final part runs.
-        entering_device: Device where partial images enter the final part.
-        leaving_device: Device where partial images leave the partial part.
-        max_rows: Largest number of rows in one run.
-        prefetch: Numbers of pipeline copies, of threads and of runs.
+        devices: Devices where the parts run.
+        max_rows: Largest number of rows in one batch group.
+        depths: Numbers of pipeline copies, of threads and of batch groups.
         reserve: Function that gives room for partial images, see `Store.reserve`; None without a store.
     """
 
@@ -93,53 +110,39 @@ class BackendFactory:
         self,
         recipe: Recipe,
         kernels: Kernels,
+        devices: Devices,
         *,
-        partial_device: Device,
-        final_device: Device,
-        entering_device: Device,
-        leaving_device: Device = "cpu",
         max_rows: int,
-        prefetch: Prefetch,
+        depths: Depths,
         reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
         self._kernels = kernels
-        self._devices: tuple[Device, Device] = partial_device, final_device
-        self._entering_device: Device = entering_device
-        self._leaving_device: Device = leaving_device
+        self._devices = devices
         self._max_rows = max_rows
         # Not when a part is built: on another thread another device may be the current one.
-        self._device_id = torch.cuda.current_device() if "gpu" in self._devices else None
-        self._prefetch = prefetch
+        self._device_id = torch.cuda.current_device() if "gpu" in (devices.partial, devices.final) else None
+        self._depths = depths
         self._reserve = reserve
-        self._num_threads = prefetch.replicas * prefetch.threads_each
+        self._num_threads = depths.replicas * depths.threads_each
         self._pools: list[KernelThreadPool] = []
 
     def build(self, part: Part, count: int | None = None) -> PipelineRunner:
-        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as `Prefetch` says."""
-        if self._kernels == "numba":
-            return self._kernel_part(part)
-        return self._replicas(part, self._prefetch.replicas if count is None else count, self._prefetch.threads_each)
+        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as `Depths` says.
 
-    def build_both(self) -> BothParts:
-        """Return kernels of both parts, where kernels are chosen."""
-        from dalirefurb.kernels.both_parts import BothParts
-        from dalirefurb.kernels.thread_pool import KernelThreadPool
-
+        Where kernels are chosen the final part is never alone: see `build_both`.
+        """
+        if self._kernels == "dali":
+            return self._replicas(part, self._depths.replicas if count is None else count)
         recipe = self._recipe
-        pool = KernelThreadPool(self._num_threads - 1)
-        self._pools.append(pool)
-        return BothParts(
-            self._steps("partial"),
-            self._steps("final"),
-            recipe.output,
-            pipelines=self._pipelines(decoding=recipe.encoded),
-            pool=pool,
-            encoded=recipe.encoded,
-            window=self._window,
-            most_results=self._prefetch.runs_made,
-            reserve=self._reserve,
-        )
+        if part == "partial":
+            return self._kernel_runner(recipe.partial, output=None, split=True)
+        return self._kernel_runner(recipe.stages, output=recipe.output, split=False)
+
+    def build_both(self) -> KernelRunner:
+        """Return kernels of both parts, where kernels are chosen, for samples and partial images."""
+        recipe = self._recipe
+        return self._kernel_runner(recipe.partial, recipe.final, output=recipe.output, split=True)
 
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
@@ -157,52 +160,64 @@ class BackendFactory:
         if self._device_id is not None:
             release_unused_memory()
 
-    def _replicas(self, part: Part, count: int, threads_each: int) -> Replicas:
+    def _replicas(self, part: Part, count: int) -> Replicas:
+        devices = self._devices
         graph = Graph(
             self._recipe,
             part,
-            *self._devices,
-            entering_device=self._entering_device if part == "final" else "cpu",
-            leaving_device=self._leaving_device if part == "partial" else "cpu",
+            devices.partial,
+            devices.final,
+            entering_device=devices.entering if part == "final" else "cpu",
+            leaving_device=devices.leaving if part == "partial" else "cpu",
         )
         return Replicas(
             graph,
             count,
             max_batch_size=self._max_rows,
-            num_threads=threads_each,
+            num_threads=self._depths.threads_each,
             device_id=self._device_id if graph.needs_gpu else None,
         )
 
-    def _kernel_part(self, part: Part) -> PipelineRunner:
-        from dalirefurb.kernels.part_runner import KernelPart
+    def _kernel_runner(
+        self, first: tuple[Stage, ...], then: tuple[Stage, ...] = (), *, output: Output | None, split: bool
+    ) -> KernelRunner:
+        """Return kernels of some stages.
 
-        recipe = self._recipe
-        decodes = recipe.encoded and part != "final"
-        return KernelPart(
-            self._steps(part),
-            None if part == "partial" else recipe.output,
-            entering="partial" if part == "final" else "sample",
-            pipelines=self._pipelines(decoding=decodes),
-            encoded=decodes,
-            window=self._window if decodes else None,
-            most_results=self._prefetch.runs_made,
-            reserve=self._reserve if part == "partial" else None,
+        Args:
+            first: First stages of the recipe, decoding included.
+            then: Stages after them.
+            output: Output that the model receives, if the stages end with it; None: they do not.
+            split: Whether images are partial after the first stages, and written down.
+        """
+        from dalirefurb.kernels.output_buffers import OutputBuffers
+        from dalirefurb.kernels.program import KernelProgram
+        from dalirefurb.kernels.runner import KernelRunner
+        from dalirefurb.kernels.thread_pool import KernelThreadPool
+
+        encoded = self._recipe.encoded
+        window = cut_window(self._recipe) if encoded else None
+        # Each part alone: what is one operation never reaches over the split.
+        ops, ops_then = steps_of(first[encoded:]), steps_of(then)
+        assert ops is not None
+        assert ops_then is not None
+        program = KernelProgram(
+            (*ops, *ops_then),
+            output,
+            split=len(ops) if split else None,
+            encoded=encoded,
+            window=None if window is None else window.name,
         )
-
-    def _steps(self, part: Part) -> tuple[KernelOp, ...]:
-        """Return the steps of a part's stages, decoding excepted."""
-        recipe = self._recipe
-        stages = {"partial": recipe.partial, "final": recipe.final, "whole": recipe.stages}[part]
-        steps = steps_of(stages[1:] if recipe.encoded and part != "final" else stages)
-        assert steps is not None
-        return steps
+        pool = KernelThreadPool(self._num_threads - 1)
+        self._pools.append(pool)
+        buffers = OutputBuffers(self._depths.groups_made, self._reserve)
+        return KernelRunner(program, self._pipelines(decoding=encoded), pool, buffers)
 
     def _pipelines(self, *, decoding: bool) -> DecodePipelines:
         """Return where kernels run, after decoding or without."""
         from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines, shared_out
 
         shares, threads_each = shared_out(self._num_threads)
-        decoded = Graph(self._recipe, "decoded", *self._devices) if decoding else None
+        decoded = Graph(self._recipe, "decoded", self._devices.partial, self._devices.final) if decoding else None
         pipelines = DecodePipelines(
             [
                 DecodePipeline(decoded, max_rows=self._max_rows, num_threads=threads_each)
@@ -212,9 +227,3 @@ class BackendFactory:
         )
         self._pools.extend(pipelines.pools())
         return pipelines
-
-    @property
-    def _window(self) -> str | None:
-        """The stage whose window is cut when samples are decoded, if one is."""
-        window = cut_window(self._recipe) if self._recipe.encoded else None
-        return None if window is None else window.name

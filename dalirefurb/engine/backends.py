@@ -1,8 +1,8 @@
-"""Three ways to compute a run's images, chosen by devices, kernels and store.
+"""Three ways to compute a group's images, chosen by devices, kernels and store, and the graph that finishes them.
 
-PartialBackend     a graph makes partial images; another one finishes them, see `FinishThread`
+PartialBackend     a graph makes partial images; `FinalGraph` finishes them
 WholeBackend       one graph, or kernels, make final images; nobody sees what is in between
-BothPartsBackend   kernels make both, of what was decoded and of what the store lends
+BothPartsBackend   kernels make both, of what was decoded and of what the store has pinned
 """
 
 from __future__ import annotations
@@ -12,45 +12,49 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import PipelineRunner
-from dalirefurb.engine.inputs import InputBuilder, Sizes
-from dalirefurb.engine.ticket import Ticket
+from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images, Rows
+from dalirefurb.image_batch import Images
 from dalirefurb.reading.samples import Samples
+from dalirefurb.store.device.batch_buffer import BatchBuffer
+from dalirefurb.store.device.store import DeviceLease
 
 if TYPE_CHECKING:
-    from dalirefurb.kernels.both_parts import BothParts
+    from dalirefurb.kernels.runner import KernelRunner
 
 View = Callable[[Any], Images]
 """Views the images that a runner made."""
 
 
 class ComputeBackend(ABC):
-    """Makes the images of runs. It has one owner thread."""
+    """Makes the images of batch groups. It has one owner thread."""
 
     @abstractmethod
-    def submit(self, ticket: Ticket, samples: Samples) -> None:
-        """Start one run, of which these samples are to be computed, without waiting for it."""
+    def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
+        """Start one group, of which these samples are to be computed, without waiting for it."""
 
     @abstractmethod
-    def collect(self, ticket: Ticket) -> None:
-        """Wait for the oldest run, and give it its images.
+    def collect(self, cache_plan: CachePlan) -> Any:
+        """Wait for the oldest group, and make its partial images known.
+
+        Returns:
+            Its final images, a DALI tensor list or what can be used like one, if they are made here; otherwise None.
 
         Raises:
-            GraphError: If the graph failed; that run is lost.
+            GraphError: If the graph failed; that group is lost.
             LoaderError: If a stage made of another size or type than it declares.
         """
 
     def handed_over(self) -> None:  # noqa: B027 - most have nothing to do then
-        """Be told that the finish thread has the run collected last."""
+        """Be told that the finish thread has the group collected last."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Forget all runs in flight."""
+        """Forget all groups in flight."""
 
 
 class PartialBackend(ComputeBackend):
@@ -71,19 +75,20 @@ class PartialBackend(ComputeBackend):
         self._view = view
         self._stages = stages
 
-    def submit(self, ticket: Ticket, samples: Samples) -> None:
+    def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
         """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
-        plan, rows = ticket.plan, ticket.rows
+        plan, rows = cache_plan.plan, cache_plan.compute
         if len(rows):
-            self._runner.submit(self._input_builder.partial(plan.indices[rows], plan.version[rows], samples))
+            feeds, _ = self._input_builder.partial(plan.indices[rows], plan.version[rows], samples)
+            self._runner.submit(feeds)
 
-    def collect(self, ticket: Ticket) -> None:
-        """Give the run its partial images."""
-        if len(ticket.rows):
-            ticket.computed.images = self._checked(self._view(self._runner.collect()))
+    def collect(self, cache_plan: CachePlan) -> None:
+        """Make the group's partial images known."""
+        images = self._checked(self._view(self._runner.collect())) if len(cache_plan.compute) else Images(())
+        cache_plan.computed.images.set_result(images)
 
     def restart(self) -> None:
-        """Forget all runs in flight."""
+        """Forget all groups in flight."""
         self._runner.restart()
 
     def _checked(self, images: Images) -> Images:
@@ -112,16 +117,16 @@ class WholeBackend(ComputeBackend):
         self._input_builder = input_builder
         self._runner = runner
 
-    def submit(self, ticket: Ticket, samples: Samples) -> None:
+    def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
         """Draw the parameters and feed a replica."""
-        self._runner.submit(self._input_builder.whole(ticket.plan, samples))
+        self._runner.submit(self._input_builder.whole(cache_plan.plan, samples))
 
-    def collect(self, ticket: Ticket) -> None:
-        """Give the run its final images."""
-        ticket.images = self._runner.collect()
+    def collect(self, cache_plan: CachePlan) -> Any:
+        """Return the group's final images."""
+        return self._runner.collect()
 
     def restart(self) -> None:
-        """Forget all runs in flight."""
+        """Forget all groups in flight."""
         self._runner.restart()
 
 
@@ -130,39 +135,76 @@ class BothPartsBackend(ComputeBackend):
 
     Args:
         input_builder: Builder of the kernels' inputs.
-        parts: The kernels of both parts.
+        runner: Runner of the kernels of both parts.
     """
 
-    def __init__(self, input_builder: InputBuilder, parts: BothParts) -> None:
+    def __init__(self, input_builder: InputBuilder, runner: KernelRunner) -> None:
         self._input_builder = input_builder
-        self._parts = parts
+        self._runner = runner
 
-    def submit(self, ticket: Ticket, samples: Samples) -> None:
-        """Draw the parameters, begin to decode, and to finish what the store lends."""
+    def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
+        """Draw the parameters, begin to decode, and to finish what the store has pinned."""
+        plan, rows, builder = cache_plan.plan, cache_plan.compute, self._input_builder
+        partial, sizes = builder.partial(plan.indices[rows], plan.version[rows], samples) if len(rows) else ({}, None)
+        if builder.partial_size is None:
+            cache_plan.computed.sizes.set_result(np.empty((0, 2), np.int64) if sizes is None else sizes)
+            sizes = cache_plan.partial_sizes()
+        final = builder.final_parameters(plan, cache_plan.shown, sizes)
+        self._runner.submit(partial, final, rows=rows, count=len(plan.indices), pinned=cache_plan.pinned_images())
 
-        def sizes(computed: Sizes) -> NDArray[np.int64]:
-            ticket.computed.sizes = np.stack(computed, axis=1)
-            return ticket.partial_sizes()
-
-        partial, final = self._input_builder.both(ticket.plan, ticket.rows, samples, ticket.shown, sizes)
-        self._parts.submit(ticket.rows, partial, final, len(ticket.plan.indices), ticket.lent_images())
-
-    def collect(self, ticket: Ticket) -> None:
-        """Give the run its partial and its final images."""
-
-        def borrowed(images: Images) -> list[Rows]:
-            ticket.computed.images = images
-            return ticket.borrowed_images()
-
-        ticket.images = self._parts.collect(borrowed)
+    def collect(self, cache_plan: CachePlan) -> Images:
+        """Make the group's partial images known, and return its final ones."""
+        cache_plan.computed.images.set_result(self._runner.collect_partial())
+        return self._runner.finish(cache_plan.shared_images())
 
     def handed_over(self) -> None:
         """Leave Python's lock to the finish thread."""
-        self._parts.handed_over()
+        self._runner.handed_over()
 
     def restart(self) -> None:
-        """Forget all runs in flight."""
-        self._parts.restart()
+        """Forget all groups in flight."""
+        self._runner.restart()
+
+
+class FinalGraph:
+    """DALI's graph of the final part, where it is apart from the partial one. It has one owner thread.
+
+    Args:
+        input_builder: Builder of the graph's inputs.
+        runner: Runner of the graph.
+        buffer: Buffer where groups are laid out for the graph, if the store's samples are to stay on their device;
+            otherwise None.
+    """
+
+    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, buffer: BatchBuffer | None) -> None:
+        self._input_builder = input_builder
+        self._runner = runner
+        self._buffer = buffer
+
+    def submit(self, cache_plan: CachePlan) -> None:
+        """Draw the parameters and feed a replica with a group whose partial images are known."""
+        plan, shown = cache_plan.plan, cache_plan.shown
+        if self._buffer is None:
+            self._runner.submit(self._input_builder.final(plan, cache_plan.partial_images(), shown))
+            return
+        assert isinstance(cache_plan.lease, DeviceLease)
+        with self._buffer.on_stream():
+            images = self._buffer.fill(
+                len(plan.indices), cache_plan.lease, cache_plan.asked, cache_plan.unpinned_images()
+            )
+            self._runner.submit(self._input_builder.final(plan, images, shown))
+
+    def collect(self) -> Any:
+        """Wait for the oldest group; return its final images as a DALI tensor list.
+
+        Raises:
+            GraphError: If the graph failed; that group is lost.
+        """
+        return self._runner.collect()
+
+    def restart(self) -> None:
+        """Forget all groups in flight."""
+        self._runner.restart()
 
 
 def names(stages: tuple[Stage, ...]) -> str:

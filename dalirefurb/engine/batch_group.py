@@ -1,12 +1,11 @@
-"""Runs: batches that go through the graphs together; small ones several at a time.
+"""Batch groups: consecutive batches that go through the graphs together; small ones several at a time.
 
-A run costs milliseconds however few its rows are. What is served does not depend on which rows run together.
+A group costs milliseconds however few its rows are. What is served does not depend on which rows are together.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -24,12 +23,12 @@ class Position(NamedTuple):
     batch: int
 
 
-class RunFailed(Exception):  # noqa: N818 - its cause is the error
-    """A run of several batches failed: those before the culprit can be made, one by one."""
+class GroupFailed(Exception):  # noqa: N818 - its cause is the error
+    """A group of several batches failed: those before the culprit can be made, one by one."""
 
 
 @dataclass(frozen=True)
-class Run:
+class BatchGroup:
     """Consecutive batches of one epoch.
 
     Attributes:
@@ -38,26 +37,26 @@ class Run:
     """
 
     position: Position
-    plans: list[BatchPlan]
+    plans: tuple[BatchPlan, ...]
 
     @cached_property
     def plan(self) -> BatchPlan:
-        """Of all of them; asked once the run is complete."""
+        """One plan of all rows of the group."""
         return joined(self.plans)
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Raise what carrying it out has met; if it is of several batches, that they met it together."""
+        """Raise what carrying the group out has met; if it is of several batches, that they met it together."""
         try:
             if len(self.plans) > 1 and isinstance(error, Exception):
-                raise RunFailed from error
+                raise GroupFailed from error
             raise error
         finally:
             del error  # Else this frame would keep it, and it this frame.
 
-    def one_by_one(self) -> Iterator[Run]:
-        """Part it into runs of one batch."""
+    def one_by_one(self) -> Iterator[BatchGroup]:
+        """Part it into groups of one batch."""
         epoch, first = self.position
-        return (Run(Position(epoch, batch), [plan]) for batch, plan in enumerate(self.plans, first))
+        return (BatchGroup(Position(epoch, batch), (plan,)) for batch, plan in enumerate(self.plans, first))
 
 
 def planned(planner: Planner, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
@@ -87,50 +86,37 @@ def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> I
         epoch, batch = (epoch, batch + 1) if batch + 1 < num_batches else (epoch + 1, 0)
 
 
-def runs(plans: Iterable[tuple[Position, BatchPlan]], batches_per_run: int, hits_per_run: int = 1) -> Iterator[Run]:
-    """Put at most so many batches into one run, and at most so many, if that is more, of which all rows are hits."""
-    run: Run | None = None
-    most = longest = max(batches_per_run, hits_per_run)
+def grouped(
+    plans: Iterable[tuple[Position, BatchPlan]], batches_per_group: int, hits_per_group: int = 1
+) -> Iterator[BatchGroup]:
+    """Put at most so many batches into one group, and at most so many, if that is more, of which all rows are hits."""
+    longest = max(batches_per_group, hits_per_group)
+    first, group, most = Position(0, 0), list[BatchPlan](), longest
     try:
         for position, plan in plans:
             computed = bool(plan.miss.any())
-            end = batches_per_run if computed else most
-            if run is not None and (position.epoch != run.position.epoch or len(run.plans) >= end):
-                yield run
-                run = None
-            if run is None:
-                run, most = Run(position, []), longest
-            run.plans.append(plan)
+            end = batches_per_group if computed else most
+            if group and (position.epoch != first.epoch or len(group) >= end):
+                yield BatchGroup(first, tuple(group))
+                group = []
+            if not group:
+                first, most = position, longest
+            group.append(plan)
             if computed:
-                most = batches_per_run
-            if len(run.plans) >= most:
-                yield run
-                run = None
+                most = batches_per_group
+            if len(group) >= most:
+                yield BatchGroup(first, tuple(group))
+                group = []
     except Exception:
-        if run is not None:
-            yield run
+        if group:
+            yield BatchGroup(first, tuple(group))
         raise
-    if run is not None:
-        yield run
+    if group:
+        yield BatchGroup(first, tuple(group))
 
 
-def parted(runs: Iterator[Run]) -> Iterator[Run]:
-    """Part the first run into runs of one batch."""
-    for run in islice(runs, 1):
-        yield from run.one_by_one()
-    yield from runs
-
-
-def announced(runs: Iterable[Run], announce: Callable[[Run], None], ahead: int) -> Iterator[Run]:
-    """Announce each run so many runs before it is yielded."""
-    in_flight: deque[Run] = deque()
-    try:
-        for run in runs:
-            in_flight.append(run)
-            announce(run)
-            if len(in_flight) > ahead:
-                yield in_flight.popleft()
-    except Exception:
-        yield from in_flight
-        raise
-    yield from in_flight
+def first_one_by_one(groups: Iterator[BatchGroup]) -> Iterator[BatchGroup]:
+    """Part the first group into groups of one batch."""
+    for group in islice(groups, 1):
+        yield from group.one_by_one()
+    yield from groups

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device
-from dalirefurb.dali import PipelineRunner, views
-from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_mix
-from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, PartialBackend, View, WholeBackend
-from dalirefurb.engine.batch_group import Position, numbered, planned
+from dalirefurb.dali import views
+from dalirefurb.engine.backend_factory import BackendFactory, choose_mix
+from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
+from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
-from dalirefurb.engine.configuration import traced
-from dalirefurb.engine.engine import Engine, Plans
+from dalirefurb.engine.configuration import Configuration, traced
+from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
+from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.engine.prepare_thread import PrepareThread, Watch
+from dalirefurb.engine.prefetch import Depths
+from dalirefurb.engine.prepare_thread import OnComputed, PrepareThread
+from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.store_opening import open_store
-from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
-from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
-from dalirefurb.source import Source
-from dalirefurb.store import DeviceStore, Store
+from dalirefurb.store import DeviceStore
 from dalirefurb.store.device.batch_buffer import BatchBuffer
-
-_READING_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -57,141 +49,114 @@ class Assembly:
 
 
 def assemble(
-    source: Source,
-    recipe: Recipe,
-    planner: Planner,
-    store: Store | None,
-    *,
-    fingerprint: dict[str, Any],
-    partial_device: Device,
-    final_device: Device,
-    kernels: Kernels,
-    prefetch: Prefetch,
-    pin_memory: bool,
-    policy: BadSamplePolicy,
-    substitutes: Substitutes | None,
+    configuration: Configuration, planner: Planner, depths: Depths, substitutes: Substitutes | None
 ) -> Assembly:
-    """Put together what carries out a planner's batches, or a rank's part of them; see `Loader` and `configuration`.
+    """Put together what carries out a planner's batches.
+
+    Args:
+        configuration: Configuration of the loader.
+        planner: Planner of the configuration, or of a rank's part of its batches.
+        depths: Numbers of threads and of batch groups on their way.
+        substitutes: Substitutes for bad samples; None: these raise an error.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the store's slots exceed the memory at hand.
     """
-    if planner.peak_slots == 0:
-        store = None
+    source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
+    devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
+    store = configuration.store if planner.peak_slots else None
     # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
     # user's stage makes. Where nothing but reading is partial there are none.
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     encoded = recipe.caches_encoded
     apart = not encoded and (store is not None or custom or planner.feedback_lag is not None)
-    max_rows = prefetch.hits_per_run * planner.batch_size
+    max_rows = depths.hits_per_group * planner.batch_size
     reader = Reader(
         source,
         max_batch_size=max_rows,
-        num_threads=_READING_THREADS,
-        max_pixels=policy.max_pixels,
-        refusal=partial(recipe.refusal, max_pixels=policy.max_pixels),
-        fallback=policy.fallback(),
+        num_threads=depths.reading_threads,
+        max_pixels=max_pixels,
+        refusal=partial(recipe.refusal, max_pixels=max_pixels),
+        fallback=configuration.bad_samples.fallback(),
         substitutes=substitutes,
     )
     input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
-    device_store = store if isinstance(store, DeviceStore) and store.device == final_device else None
+    device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None
     if device_store is not None:
         _check_device(device_store)
     if store is not None:
-        open_store(store, source, recipe, planner, reader, fingerprint)
-    cache = CacheClient(reader, store, encoded=encoded)
-    tally = Tally()
+        open_store(store, source, recipe, planner, reader, configuration.fingerprint())
     buffer: BatchBuffer | None = None
     view: View = views
-    leaving_device: Device = "cpu"
     if device_store is not None:
-        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=prefetch.look_ahead)
+        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=depths.look_ahead)
+        devices = replace(devices, entering=devices.final)
         # An Assistant looks at partial images on the host.
-        if partial_device == "gpu" and planner.feedback_lag is None:
-            view, leaving_device = buffer.images, "gpu"
+        if devices.partial == "gpu" and planner.feedback_lag is None:
+            view, devices = buffer.images, replace(devices, leaving="gpu")
     factory = BackendFactory(
         traced(recipe),
         kernels,
-        partial_device=partial_device,
-        final_device=final_device,
-        entering_device="cpu" if buffer is None else final_device,
-        leaving_device=leaving_device,
+        devices,
         max_rows=max_rows,
-        prefetch=prefetch,
+        depths=depths,
         reserve=None if store is None else store.reserve,
     )
-    compute = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
-    assistant = Assistant.of(planner, compute)
     backend: ComputeBackend
-    final: PipelineRunner | None = None
+    final_graph: FinalGraph | None = None
     if not apart:
         backend = WholeBackend(input_builder, factory.build("whole"))
     elif kernels == "numba":
         backend = BothPartsBackend(input_builder, factory.build_both())
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        final = factory.build("final")
+        final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
+    cache, tally = CacheClient(reader, store, encoded=encoded), Tally()
+    compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
+    assistant = Assistant.of(planner, compute_now)
     prepare_thread = PrepareThread(
         reader=reader,
         cache=cache,
         backend=backend,
-        in_flight=prefetch.partial_ahead if apart else prefetch.look_ahead,
-        admitted=prefetch.admitted,
-        watch=None if assistant is None else _watch(assistant.features),
+        in_flight=depths.partial_ahead if apart else depths.look_ahead,
+        depths=depths,
+        on_computed=None if assistant is None else _fill(assistant.features),
         tally=tally,
     )
     finish_thread = FinishThread(
         recipe=recipe,
         cache=cache,
-        input_builder=input_builder,
-        replicas=final,
-        buffer=buffer,
-        in_flight=1 if final is None else prefetch.look_ahead,
-        batches_per_run=prefetch.batches_per_run,
-        pin_memory=pin_memory,
+        final_graph=final_graph,
+        in_flight=1 if final_graph is None else depths.look_ahead,
+        batches_per_group=depths.batches_per_group,
+        pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
     )
     engine = Engine(
-        plans=_plans(planner, assistant, cache),
-        announce=cache.announce,
-        prepare_thread=prepare_thread,
-        finish_thread=finish_thread,
+        Schedule(planner, assistant, cache, depths),
+        prepare_thread,
+        finish_thread,
         reader=reader,
         factory=factory,
-        num_batches=len(planner),
-        prefetch=prefetch,
+        ready=depths.ready,
         tally=tally,
     )
     return Assembly(engine, assistant)
 
 
-def _plans(planner: Planner, assistant: Assistant | None, cache: CacheClient) -> Plans:
-    """Return what plans from a position on."""
-
-    def plans(start: Position) -> Iterator[tuple[Position, BatchPlan]]:
-        if assistant is not None:
-            assistant.rewind()
-            (epoch, row), candidates = assistant.upcoming, assistant.chooses_from
-            cache.retain(candidates, Position(epoch, row // candidates.batch_size))
-            return numbered(iter(assistant.plan, None), start, len(planner))
-        cache.begin(planner, start)
-        return planned(planner, start)
-
-    return plans
-
-
-def _watch(features: FeatureTable) -> Watch:
+def _fill(features: FeatureTable) -> OnComputed:
     """Return what puts the features of each sample's version 0 into their table; replaced ones are black."""
 
-    def watch(ticket: Ticket) -> None:
-        plan, rows, computed = ticket.plan, ticket.rows, ticket.computed
+    def fill(cache_plan: CachePlan) -> None:
+        plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
         places = np.flatnonzero(plan.version[rows] == 0)
         if len(places):
-            indices, images = plan.indices[rows[places]], [computed.images[place] for place in places.tolist()]
-            features.fill(indices, unless_replaced(indices, computed.indices[places], images))
+            images, shown = known(computed.images), known(computed.indices)[places]
+            indices = plan.indices[rows[places]]
+            features.fill(indices, unless_replaced(indices, shown, [images[place] for place in places.tolist()]))
 
-    return watch
+    return fill
 
 
 def _check_device(store: DeviceStore) -> None:

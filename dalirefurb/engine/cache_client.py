@@ -3,16 +3,16 @@
 How it is intended to behave (if the code differs, that is a bug):
 
 * A row that the store does not hold is computed, whatever the plan expected.
-* No version is computed twice while it is at hand: a row whose version another row of its run, or a run on its way,
-  computes, takes that image.
-* A run that is committed has first evicted what the plan no longer needs, then stored what it computed: a store of the
-  plan's `peak_slots` always has room.
+* No version is computed twice while it is at hand: a row whose version another row of its group, or a group on its
+  way, computes, shares that image.
+* A batch group that is committed has first evicted what the plan no longer needs, then stored what it computed: a store
+  of the plan's `peak_slots` always has room.
 * What replaces a bad sample is never stored, and a sample known to be bad is not asked for.
-* In between, a store that takes advice has learned when each version that the run served is served next, if the plan
+* In between, a store that takes advice has learned when each version that the group served is served next, if the plan
   is known beforehand.
 
 Where nothing but reading is partial the same holds of encoded samples: what is computed is what is read. The store's
-are copied when a run is looked up, and looked at as what is read is.
+are copied when a group is looked up, and looked at as what is read is.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.engine.batch_group import Position, Run
-from dalirefurb.engine.in_flight import Borrowed, Computed, InFlightVersions, part_repeats
-from dalirefurb.engine.ticket import EncodedTicket, Ticket
+from dalirefurb.engine.batch_group import BatchGroup, Position
+from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan
+from dalirefurb.engine.in_flight import InFlightImages, InFlightVersions, SharedRows, part_repeats
 from dalirefurb.image_batch import Image
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.planning.next_uses import next_uses, turns
@@ -51,7 +51,7 @@ class CacheClient:
         self._encoded = encoded
         self._in_flight = InFlightVersions()
         self._planner: Planner | None = None
-        # The epoch that is being settled, and when the rows of its batches are served next.
+        # The epoch that is being committed, and when the rows of its batches are served next.
         self._next_uses: tuple[int, list[Indices]] = (-1, [])
 
     def begin(self, planner: Planner, start: Position) -> None:
@@ -72,60 +72,53 @@ class CacheClient:
         versions = [plan.version[rows] for plan, rows in zip(plans, wanted, strict=True)]
         self._store.retain(np.concatenate(indices), np.concatenate(versions))
 
-    def announce(self, run: Run) -> None:
-        """Tell the store what a run that comes soon will ask it for."""
+    def announce(self, group: BatchGroup) -> None:
+        """Tell the store what a group that comes soon will ask it for."""
         if self._store is not None:
-            hits = ~run.plan.miss
-            self._store.prefetch(run.plan.indices[hits], run.plan.version[hits])
+            hits = ~group.plan.miss
+            self._store.prefetch(group.plan.indices[hits], group.plan.version[hits])
 
-    def lookup(self, run: Run) -> Ticket:
+    def lookup(self, group: BatchGroup) -> CachePlan:
         """Find out where each row's partial image comes from, and start to read what must be computed."""
-        plan = run.plan
+        plan = group.plan
         if self._store is None:
-            return Ticket(run, plan, np.arange(len(plan.indices)), self._reader.read(plan.indices, plan.version))
-        # What is on its way comes first: a run that commits in between has put its images into the store by then.
-        borrowed = self._in_flight.find(plan.indices, plan.version)
+            rows = np.arange(len(plan.indices))
+            return CachePlan(group, rows, self._reader.read(plan.indices, plan.version))
+        # What is in flight comes first: a group that commits in between has put its images into the store by then.
+        shared = self._in_flight.find(plan.indices, plan.version)
         missing = np.ones(len(plan.indices), np.bool_)
-        for rows, _, _ in borrowed:
+        for rows, _, _ in shared:
             missing[rows] = False
         if self._encoded:
-            return self._lookup_encoded(run, np.flatnonzero(missing), borrowed, self._store)
-        leased = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
-        lease = self._store.get(plan.indices[leased], plan.version[leased])
-        missing[leased[lease.found]] = False
-        missed = np.flatnonzero(missing)
-        computed = Computed()
-        first, repeats, places = part_repeats(plan.indices[missed], plan.version[missed])
-        to_compute = missed[first]
-        if len(repeats):
-            borrowed.append(Borrowed(missed[repeats], computed, places))
+            return self._lookup_encoded(group, np.flatnonzero(missing), shared, self._store)
+        asked = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
+        lease = self._store.get(plan.indices[asked], plan.version[asked])
+        missing[asked[lease.found]] = False
+        images = InFlightImages()
+        compute, repeats = _parted(plan, np.flatnonzero(missing), images)
         try:
-            reading = self._reader.read(plan.indices[to_compute], plan.version[to_compute])
+            reading = self._reader.read(plan.indices[compute], plan.version[compute])
         except BaseException:
             lease.release()
             raise
-        return Ticket(
-            run,
-            plan,
-            to_compute,
+        return CachePlan(
+            group,
+            compute,
             reading,
-            computed,
-            _stored(run, plan, to_compute),
+            _kept(group, compute),
             lease,
-            leased,
-            self._in_flight.add(plan.indices[to_compute], plan.version[to_compute], computed),
-            borrowed,
+            asked,
+            [*shared, *repeats],
+            self._in_flight.add(plan.indices[compute], plan.version[compute], images),
+            images,
         )
 
     def _lookup_encoded(
-        self, run: Run, missing: NDArray[np.int64], borrowed: list[Borrowed], store: Store
-    ) -> EncodedTicket:
+        self, group: BatchGroup, missing: NDArray[np.int64], shared: list[SharedRows], store: Store
+    ) -> EncodedCachePlan:
         """Start to read what the store does not have of rows, shape (n,), and to look at what it has."""
-        plan, computed = run.plan, Computed()
-        first, repeats, places = part_repeats(plan.indices[missing], plan.version[missing])
-        rows = missing[first]
-        if len(repeats):
-            borrowed.append(Borrowed(missing[repeats], computed, places))
+        plan, images = group.plan, InFlightImages()
+        rows, repeats = _parted(plan, missing, images)
         indices, versions = plan.indices[rows], plan.version[rows]
         asked = np.flatnonzero(~self._reader.bad(indices))
         samples: list[Image | None] = [None] * len(rows)
@@ -133,70 +126,84 @@ class CacheClient:
             for row, sample in zip(asked.tolist(), lease.samples, strict=True):
                 samples[row] = None if sample is None else sample.reshape(-1).copy()
         held = np.array([sample is not None for sample in samples], np.bool_)
-        return EncodedTicket(
-            run,
-            plan,
+        return EncodedCachePlan(
+            group,
             rows,
             self._reader.read(indices, versions, samples),
-            computed,
-            _stored(run, plan, rows) & ~held,
-            in_flight=self._in_flight.add(indices, versions, computed),
-            borrowed=borrowed,
+            _kept(group, rows) & ~held,
+            shared=[*shared, *repeats],
+            claim=self._in_flight.add(indices, versions, images),
+            computed=images,
             held=held,
         )
 
-    def commit(self, ticket: Ticket) -> NDArray[np.bool_]:
-        """Bring the store to where the plan wants it after a run.
+    def commit(self, cache_plan: CachePlan) -> NDArray[np.bool_]:
+        """Bring the store to where the plan wants it after a group.
 
         Returns:
             For each image that the plan keeps, whether it was stored.
         """
-        ticket.release()
+        cache_plan.release()
         if self._store is None:
             return np.empty(0, np.bool_)
-        plan = ticket.plan
+        plan = cache_plan.plan
         if len(plan.evict):
             self._store.evict(plan.evict)
-        self._advise(ticket, self._store)
-        if not len(ticket.rows):
+        self._advise(cache_plan.group, self._store)
+        if not len(cache_plan.compute):
             return np.empty(0, np.bool_)
-        places = np.flatnonzero(ticket.stored & (ticket.computed.indices == plan.indices[ticket.rows]))
-        rows = ticket.rows[places]
+        places = cache_plan.storable()
+        rows = cache_plan.compute[places]
         stored = np.empty(0, np.bool_)
         if len(rows):
-            stored = self._store.put(plan.indices[rows], plan.version[rows], ticket.made(places))
-        ticket.forget(self._in_flight)
+            stored = self._store.put(plan.indices[rows], plan.version[rows], cache_plan.to_store(places))
+        self._in_flight.remove(cache_plan.claim)
         return stored
 
-    def _advise(self, ticket: Ticket, store: Store) -> None:
-        """Tell the store when the run's versions are served after it."""
+    def _advise(self, group: BatchGroup, store: Store) -> None:
+        """Tell the store when the group's versions are served after it."""
         if not store.takes_advice or self._planner is None:
             return
-        epoch, first = ticket.position
+        epoch, first = group.position
         if self._next_uses[0] != epoch:
             self._next_uses = epoch, turns(next_uses(self._planner, epoch), epoch)
-        uses = self._next_uses[1][first : first + len(ticket.run.plans)]
-        store.advise(ticket.plan.indices, ticket.plan.version, np.concatenate(uses))
+        uses = self._next_uses[1][first : first + len(group.plans)]
+        store.advise(group.plan.indices, group.plan.version, np.concatenate(uses))
 
-    def abandon(self, tickets: Iterable[Ticket]) -> None:
-        """Forget runs that will not be served. Never fails: the store's error would hide why it came to this."""
-        for ticket in tickets:
-            ticket.reading.cancel()
+    def abandon(self, cache_plans: Iterable[CachePlan]) -> None:
+        """Forget groups that will not be served. Never fails: the store's error would hide why it came to this."""
+        for cache_plan in cache_plans:
+            cache_plan.reading.cancel()
             with suppress(Exception):
-                ticket.release()
-            ticket.forget(self._in_flight)
+                cache_plan.release()
+            self._in_flight.remove(cache_plan.claim)
 
 
-def _stored(run: Run, plan: BatchPlan, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of `rows` the plan keeps beyond the run, shape (n,)."""
-    stored = plan.keep[rows]
-    if len(run.plans) == 1 or not len(rows):
-        return stored
+def _parted(
+    plan: BatchPlan, rows: NDArray[np.int64], images: InFlightImages
+) -> tuple[NDArray[np.int64], list[SharedRows]]:
+    """Part rows that are at hand nowhere, (n,), into those to compute and those that share an image with one of them.
+
+    Args:
+        plan: Plan of the batch group.
+        rows: Rows of the group, ascending, int64 of shape (n,).
+        images: Images of the rows to compute.
+    """
+    first, repeats, places = part_repeats(plan.indices[rows], plan.version[rows])
+    return rows[first], [SharedRows(rows[repeats], images, places)] if len(repeats) else []
+
+
+def _kept(group: BatchGroup, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of `rows` the plan keeps beyond the group, shape (n,)."""
+    plan = group.plan
+    kept = plan.keep[rows]
+    if len(group.plans) == 1 or not len(rows):
+        return kept
     evicted = np.flatnonzero(np.isin(plan.indices[rows], plan.evict))
     if not len(evicted):
-        return stored
+        return kept
     rows, indices = rows[evicted], plan.indices[rows[evicted]]
-    ends = np.cumsum([len(each.indices) for each in run.plans])
-    for end, later in zip(ends[:-1], run.plans[1:], strict=True):
-        stored[evicted] &= ~((rows < end) & np.isin(indices, later.evict))
-    return stored
+    ends = np.cumsum([len(each.indices) for each in group.plans])
+    for end, later in zip(ends[:-1], group.plans[1:], strict=True):
+        kept[evicted] &= ~((rows < end) & np.isin(indices, later.evict))
+    return kept

@@ -59,7 +59,8 @@ class ComputeNow:
         self._replicas = self._replicas or self._build()
         versions = np.zeros_like(indices)
         samples = self._reader.read_now(indices, versions)
-        self._replicas.submit(self._input_builder.partial(indices, versions, samples))
+        feeds, _ = self._input_builder.partial(indices, versions, samples)
+        self._replicas.submit(feeds)
         try:
             return samples.indices, views(self._replicas.collect())
         except GraphError as error:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
 import torch
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.backend_factory import Devices, Kernels
+from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.planner import DerivedPlanner, Planner
@@ -21,62 +22,98 @@ from dalirefurb.source import Source
 from dalirefurb.store import Store
 
 
-def check_kinds(source: object, recipe: object, planner: object, store: object) -> None:
+def check_kinds(
+    source: object, recipe: object, planner: object, store: object, prefetch: object, bad_samples: object
+) -> None:
     """Refuse what is of another kind than it should be, an argument at another one's place for example.
 
     Raises:
         ConfigurationError: If one is.
     """
-    for name, given, kind, remedy in (
-        ("source", source, Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
-        ("recipe", recipe, Recipe, "pass rand_augment(224), or another preset"),
-        ("planner", planner, Planner, "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one"),
-        ("store", store, (Store, NoneType), "pass MemoryStore(), DiskStore(path), or None"),
+    for name, wanted, given, kind, remedy in (
+        ("source", "source", source, Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
+        ("recipe", "recipe", recipe, Recipe, "pass rand_augment(224), or another preset"),
+        (
+            "planner",
+            "planner",
+            planner,
+            Planner,
+            "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one",
+        ),
+        ("store", "store", store, (Store, NoneType), "pass MemoryStore(), DiskStore(path), or None"),
+        ("prefetch", "Prefetch", prefetch, Prefetch, "pass Prefetch(num_threads=4), or leave it out"),
+        ("bad_samples", "BadSamplePolicy", bad_samples, BadSamplePolicy, "pass BadSamplePolicy('replace')"),
     ):
         if not isinstance(given, kind):
             what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
             raise ConfigurationError(
-                f"{name} must be a {name}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
+                f"{name} must be a {wanted}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
             )
 
 
-def configuration(
-    source: Source,
-    recipe: Recipe,
-    planner: Planner,
-    *,
-    partial_device: Device,
-    final_device: Device,
-    kernels: Kernels,
-    policy: BadSamplePolicy,
-) -> dict[str, Any]:
-    """Check what can be checked before anything is built; for the arguments see `Loader`.
+@dataclass(frozen=True)
+class Configuration:
+    """What a loader is made of; for the attributes see `Loader`.
 
-    Returns:
-        Everything that decides the batches, as JSON values, the same on all ranks.
+    Attributes:
+        source: Source of the samples and labels.
+        recipe: Recipe that says what is done to the samples.
+        planner: Planner of the batches of all ranks.
+        store: Store where partial images wait for reuse; None: nothing is cached.
+        devices: Devices where the two parts run.
+        kernels: Name of what computes on the CPU.
+        bad_samples: What happens to samples that cannot be used.
+        pin_memory: Whether what is made on the CPU is put into pinned memory.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
     """
-    _check_fit(source, recipe, planner)
-    _check_draws(recipe, planner)
-    if recipe.caches_encoded and partial_device != final_device:
-        raise ConfigurationError(
-            f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
-            f"{partial_device!r} and final_device={final_device!r}: pass {final_device!r} for both, or a split of 1 or "
-            f"more"
-        )
-    if Graph(traced(recipe), "final", partial_device, final_device).needs_gpu:
-        _check_gpu()
-    return {
-        "source": source.fingerprint(),
-        "recipe": recipe.fingerprint(),
-        "planner": planner.fingerprint(),
-        "partial_device": partial_device,
-        "kernels": f"numba {VERSION}" if kernels == "numba" else kernels,
-        "versions": versions() | policy.versions(),
-        **policy.fingerprint(),
-    }
+
+    source: Source
+    recipe: Recipe
+    planner: Planner
+    store: Store | None
+    devices: Devices
+    kernels: Kernels
+    bad_samples: BadSamplePolicy
+    pin_memory: bool
+
+    def __post_init__(self) -> None:
+        recipe, devices = self.recipe, self.devices
+        _check_fit(self.source, recipe, self.planner)
+        _check_draws(recipe, self.planner)
+        if recipe.caches_encoded and devices.partial != devices.final:
+            raise ConfigurationError(
+                f"with split 0 decoding is final, so both parts must be on one device, got partial_device="
+                f"{devices.partial!r} and final_device={devices.final!r}: pass {devices.final!r} for both, or a split "
+                f"of 1 or more"
+            )
+        if Graph(traced(recipe), "final", devices.partial, devices.final).needs_gpu:
+            _check_gpu()
+
+    def depths(self, prefetch: Prefetch, planner: Planner) -> Depths:
+        """Return how many threads work, and how far ahead, for the planner or a rank's part of it.
+
+        Raises:
+            ConfigurationError: If an Assistant's lag is too short.
+        """
+        shape, pixels = self.source.image_shape, None
+        if not self.source.encoded and shape is not None:
+            pixels = max(shape[0] * shape[1], self.recipe.output.size**2)
+        cached = self.store is not None and not self.recipe.caches_encoded
+        return prefetch.depths(planner, pixels=pixels, hits_together=cached and self.kernels == "numba")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return everything that decides the batches, as JSON values, the same on all ranks."""
+        return {
+            "source": self.source.fingerprint(),
+            "recipe": self.recipe.fingerprint(),
+            "planner": self.planner.fingerprint(),
+            "partial_device": self.devices.partial,
+            "kernels": f"numba {VERSION}" if self.kernels == "numba" else self.kernels,
+            "versions": versions() | self.bad_samples.versions(),
+            **self.bad_samples.fingerprint(),
+        }
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
@@ -113,7 +150,7 @@ def _check_draws(recipe: Recipe, planner: Planner) -> None:
         warnings.warn(
             f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
             f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

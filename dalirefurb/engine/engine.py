@@ -1,11 +1,11 @@
 """Engine: the two threads that carry out plans.
 
-    plans ─▶ PrepareThread ───────▶ FinishThread ────▶ take
-             partial images, or     final images,      by the training loop
-             by kernels all         the store
+    Schedule ─▶ PrepareThread ───────▶ FinishThread ────▶ take
+    plans       partial images, or     final images,      by the training loop
+                by kernels all         the store
 
-Each alone touches its own pipelines. Between them, and before the training loop, a few runs wait. An exception in
-either ends it, and is raised by `take` after the batches before it.
+Each alone touches its own pipelines. Between them, and before the training loop, a few batch groups wait. An exception
+in either ends it, and is raised by `take` after the batches before it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.batch_group import Position, Run, RunFailed, announced, parted, runs
+from dalirefurb.engine.batch_group import GroupFailed, Position
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.finish_thread import FinishThread, Served
-from dalirefurb.engine.prefetch import READY, Prefetch
-from dalirefurb.engine.prepare_thread import PrepareThread
+from dalirefurb.engine.prepare_thread import Prepared, PrepareThread
+from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Stats, Tally
-from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
-from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.system.threads import close_all, others_at_work
 
@@ -43,56 +41,48 @@ _INTERRUPTED = 130
 
 _ALIVE: weakref.WeakSet[Engine] = weakref.WeakSet()
 
-Plans = Callable[[Position], Iterator[tuple[Position, BatchPlan]]]
-"""Plans from a position on, without end."""
-
 
 class Engine:
     """Turns plans into batches, a bounded number of them ahead.
 
     Args:
-        plans: Function that returns the plans to serve, from a position on.
-        announce: Function that is told of each run some time before the run begins.
+        schedule: Schedule of what is served, from any position on.
         prepare_thread: Work of the prepare thread, which makes partial images, or final ones where one step makes both
             parts.
         finish_thread: Work of the finish thread, which makes final images, if they are not there, and hands batches
             over.
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
-        num_batches: Number of batches in an epoch.
-        prefetch: Numbers that say how many batches run together, and how far ahead.
+        ready: Number of batch groups that wait between the two threads.
         tally: Counter of what both threads and the engine do, see `Stats`.
     """
 
     def __init__(
         self,
-        *,
-        plans: Plans,
-        announce: Callable[[Run], None],
+        schedule: Schedule,
         prepare_thread: PrepareThread,
         finish_thread: FinishThread,
+        *,
         reader: Reader,
         factory: BackendFactory,
-        num_batches: int,
-        prefetch: Prefetch,
+        ready: int,
         tally: Tally,
     ) -> None:
-        self._plans = plans
-        self._announce = announce
+        self._schedule: Schedule | None = schedule
         self._prepare_thread: PrepareThread | None = prepare_thread
         self._finish_thread: FinishThread | None = finish_thread
         self._reader = reader
         self._factory = factory
-        self._num_batches = num_batches
-        self._prefetch = prefetch
+        self._num_batches = schedule.num_batches
+        self._ready = ready
         self._tally = tally
         self._threads: list[threading.Thread] = []
-        # Whoever begins or ends threads holds it; `halt` and `let_go` never wait for it.
+        # Whoever begins or ends threads holds it; `halt` and `shutdown` never wait for it.
         self._changing = threading.RLock()
         self._closed = False
         # Each part is carried out by one thread at a time, however late one that was interrupted gets to run.
         self._turns = threading.Lock(), threading.Lock()
-        self._tickets: ClosableQueue[Ticket] = ClosableQueue(READY)
+        self._prepared: ClosableQueue[Prepared] = ClosableQueue(ready)
         self._batches: ClosableQueue[Served] = ClosableQueue(1)
         self._expected: Position | None = None
         self._owner_pid = os.getpid()
@@ -108,20 +98,21 @@ class Engine:
             self._begin(position)
 
     def _begin(self, position: Position, *, one_by_one: bool = False) -> None:
-        """Have the threads begin at a position, perhaps with single batches where a run failed."""
+        """Have the threads begin at a position, perhaps with single batches where a group failed."""
         with self._changing:
             self.stop()
             self._check_open()
+            assert self._schedule is not None
             assert self._prepare_thread is not None
             assert self._finish_thread is not None
-            tickets: ClosableQueue[Ticket] = ClosableQueue(READY)
+            prepared: ClosableQueue[Prepared] = ClosableQueue(self._ready)
             batches: ClosableQueue[Served] = ClosableQueue(1)
-            self._tickets, self._batches = tickets, batches
-            work = runs(self._plans(position), self._prefetch.batches_per_run, self._prefetch.hits_per_run)
-            work = announced(parted(work) if one_by_one else work, self._announce, self._prefetch.announced)
+            self._prepared, self._batches = prepared, batches
+            groups = self._schedule.begin(position, one_by_one=one_by_one)
+            prepare, finish = self._prepare_thread.work, self._finish_thread.work
             self._threads = [
-                self._thread("dalirefurb-partial", self._turns[0], tickets, self._prepare_thread.work, work, tickets),
-                self._thread("dalirefurb-final", self._turns[1], batches, self._finish_thread.work, tickets, batches),
+                self._thread("dalirefurb-partial", self._turns[0], prepared, prepare, groups, prepared),
+                self._thread("dalirefurb-final", self._turns[1], batches, finish, prepared, batches),
             ]
             for thread in self._threads:
                 thread.start()
@@ -183,7 +174,7 @@ class Engine:
 
     def _taken(self, position: Position | None) -> Served:
         """Take what is made; where several batches failed together, make them one by one."""
-        with suppress(RunFailed):
+        with suppress(GroupFailed):
             return self._batches.take()
         assert position is not None
         self._begin(position, one_by_one=True)
@@ -202,7 +193,7 @@ class Engine:
     def halt(self) -> None:
         """Have the threads end, and with them what was made ahead. Never waits."""
         self._expected = None
-        self._tickets.stop()
+        self._prepared.stop()
         self._batches.stop()
 
     def stop(self) -> None:
@@ -218,9 +209,9 @@ class Engine:
                     _wait_for(thread)
             self._threads = []
             if self._finish_thread is not None:
-                self._finish_thread.abandon(self._tickets)
+                self._finish_thread.abandon(self._prepared.close())
 
-    def let_go(self) -> None:
+    def shutdown(self) -> None:
         """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
         if os.getpid() == self._owner_pid:
             self._closed = True
@@ -236,7 +227,7 @@ class Engine:
         """
         if os.getpid() != self._owner_pid:
             return
-        self.let_go()
+        self.shutdown()
         with self._changing:
             try:
                 self.stop()
@@ -244,18 +235,9 @@ class Engine:
                 self._reader.join()
                 self._factory.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
-                self._prepare_thread = self._finish_thread = None
+                self._schedule = self._prepare_thread = self._finish_thread = None
                 self._batches.close()
-                self._plans, self._announce = _nothing_planned, _nobody
                 self._factory.give_back()
-
-
-def _nothing_planned(position: Position) -> Iterator[tuple[Position, BatchPlan]]:
-    return iter(())
-
-
-def _nobody(run: Run) -> None:
-    """Is told nothing."""
 
 
 def _wait_for(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""Finish thread: finishes runs, hands batches over, brings the store to where the plan wants it.
+"""Finish thread: finishes batch groups, hands batches over, brings the store to where the plan wants it.
 
 the prepare thread ─▶ submit ─────────▶ collect ──────▶ hand over ──────▶ the training loop
                       draw, feed the    final images    commit to the store
@@ -21,18 +21,15 @@ import torch.utils.dlpack
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.dali import GraphError, PipelineRunner
-from dalirefurb.engine.backends import names
+from dalirefurb.dali import GraphError
+from dalirefurb.engine.backends import FinalGraph, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
+from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
-from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.prepare_thread import failed_in_graph
+from dalirefurb.engine.prepare_thread import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
-from dalirefurb.engine.ticket import Ticket
 from dalirefurb.errors import LoaderError
-from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.store import DeviceLease
 
 
 @dataclass(frozen=True)
@@ -59,18 +56,15 @@ class Served:
 
 
 class FinishThread:
-    """Turns tickets into batches.
+    """Turns prepared groups into batches.
 
     Args:
-        recipe: Recipe for which the final part is done.
+        recipe: Recipe that says what the model receives.
         cache: Cache client, which commits to the store.
-        input_builder: Builder of the graph's inputs.
-        replicas: Replicas of the final graph; None where images are ready already.
-        buffer: Buffer where runs are laid out for the graph, if the store's samples are to stay on their device;
-            otherwise None.
-        in_flight: Number of runs that are begun, finished ones included, before the training loop takes them.
-        batches_per_run: Number of batches in a run that counts once for `in_flight`; a run of n times as many batches
-            counts n times.
+        final_graph: Graph of the final part; None where images are final already.
+        in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
+        batches_per_group: Number of batches in a group that counts once for `in_flight`; a group of n times as many
+            batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counter of what the thread does, see `Stats`.
     """
@@ -80,63 +74,61 @@ class FinishThread:
         *,
         recipe: Recipe,
         cache: CacheClient,
-        input_builder: InputBuilder,
-        replicas: PipelineRunner | None,
-        buffer: BatchBuffer | None,
+        final_graph: FinalGraph | None,
         in_flight: int,
-        batches_per_run: int,
+        batches_per_group: int,
         pin_memory: bool,
         tally: Tally,
     ) -> None:
         self._recipe = recipe
         self._cache = cache
-        self._input_builder = input_builder
-        self._replicas = replicas
-        self._buffer = buffer
+        self._final_graph = final_graph
         self._in_flight = in_flight
-        self._batches_per_run = batches_per_run
+        self._batches_per_group = batches_per_group
         self._pin_memory = pin_memory
         self._tally = tally
 
-    def work(self, tickets: ClosableQueue[Ticket], batches: ClosableQueue[Served]) -> None:
-        """Make batches until stopped, or until a ticket is an error: it follows the batches before it.
+    def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
+        """Make batches until stopped, or until a group is an error: it follows the batches before it.
 
-        For a run of several batches see `Run.fail`.
+        For a group of several batches see `BatchGroup.fail`.
         """
         try:
-            self._carry_out(tickets, batches)
+            self._carry_out(prepared, batches)
         except Stopped:
             pass
         except BaseException as error:  # Whatever happened belongs to the training loop.
             batches.fail(error)
 
-    def abandon(self, tickets: ClosableQueue[Ticket]) -> None:
-        """Give back what runs that nobody will finish have; there are any if no thread came to do it."""
-        self._cache.abandon(tickets.close())
+    def abandon(self, prepared: Iterable[Prepared]) -> None:
+        """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
+        self._cache.abandon(each.cache_plan for each in prepared)
 
-    def _carry_out(self, tickets: ClosableQueue[Ticket], batches: ClosableQueue[Served]) -> None:
-        """Make batches without end; leave no ticket behind."""
-        running: deque[Ticket] = deque()
+    def _carry_out(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
+        """Make batches without end; leave no group behind."""
+        running: deque[Prepared] = deque()
         try:
             while True:
-                self._fill(tickets, running, batches)
+                self._fill(prepared, running, batches)
                 self._finish(running, batches)
         finally:
-            self._cache.abandon((*running, *tickets.close()))
-            if self._replicas is not None:
-                self._replicas.restart()
+            self.abandon((*running, *prepared.close()))
+            if self._final_graph is not None:
+                self._final_graph.restart()
 
-    def _fill(self, tickets: ClosableQueue[Ticket], running: deque[Ticket], batches: ClosableQueue[Served]) -> None:
-        """Submit what is there, and at least one run."""
+    def _fill(
+        self, prepared: ClosableQueue[Prepared], running: deque[Prepared], batches: ClosableQueue[Served]
+    ) -> None:
+        """Submit what is there, and at least one group."""
         try:
-            while not running or (self._begun(running) < self._in_flight and len(tickets)):
-                ticket = tickets.take()
+            while not running or (self._begun(running) < self._in_flight and len(prepared)):
+                taken = prepared.take()
                 try:
-                    self._submit(ticket)
+                    self._submit(taken)
                 except BaseException as error:
-                    self._cache.abandon([ticket])
-                    ticket.run.fail(error)
-                running.append(ticket)
+                    self.abandon([taken])
+                    taken.cache_plan.group.fail(error)
+                running.append(taken)
         except Stopped:
             raise
         except Exception:
@@ -144,36 +136,28 @@ class FinishThread:
                 self._finish(running, batches)
             raise
 
-    def _begun(self, running: Iterable[Ticket]) -> int:
-        """Count the runs, in units of as many batches as most have."""
-        return sum(-(-len(ticket.run.plans) // self._batches_per_run) for ticket in running)
+    def _begun(self, running: Iterable[Prepared]) -> int:
+        """Count the groups, in units of as many batches as most have."""
+        return sum(-(-len(each.cache_plan.group.plans) // self._batches_per_group) for each in running)
 
-    def _submit(self, ticket: Ticket) -> None:
-        if self._replicas is None:
-            return
-        began = time.perf_counter()
-        plan = ticket.plan
-        if self._buffer is None:
-            self._replicas.submit(self._input_builder.final(plan, ticket.partial_images(), ticket.shown))
-        else:
-            assert isinstance(ticket.lease, DeviceLease)
-            with self._buffer.on_stream():
-                images = self._buffer.fill(len(plan.indices), ticket.lease, ticket.leased, ticket.computed_images())
-                self._replicas.submit(self._input_builder.final(plan, images, ticket.shown))
-        self._tally.add(preparing_s=time.perf_counter() - began)
+    def _submit(self, prepared: Prepared) -> None:
+        if self._final_graph is not None:
+            began = time.perf_counter()
+            self._final_graph.submit(prepared.cache_plan)
+            self._tally.add(preparing_s=time.perf_counter() - began)
 
-    def _finish(self, running: deque[Ticket], batches: ClosableQueue[Served]) -> None:
-        """Hand the oldest run over, then bring the store to where the plan wants it."""
-        ticket = running[0]
+    def _finish(self, running: deque[Prepared], batches: ClosableQueue[Served]) -> None:
+        """Hand the oldest group over, then bring the store to where the plan wants it."""
+        cache_plan = running[0].cache_plan
         began = time.perf_counter()
         try:
-            images = self._collect(ticket)
+            images = self._collect(running[0])
         except Exception as error:
-            ticket.run.fail(error)
+            cache_plan.group.fail(error)
         waited = time.perf_counter() - began
-        self._hand_over(ticket, images, batches)
+        self._hand_over(cache_plan, images, batches)
         began = time.perf_counter()
-        stored = self._cache.commit(ticket)
+        stored = self._cache.commit(cache_plan)
         running.popleft()
         self._tally.add(
             graph_wait_s=waited,
@@ -182,15 +166,14 @@ class FinishThread:
             storing_s=time.perf_counter() - began,
         )
 
-    def _collect(self, ticket: Ticket) -> torch.Tensor:
-        """Wait for a run's images, as the training loop wants them."""
+    def _collect(self, prepared: Prepared) -> torch.Tensor:
+        """Wait for a group's images, as the training loop wants them."""
         try:
-            images = ticket.images if self._replicas is None else self._replicas.collect()
+            images = prepared.images if self._final_graph is None else self._final_graph.collect()
             tensor = _as_torch(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
-            raise failed_in_graph(ticket, reason) from error
-        ticket.images = None
+            raise failed_in_graph(prepared.cache_plan, reason) from error
         self._check(tensor)
         return self._tensor(tensor)
 
@@ -206,18 +189,18 @@ class FinishThread:
             )
 
     def _tensor(self, images: torch.Tensor) -> torch.Tensor:
-        """Return a run's images as the training loop wants them: a view, or a copy in pinned memory."""
+        """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
         if self._recipe.output.channels_last:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images
 
-    def _hand_over(self, ticket: Ticket, images: torch.Tensor, batches: ClosableQueue[Served]) -> None:
-        """Part a run into its batches, views of its images, once the batches before it are taken."""
-        epoch, first = ticket.position
-        plans, missed, served, start = ticket.run.plans, ticket.missed, [], 0
+    def _hand_over(self, cache_plan: CachePlan, images: torch.Tensor, batches: ClosableQueue[Served]) -> None:
+        """Part a group into its batches, views of its images, once the batches before it are taken."""
+        epoch, first = cache_plan.group.position
+        plans, missed, served, start = cache_plan.group.plans, cache_plan.missed, [], 0
         for batch, plan in enumerate(plans, first):
             stop = start + len(plan.indices)
-            shown = ticket.shown[start:stop]
+            shown = cache_plan.shown[start:stop]
             replaced = shown != plan.indices
             misses = recomputed = 0
             if len(missed):

@@ -1,10 +1,11 @@
-"""Versions that runs on their way compute. Other runs, and other rows, take the images from them."""
+"""Versions in flight: those that batch groups on their way compute. Other groups, and other rows, share the images."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,91 +15,117 @@ from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.store.key_index import KeyIndex, Numbers, distinct
 
 
-@dataclass(eq=False)
-class Computed:
-    """Partial images of one run, once they are there; or its samples, where nothing but reading is partial.
+@dataclass(frozen=True, eq=False)
+class InFlightImages:
+    """Partial images of one batch group, as they come to be known; or its samples, where these are what is cached.
 
     Attributes:
         indices: Indices of the samples that the images show: the plan's samples, or what replaces them, int64 of shape
-            (n,).
-        sizes: Heights and widths of the images in pixels, int64 of shape (n, 2), where they vary and somebody needs to
-            know them before the images are there.
-        images: Partial images, HWC uint8, or encoded samples, uint8 of shape (length,).
+            (n,). Known once they are read.
+        sizes: Heights and widths of the images in pixels, int64 of shape (n, 2). Known before the images, where they
+            vary and somebody needs them; never where nobody does.
+        images: Partial images, HWC uint8, or encoded samples, uint8 of shape (length,). Known once they are computed.
     """
 
-    indices: Indices = field(default_factory=lambda: np.empty(0, np.int64))
-    sizes: NDArray[np.int64] = field(default_factory=lambda: np.empty((0, 2), np.int64))
-    images: Images = field(default_factory=lambda: Images(()))
+    indices: Future[Indices] = field(default_factory=Future)
+    sizes: Future[NDArray[np.int64]] = field(default_factory=Future)
+    images: Future[Images] = field(default_factory=Future)
 
 
-class Borrowed(NamedTuple):
+class SharedRows(NamedTuple):
     """Rows whose images are computed for other rows.
 
     Attributes:
-        rows: Rows of the run that borrows the images, int64 of shape (n,).
-        computed: Images of the run that computes them, which may be the same run.
-        places: Places of the borrowed images among the images of `computed`, int64 of shape (n,).
+        rows: Rows of the group that takes the images, int64 of shape (n,).
+        images: Images of the group that computes them, which may be the same group.
+        places: Places of the rows' images among `images`, int64 of shape (n,).
     """
 
     rows: NDArray[np.int64]
-    computed: Computed
+    images: InFlightImages
     places: NDArray[np.int64]
 
 
+class Claim(NamedTuple):
+    """What one batch group computes, as `InFlightVersions` has it.
+
+    Attributes:
+        number: Number of the group among those that ever claimed versions.
+        slots: Slots of the versions, int64 of shape (n,).
+    """
+
+    number: int
+    slots: Numbers
+
+
+NO_CLAIM = Claim(-1, np.empty(0, np.int64))
+"""That of a group that computes nothing."""
+
+Value = TypeVar("Value")
+
+
+def known(future: Future[Value]) -> Value:
+    """Return what is known by now.
+
+    Raises:
+        TimeoutError: It is asked for too early, which is a fault of the caller.
+    """
+    return future.result(timeout=0)
+
+
 class InFlightVersions:
-    """Where the images of runs on their way are, or will be. Thread-safe."""
+    """Where the images of batch groups on their way are, or will be. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._names = KeyIndex(0)
+        self._keys = KeyIndex(0)
         self._free: list[int] = []
-        # By slot: the number of the run, and the place among its images.
+        # By slot: the number of the group, and the place among its images.
         self._numbers = np.empty(0, np.int64)
         self._places = np.empty(0, np.int64)
-        self._runs: dict[int, Computed] = {}
+        self._images: dict[int, InFlightImages] = {}
         self._begun = 0
 
-    def add(self, indices: Indices, versions: NDArray[np.int64], computed: Computed) -> Numbers:
-        """Let a run compute n different versions that no other one computes; return what `remove` needs."""
+    def add(self, indices: Indices, versions: NDArray[np.int64], images: InFlightImages) -> Claim:
+        """Let a group compute n different versions that no other one computes, until `remove`."""
         count = len(indices)
         if not count:
-            return np.empty(0, np.int64)
+            return NO_CLAIM
         with self._lock:
             if count > len(self._free):
                 self._grow(count)
             slots = np.array(self._free[-count:], np.int64)
             del self._free[-count:]
-            self._names.add_any(slots, indices, versions)
+            self._keys.add_any(slots, indices, versions)
             self._numbers[slots] = self._begun
             self._places[slots] = np.arange(count)
-            self._runs[self._begun] = computed
+            self._images[self._begun] = images
             self._begun += 1
-        return slots
+            return Claim(self._begun - 1, slots)
 
-    def find(self, indices: Indices, versions: NDArray[np.int64]) -> list[Borrowed]:
-        """Find the rows, of n, whose versions are computed, run by run."""
+    def find(self, indices: Indices, versions: NDArray[np.int64]) -> list[SharedRows]:
+        """Find the rows, of n, whose versions are computed, group by group."""
         with self._lock:
-            if not self._runs:
+            if not self._images:
                 return []
-            slots = self._names.find(indices, versions)
+            slots = self._keys.find(indices, versions)
             rows = np.flatnonzero(slots >= 0)
             numbers, places = self._numbers[slots[rows]], self._places[slots[rows]]
             parts = [(number, numbers == number) for number in distinct(numbers).tolist()]
-            return [Borrowed(rows[part], self._runs[number], places[part]) for number, part in parts]
+            return [SharedRows(rows[part], self._images[number], places[part]) for number, part in parts]
 
-    def remove(self, slots: Numbers) -> None:
-        """End what a run was added for: its images are in the store, or will not come."""
-        if len(slots):
-            with self._lock:
-                del self._runs[int(self._numbers[slots[0]])]
-                self._names.remove(slots)
-                self._free += slots.tolist()
+    def remove(self, claim: Claim) -> None:
+        """End what a group was added for: its images are in the store, or will not come. Twice is as once."""
+        with self._lock:
+            if self._images.pop(claim.number, None) is not None:
+                self._keys.remove(claim.slots)
+                self._free += claim.slots.tolist()
 
     def _grow(self, count: int) -> None:
         """Make room for more versions."""
         old = len(self._places)
         new = old + max(count, old)
-        self._names.grow(new)
+        self._keys.grow(new)
         self._numbers, self._places = np.resize(self._numbers, new), np.resize(self._places, new)
         self._free += range(old, new)
 

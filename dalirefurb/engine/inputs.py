@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,6 @@ from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.samples import Samples
 from dalirefurb.rng import Mix
-
-Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class InputBuilder:
@@ -39,12 +37,28 @@ class InputBuilder:
         self._mix = mix
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
         # Heights and widths where all are alike: most batches have as many rows as the one before.
-        self._same: Sizes = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._same = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def partial(self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples) -> dict[str, Feed]:
-        """Lay out what the partial graph needs to compute these versions of the plan's samples, each of shape (n,)."""
-        feeds, _ = self._partial(indices, versions, samples)
-        return feeds
+    def partial(
+        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples
+    ) -> tuple[dict[str, Feed], NDArray[np.int64]]:
+        """Lay out what the partial graph needs to compute these versions of the plan's samples, each of shape (n,).
+
+        Returns:
+            The inputs, and heights and widths in pixels of the images to come, int64 of shape (n, 2). Beside what a
+            graph is fed, the input "sizes" has those of the samples' images, (n, 2).
+        """
+        drawn, *sides = draw(
+            self._recipe.partial,
+            seed=self._seed,
+            indices=drawn_as(indices, samples.indices),
+            numbers=versions,
+            heights=samples.heights,
+            widths=samples.widths,
+            mix=self._mix,
+        )
+        entering = np.stack((samples.heights, samples.widths), axis=1)
+        return {"sample": samples.data, "sizes": entering, **_named(drawn)}, np.stack(sides, axis=1)
 
     def final(
         self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
@@ -56,67 +70,26 @@ class InputBuilder:
             images: Partial images of the batch, B of them.
             shown: Indices of the samples that the images show, int64 of shape (B,); by default the plan's samples.
         """
-
-        def sizes() -> NDArray[np.int64]:
-            return Images.of(images).places.sizes
-
-        shown = plan.indices if shown is None else shown
-        return {"partial": images, **self._final(plan, shown, self._sizes(len(images), sizes))}
-
-    def both(
-        self,
-        plan: BatchPlan,
-        rows: NDArray[np.int64],
-        samples: Samples,
-        shown: NDArray[np.int64],
-        sizes: Callable[[Sizes], NDArray[np.int64]],
-    ) -> tuple[dict[str, Feed], dict[str, Feed]]:
-        """Lay out what the partial part needs to compute n rows, and the parameters of all B for the final one.
-
-        Args:
-            plan: Plan of the batch.
-            rows: Rows of the batch to compute, int64 of shape (n,).
-            samples: Samples of the n rows to compute.
-            shown: Indices of the samples that all rows of the batch show, int64 of shape (B,).
-            sizes: Function that is given heights and widths in pixels of the n partial images to compute, each of shape
-                (n,), and returns heights and widths of all partial images of the batch, shape (B, 2); called only where
-                they vary.
-        """
-        feeds: dict[str, Feed] = {}
-        computed = samples.heights, samples.widths
-        if len(rows):
-            feeds, computed = self._partial(plan.indices[rows], plan.version[rows], samples)
-        return feeds, self._final(plan, shown, self._sizes(len(plan.indices), lambda: sizes(computed)))
+        sizes = Images.of(images).places.sizes if self.partial_size is None else None
+        return {"partial": images, **self.final_parameters(plan, plan.indices if shown is None else shown, sizes)}
 
     def whole(self, plan: BatchPlan, samples: Samples) -> dict[str, Feed]:
         """Lay out what a graph of both parts needs to serve a batch, given its B samples."""
-        feeds, sizes = self._partial(plan.indices, plan.version, samples)
-        return feeds | self._final(plan, samples.indices, sizes)
+        feeds, sizes = self.partial(plan.indices, plan.version, samples)
+        return feeds | self.final_parameters(plan, samples.indices, sizes)
 
-    def _partial(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples
-    ) -> tuple[dict[str, Feed], Sizes]:
-        """Draw the partial part's parameters; return the inputs, and the sizes of the images to come.
+    def final_parameters(
+        self, plan: BatchPlan, shown: NDArray[np.int64], sizes: NDArray[np.int64] | None
+    ) -> dict[str, Feed]:
+        """Draw the final part's parameters for all B rows of a batch.
 
-        Beside what a graph is fed, "sizes" are those of the samples' images, (n, 2), for who needs to know them before.
+        Args:
+            plan: Plan of the batch.
+            shown: Indices of the samples that the partial images show, int64 of shape (B,).
+            sizes: Heights and widths of the partial images in pixels, int64 of shape (B, 2); not looked at where all
+                have one size.
         """
-        drawn, heights, widths = draw(
-            self._recipe.partial,
-            seed=self._seed,
-            indices=drawn_as(indices, samples.indices),
-            numbers=versions,
-            heights=samples.heights,
-            widths=samples.widths,
-            mix=self._mix,
-        )
-        return {"sample": samples.data, "sizes": np.stack((samples.heights, samples.widths), 1), **_named(drawn)}, (
-            heights,
-            widths,
-        )
-
-    def _final(self, plan: BatchPlan, shown: NDArray[np.int64], sizes: Sizes) -> dict[str, Feed]:
-        """Draw the final part's parameters."""
-        heights, widths = sizes
+        heights, widths = self._sides(len(plan.indices), sizes)
         drawn, _, _ = draw(
             self._recipe.final,
             seed=self._seed,
@@ -129,11 +102,11 @@ class InputBuilder:
         )
         return _named(drawn)
 
-    def _sizes(self, count: int, varying: Callable[[], NDArray[np.int64]]) -> Sizes:
+    def _sides(self, count: int, varying: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return heights and widths of `count` partial images, each (n,)."""
         if self.partial_size is None:
-            heights, widths = varying().T
-            return heights, widths
+            assert varying is not None
+            return varying[:, 0], varying[:, 1]
         if count != len(self._same[0]):
             height, width = self.partial_size
             self._same = np.full(count, height), np.full(count, width)

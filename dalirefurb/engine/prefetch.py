@@ -1,15 +1,15 @@
 """Prefetch: how many copies of the pipelines work, and how far ahead.
 
     store told ─▶ files read ─▶ partial part ─▶ waiting ─▶ final part ─▶ handed over
-    announced      admitted     partial_ahead     READY    look_ahead         1
+    announced      admitted     partial_ahead    ready     look_ahead        1
 
-The numbers below are of runs that are at each step at a time, at most. Where one step makes final images, those that
-wait are final, and the next step is the last.
+The numbers below are of batch groups that are at each step at a time, at most. Where one step makes final images, those
+that wait are final, and the next step is the last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
@@ -17,129 +17,150 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.launch_env import local_processes
 
-READY = 2
-"""Runs whose partial images wait for the final part, at most."""
-
 _MAX_REPLICAS = 8
-_FINAL_RUNS = 3
-_PARTIAL_RUNS = 2
-_ROWS_PER_RUN = 256
-_MOST_ROWS_PER_RUN = 2048
-_PIXELS_PER_RUN = _ROWS_PER_RUN * 224 * 224
-_RUNS_PER_EPOCH = 4
-_ADMITTED = 8
+_FINAL_GROUPS = 3
+_PARTIAL_GROUPS = 2
+_ROWS_PER_GROUP = 256
+_MOST_ROWS_PER_GROUP = 2048
+_PIXELS_PER_GROUP = _ROWS_PER_GROUP * 224 * 224
+_GROUPS_PER_EPOCH = 4
 _ADMITTED_WITH_LAG = 2
-_ANNOUNCED = 4
 
 
 @dataclass(frozen=True)
-class Prefetch:
-    """Numbers of copies and of runs.
+class Depths:
+    """Numbers of threads, of copies and of batch groups that a loader works with, see `Prefetch`.
 
     Attributes:
         replicas: Number of copies of each part's pipeline.
         threads_each: Number of CPU threads of each copy of a pipeline.
-        batches_per_run: Largest number of batches that run together.
-        hits_per_run: Largest number of batches that run together where the plan has nothing to compute; at least
-            `batches_per_run`.
-        look_ahead: Number of runs in the final part at a time, finished ones included; a run of n times as many batches
-            counts n times.
-        partial_ahead: Number of runs in the partial part at a time.
-        admitted: Number of runs whose files are read before the runs enter the partial part, beside the runs that are
-            in it.
-        announced: Number of runs of which the store is told before their files are read, beside the `admitted` runs.
+        batches_per_group: Largest number of batches that go through the graphs together.
+        hits_per_group: Largest number of batches that do so where the plan has nothing to compute; at least
+            `batches_per_group`.
+        look_ahead: Number of groups in the final part at a time, finished ones included; a group of n times as many
+            batches counts n times.
+        ready: Number of groups whose partial images wait for the final part.
+        admitted: Number of groups whose files are read before the groups enter the partial part, beside the groups that
+            are in it.
+        announced: Number of groups of which the store is told before their files are read, beside the `admitted` ones.
+        read_ahead: Number of groups for which something is read, beside those that the partial part could take.
+        reading_threads: Number of threads that read files.
     """
 
     replicas: int
     threads_each: int
-    batches_per_run: int
-    hits_per_run: int
+    batches_per_group: int
+    hits_per_group: int
     look_ahead: int
-    admitted: int
-    announced: int
+    ready: int = 2
+    admitted: int = 8
+    announced: int = 4
+    read_ahead: int = 2
+    reading_threads: int = 4
 
     @property
     def partial_ahead(self) -> int:
-        """Runs of the partial part at a time: two per replica, and no more than of the final part."""
-        return min(self.look_ahead, _PARTIAL_RUNS * self.replicas)
+        """Groups of the partial part at a time: two per replica, and no more than of the final part."""
+        return min(self.look_ahead, _PARTIAL_GROUPS * self.replicas)
 
     @property
-    def runs_made(self) -> int:
-        """Runs whose images can be made, partly at least, before they are asked for."""
-        return self.partial_ahead + READY + self.look_ahead + 1
+    def groups_made(self) -> int:
+        """Groups whose images can be made, partly at least, before they are asked for."""
+        return self.partial_ahead + self.ready + self.look_ahead + 1
 
     @property
     def batches_made(self) -> int:
-        """Batches of these runs."""
-        return self.runs_made * self.batches_per_run
+        """Batches of these groups."""
+        return self.groups_made * self.batches_per_group
 
     @property
     def batches_planned(self) -> int:
         """Batches that can be planned before they are asked for."""
-        return self.batches_made + (self.admitted + self.announced) * self.batches_per_run
+        return self.batches_made + (self.admitted + self.announced) * self.batches_per_group
 
 
-def choose_prefetch(
-    planner: Planner,
-    *,
-    num_threads: int | None,
-    replicas: int | None,
-    look_ahead: int | None,
-    batches_per_run: int | None,
-    pixels: int | None = None,
-    hits_together: bool = False,
-) -> Prefetch:
-    """Fill in what is None; for the arguments see `Loader`.
+@dataclass(frozen=True)
+class Prefetch:
+    """How many threads work for a loader, and how far ahead. What is None is chosen by the loader.
 
-    Where samples are arrays of one shape, `pixels` are those of one on its way, at most: a run of small ones takes more
-    of them. Of encoded images even 256 take long to decode. With `hits_together` twice as many rows run together where
-    nothing is to be computed: all that a run costs then, beside the final part, is Python's time.
+    Attributes:
+        num_threads: CPU threads of each part's pipelines; by default as many as there are cores that the process may
+            use, by its affinity and the CPU quota of its control groups (containers, jobs).
+        replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
+            a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels one
+            pipeline decodes, from four threads on two do, whatever their number.
+        look_ahead: Batch groups in the final part at a time, finished ones included; by default three per replica, with
+            AutoAssist at most as many as its lag allows. With kernels up to two more are finished early. A group takes
+            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
+        batches_per_group: Batches that go through the pipelines together; a group costs milliseconds however few its
+            rows. By default as many as fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224
+            into as many more as take no more memory, up to 2,048; with compiled kernels twice as many, up to 2,048,
+            where all rows are hits; but no more than a quarter of an epoch, and with AutoAssist 1.
+        reading_threads: Threads that read files.
 
     Raises:
-        ConfigurationError: If a number is not positive, or an Assistant's lag is too short.
+        ConfigurationError: If a number is not positive.
     """
-    num_threads = _positive("num_threads", num_threads, default=max(1, usable_cores() // local_processes()))
-    replicas = _positive("replicas", replicas, default=min(_MAX_REPLICAS, num_threads))
-    together = _positive("batches_per_run", batches_per_run, default=1)
-    prefetch = Prefetch(
-        replicas=replicas,
-        threads_each=-(-num_threads // replicas),
-        batches_per_run=together,
-        hits_per_run=together,
-        look_ahead=_positive("look_ahead", look_ahead, default=_FINAL_RUNS * replicas),
-        admitted=_ADMITTED,
-        announced=_ANNOUNCED,
-    )
-    if planner.feedback_lag is not None:
-        return _within_lag(
-            replace(prefetch, admitted=_ADMITTED_WITH_LAG, announced=0),
-            planner.feedback_lag,
-            adjustable=look_ahead is None,
+
+    num_threads: int | None = None
+    replicas: int | None = None
+    look_ahead: int | None = None
+    batches_per_group: int | None = None
+    reading_threads: int = 4
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if (number := getattr(self, field.name)) is not None:
+                number = integer(field.name, number, 1, None, "pass a positive number, or leave it out")
+                object.__setattr__(self, field.name, number)
+
+    def depths(self, planner: Planner, *, pixels: int | None = None, hits_together: bool = False) -> Depths:
+        """Fill in what is None.
+
+        Args:
+            planner: Planner of the batches, or of a rank's part of them.
+            pixels: Pixels of a sample on its way, at most, where all samples are arrays of one shape: a group of small
+                ones takes more of them. Of encoded images even 256 take long to decode, so None for these.
+            hits_together: Whether twice as many rows are together where nothing is to be computed: all that a group
+                costs then, beside the final part, is Python's time.
+
+        Raises:
+            ConfigurationError: If an Assistant's lag is too short.
+        """
+        num_threads = self.num_threads or max(1, usable_cores() // local_processes())
+        replicas = self.replicas or min(_MAX_REPLICAS, num_threads)
+        together = self.batches_per_group or 1
+        depths = Depths(
+            replicas=replicas,
+            threads_each=-(-num_threads // replicas),
+            batches_per_group=together,
+            hits_per_group=together,
+            look_ahead=self.look_ahead or _FINAL_GROUPS * replicas,
+            reading_threads=self.reading_threads,
         )
-    if batches_per_run is None:
-        rows = _ROWS_PER_RUN if pixels is None else _PIXELS_PER_RUN // pixels
-        rows = min(max(rows, _ROWS_PER_RUN), _MOST_ROWS_PER_RUN)
-        most = max(1, len(planner) // _RUNS_PER_EPOCH)
-        together = max(1, min(rows // planner.batch_size, most))
-        of_hits = min(2 * rows, _MOST_ROWS_PER_RUN) // planner.batch_size if hits_together else 0
-        of_hits = min(of_hits, most, prefetch.look_ahead * together)
-        prefetch = replace(prefetch, batches_per_run=together, hits_per_run=max(together, of_hits))
-    return prefetch
+        if planner.feedback_lag is not None:
+            depths = replace(depths, admitted=_ADMITTED_WITH_LAG, announced=0)
+            return _within_lag(depths, planner.feedback_lag, adjustable=self.look_ahead is None)
+        if self.batches_per_group is None:
+            rows = _ROWS_PER_GROUP if pixels is None else _PIXELS_PER_GROUP // pixels
+            rows = min(max(rows, _ROWS_PER_GROUP), _MOST_ROWS_PER_GROUP)
+            most = max(1, len(planner) // _GROUPS_PER_EPOCH)
+            together = max(1, min(rows // planner.batch_size, most))
+            of_hits = min(2 * rows, _MOST_ROWS_PER_GROUP) // planner.batch_size if hits_together else 0
+            of_hits = min(of_hits, most, depths.look_ahead * together)
+            depths = replace(depths, batches_per_group=together, hits_per_group=max(together, of_hits))
+        return depths
 
 
-def _within_lag(prefetch: Prefetch, lag: int, *, adjustable: bool) -> Prefetch:
+def _within_lag(depths: Depths, lag: int, *, adjustable: bool) -> Depths:
     """Plan no batch before the losses that it depends on are there."""
-    while adjustable and prefetch.look_ahead > 1 and prefetch.batches_planned >= lag:
-        prefetch = replace(prefetch, look_ahead=prefetch.look_ahead - 1)
-    if prefetch.batches_planned >= lag:
-        least = replace(prefetch, look_ahead=1, batches_per_run=1).batches_planned + 1
+    while adjustable and depths.look_ahead > 1 and depths.batches_planned >= lag:
+        depths = replace(depths, look_ahead=depths.look_ahead - 1)
+    if depths.batches_planned >= lag:
+        least = replace(depths, look_ahead=1, batches_per_group=1).batches_planned + 1
         raise ConfigurationError(
-            f"lag must exceed the batches planned ahead, got lag={lag} and {prefetch.batches_planned} batches: "
-            f"pass AutoAssist(..., lag={prefetch.batches_planned + 1}), or a smaller look_ahead or batches_per_run "
-            f"(lag={least} is the least for look_ahead=1, batches_per_run=1)"
+            f"lag must exceed the batches planned ahead, got lag={lag} and {depths.batches_planned} batches: "
+            f"pass AutoAssist(..., lag={depths.batches_planned + 1}), or a smaller look_ahead or batches_per_group "
+            f"(lag={least} is the least for look_ahead=1, batches_per_group=1)"
         )
-    return prefetch
-
-
-def _positive(name: str, value: int | None, *, default: int) -> int:
-    return default if value is None else integer(name, value, 1, None, "pass a positive number, or None")
+    return depths

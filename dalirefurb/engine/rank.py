@@ -30,21 +30,21 @@ ALONE = Rank(0, 1)
 """The only process."""
 
 
-def chosen(rank: int | None, world_size: int | None) -> Rank | None:
+def chosen(rank: Rank | tuple[int, int] | None) -> Rank | None:
     """Return what the caller says; None if nothing.
 
     Raises:
-        ConfigurationError: If one is given without the other, or there is no such rank.
+        ConfigurationError: If it is no pair, or there is no such rank.
     """
-    if rank is None and world_size is None:
+    if rank is None:
         return None
-    if rank is None or world_size is None:
+    if not isinstance(rank, tuple) or len(rank) != 2:
         raise ConfigurationError(
-            f"rank and world_size must be given together, got rank={rank} and world_size={world_size}: "
-            f"pass both, or neither to have them found"
+            f"rank must be (rank, world_size), got {rank!r}: pass this process's number and how many there are, or "
+            f"leave it out to have both found"
         )
-    world_size = integer("world_size", world_size, 1, None, "pass the number of processes")
-    return Rank(integer("rank", rank, 0, world_size - 1, "ranks count from 0"), world_size)
+    world_size = integer("world_size", rank[1], 1, None, "pass the number of processes")
+    return Rank(integer("rank", rank[0], 0, world_size - 1, "ranks count from 0"), world_size)
 
 
 def present() -> Rank:
@@ -58,4 +58,4 @@ def present() -> Rank:
     rank, world_size = told("RANK"), told("WORLD_SIZE")
     if rank is None or world_size is None:
         return ALONE
-    return chosen(rank, world_size) or ALONE
+    return chosen((rank, world_size)) or ALONE

@@ -33,13 +33,13 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
 
 
 class Buffers:
-    """Lends arrays. The memory of one that nobody refers to any more, nor to a part of it, is lent again.
+    """Hands out arrays. The memory of one that nobody refers to any more, nor to a part of it, is handed out again.
 
-    Each is as large as the largest that it was lent for.
+    Each is as large as the largest that it was handed out for.
 
     Args:
-        most_free: Largest number of arrays whose memory stays taken although they are not lent: as many as are lent at
-            a time, however that varies. On a virtual machine a batch's fresh memory can cost several batches' time.
+        most_free: Largest number of arrays whose memory stays taken although they are not in use: as many as are in use
+            at a time, however that varies. On a virtual machine a batch's fresh memory can cost several batches' time.
     """
 
     def __init__(self, most_free: int) -> None:
@@ -47,7 +47,7 @@ class Buffers:
         self._free: list[NDArray[np.uint8]] = []
 
     def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Lend a C-contiguous array with whatever is in it, see `aligned`."""
+        """Hand out a C-contiguous array with whatever is in it, see `aligned`."""
         size = math.prod(shape) * np.dtype(dtype).itemsize
         if not size:
             return np.empty(shape, dtype)
@@ -57,10 +57,10 @@ class Buffers:
             memory = np.empty(0, np.uint8)
         if len(memory) < size:
             memory = aligned(size)
-        # A view of an array would refer to the memory, not to what was lent.
-        lent = np.frombuffer(memory.data, np.uint8, size)
-        weakref.finalize(lent, _keep, self._free, self._most_free, memory).atexit = False
-        return lent.view(dtype).reshape(shape)
+        # A view of an array would refer to the memory, not to what is handed out.
+        handed_out = np.frombuffer(memory.data, np.uint8, size)
+        weakref.finalize(handed_out, _keep, self._free, self._most_free, memory).atexit = False
+        return handed_out.view(dtype).reshape(shape)
 
 
 def _keep(free: list[NDArray[np.uint8]], most_free: int, memory: NDArray[np.uint8]) -> None:

@@ -1,7 +1,7 @@
 """DecodePipelines: DALI's, with kernels right after decoding, and one without where nothing is decoded.
 
-    batch ─┬─▶ pipeline: half of the bytes ─▶ decoded ─▶ kernels: these images, half of those that were lent
-           └─▶ pipeline: the others ────────▶ decoded ─▶ kernels: these images, the others that were lent
+    batch ─┬─▶ pipeline: half of the bytes ─▶ decoded ─▶ kernels: these images, half of those that are pinned
+           └─▶ pipeline: the others ────────▶ decoded ─▶ kernels: these images, the others that are pinned
 
 Each pipeline takes one batch after the other: what a batch needs is done on all threads before the next one is decoded,
 so that batches come at regular times. Where there are threads enough two pipelines decode: between two batches the
@@ -131,8 +131,8 @@ class DecodePipelines:
         bounds = pairwise(self._bounds(feeds["sample"]))
         pipelines = [(pipeline, *bound) for pipeline, bound in zip(self._decoding, bounds, strict=True)]
         pipelines = [(pipeline, start, stop) for pipeline, start, stop in pipelines if start < stop]
-        lent = np.array_split(np.arange(work.computed, work.count), len(pipelines))
-        for (pipeline, start, stop), others in zip(pipelines, lent, strict=True):
+        pinned = np.array_split(np.arange(work.computed, work.count), len(pipelines))
+        for (pipeline, start, stop), others in zip(pipelines, pinned, strict=True):
             some = {name: feed[start:stop] for name, feed in feeds.items()}
             pipeline.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
         self._running.append([(pipeline, start) for pipeline, start, _ in pipelines])
@@ -167,12 +167,12 @@ class DecodePipelines:
         return [pipeline.pool for pipeline in (*self._decoding, self._direct)]
 
 
-def _mixed(computed: NDArray[np.int64], lent: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return in which order rows are begun: those that were lent between those that are computed, the `LAST` behind.
+def _mixed(computed: NDArray[np.int64], pinned: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return in which order rows are begun: those that are pinned between those that are computed, the `LAST` behind.
 
-    Of what is lent often little is left to do but to write results to memory, for which cores that all do so wait.
+    Of what is pinned often little is left to do but to write results to memory, for which cores that all do so wait.
     """
-    between, last = lent[:-LAST], lent[-LAST:]
+    between, last = pinned[:-LAST], pinned[-LAST:]
     places = np.arange(len(computed)) * len(between) // max(len(computed), 1)
     return np.concatenate([np.insert(between, places, computed), last])
 

@@ -91,8 +91,7 @@ class KernelProgram:
         steps: Kernel operations of the stages, decoding excepted.
         output: Output that the model receives, if the steps end with it; None: they do not.
         split: Number of steps after which an image is partial, and written down; None: it is not.
-        entering: Name of the input that holds what the first step is given: "sample" or "partial".
-        encoded: Whether what the input `entering` holds is decoded before the first step.
+        encoded: Whether samples are decoded before the first step.
         window: Name of the first stage, if decoding already cuts its window; None: it does not.
     """
 
@@ -102,14 +101,12 @@ class KernelProgram:
         output: Output | None,
         *,
         split: int | None = None,
-        entering: str = "sample",
         encoded: bool = False,
         window: str | None = None,
     ) -> None:
         self._steps = steps
-        self._output = output
+        self.output = output
         self._split = NOT_SPLIT if split is None else split
-        self._entering = entering
         self._encoded = encoded
         self._window = window
         self._entered: tuple[bytes, bytes] | None = None
@@ -139,18 +136,18 @@ class KernelProgram:
         self,
         feeds: Mapping[str, Feed],
         *,
-        lent: Images | None = None,
+        pinned: Images | None = None,
         final: Mapping[str, Feed] | None = None,
         reserve: Callable[[NDArray[np.int64]], Images] | None = None,
         results: NDArray[Any] | None = None,
         targets: NDArray[np.int64] = _NOWHERE,
     ) -> Work:
-        """Prepare to carry out all steps for n rows: first those that are computed, then those whose image is lent.
+        """Prepare to carry out all steps for n rows: first those that are computed, then those whose image is pinned.
 
         Args:
             feeds: Inputs by name: what enters the first step, and, as "<stage>/<parameter>", what was drawn for each
                 row that is computed.
-            lent: Partial images of the rows that are not computed; None: there are none.
+            pinned: Partial images of the rows that are not computed; None: there are none.
             final: Parameters of all n rows for the steps after the split, as "<stage>/<parameter>"; None: there are
                 none.
             reserve: Function that makes room for c partial images, given their heights and widths, shape (c, 2), if
@@ -158,10 +155,10 @@ class KernelProgram:
             results: Array for the results of the whole batch, if the model receives any.
             targets: Addresses in `results` where the results of these n rows belong, int64 of shape (n,).
         """
-        sample = feeds.get(self._entering, ())
+        sample = feeds.get("sample", ())
         images = None if self._encoded else Images.of(sample)
         entering = self._places(feeds, images) if len(sample) else _NO_PLACES
-        at_hand = _NO_PLACES if lent is None or not len(lent) else lent.places
+        at_hand = _NO_PLACES if pinned is None or not len(pinned) else pinned.places
         computed, count = len(entering.sizes), len(entering.sizes) + len(at_hand.sizes)
         sizes, scratch = self._sizes_of(entering.sizes, at_hand.sizes)
         partials, written = Images(()), _NOWHERE
@@ -179,11 +176,11 @@ class KernelProgram:
         }
         record = self._record.copy()
         record["count"], record["computed"] = count, computed
-        record["streamed"] = self._output is not None and results is not None and streamed(self._output, len(results))
+        record["streamed"] = self.output is not None and results is not None and streamed(self.output, len(results))
         record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        kept = arrays, self._constants, images, lent, results
+        kept = arrays, self._constants, images, pinned, results
         return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, kept)
 
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
@@ -193,18 +190,18 @@ class KernelProgram:
         sizes = np.asarray(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
         return Places(np.zeros(len(sizes), np.int64), sizes)
 
-    def _sizes_of(self, entering: NDArray[np.int64], lent: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:
+    def _sizes_of(self, entering: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given those that enter.
 
         Often they are those of the batch before. Beside them the memory that the steps need.
         """
-        entered = entering.tobytes(), lent.tobytes()
+        entered = entering.tobytes(), pinned.tobytes()
         if entered != self._entered:
             computed, split = len(entering), max(self._split, 0)
-            sizes = np.zeros((len(self._steps) + 1, computed + len(lent), 2), np.int64)
+            sizes = np.zeros((len(self._steps) + 1, computed + len(pinned), 2), np.int64)
             sizes[0, :computed] = entering
-            if len(lent):
-                sizes[split, computed:] = lent
+            if len(pinned):
+                sizes[split, computed:] = pinned
             scratch = Scratch()
             for place, step in enumerate(self._steps):
                 rows = slice(None if place >= split else computed)
@@ -218,9 +215,9 @@ class KernelProgram:
 
     def _check(self, sizes: NDArray[np.int64]) -> None:
         """Refuse results of sizes, (n, 2), that are not the output's."""
-        if self._output is None:
+        if self.output is None:
             return
-        size = self._output.size
+        size = self.output.size
         other = (sizes != size).any(axis=1)
         if other.any():
             height, width = sizes[other.argmax()]

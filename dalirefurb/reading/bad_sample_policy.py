@@ -19,7 +19,23 @@ FallbackDecoder = Literal["pillow"]
 
 @dataclass(frozen=True)
 class BadSamplePolicy:
-    """Settings; for the attributes see `Loader`.
+    """What a loader does about samples that cannot be used.
+
+    Attributes:
+        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or of a size that a stage
+            cannot take. "raise": a `SampleError` names it. "replace": a good sample of the same shard is served
+            instead, drawn anew for each version, with its own label and index, augmented as it never is in its own
+            place. Which one that is depends on which samples are bad, and on nothing else. See `Loader.bad_samples`.
+        quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
+            made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
+            what cannot be read, or has a size that this recipe cannot take, is not, as another run may use it. Ranks
+            may share it.
+        fallback_decoder: "pillow": what DALI cannot decode and Pillow can, such as GIF, is decoded by Pillow (its first
+            frame), every time it is read; it takes 3 bytes a pixel from then on.
+        max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
+            stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
+            bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
+            and counts. None: any size.
 
     Raises:
         ConfigurationError: If one of them cannot work.
@@ -28,7 +44,7 @@ class BadSamplePolicy:
     on_bad_sample: OnBadSample = "raise"
     quarantine: str | os.PathLike[str] | None = None
     fallback_decoder: FallbackDecoder | None = None
-    max_pixels: int | None = None
+    max_pixels: int | None = 100_000_000
 
     def __post_init__(self) -> None:
         if self.on_bad_sample not in ("raise", "replace"):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
 from dalirefurb.planning.planner import Planner
@@ -181,7 +182,7 @@ def _serve(
     )
     album = Album()
     served = []
-    with album, Loader(source, recipe, planner, album, replicas=1, look_ahead=1) as loader:
+    with album, Loader(source, recipe, planner, album, prefetch=Prefetch(replicas=1, look_ahead=1)) as loader:
         # A batch is stored after it is served, but before the next one is: hence one more.
         for _ in range(versions * reuse_factor + 1):
             served += [levels(recipe.output, images.numpy()) for images, _ in loader]

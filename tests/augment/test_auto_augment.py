@@ -108,7 +108,7 @@ def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[lis
         (plan,) = Refurbish(COUNT, batch_size=COUNT, reuse_factor=reuse_factor).epoch(epoch)
         rows = np.flatnonzero(plan.miss)
         samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE), plan.indices[rows])
-        feeds = input_builder.partial(plan.indices[rows], plan.version[rows], samples) | input_builder.final(
+        feeds = input_builder.partial(plan.indices[rows], plan.version[rows], samples)[0] | input_builder.final(
             plan, [image] * COUNT
         )
         drawn = []

@@ -17,6 +17,7 @@ from dalirefurb import (
     Loader,
     MemoryStore,
     Output,
+    Prefetch,
     Recipe,
     Refurbish,
     auto_augment,
@@ -164,7 +165,7 @@ def test_evaluate_resizes_to_8_7_of_the_size(size: int, shorter_side: int) -> No
 
 def epochs_of(source: Source, recipe: Recipe, store: MemoryStore | None) -> list[torch.Tensor]:
     planner = Refurbish(len(source), batch_size=5, reuse_factor=3)
-    with Loader(source, recipe, planner, store, num_threads=2) as loader:
+    with Loader(source, recipe, planner, store, prefetch=Prefetch(num_threads=2)) as loader:
         served = [images.clone() for _ in range(3) for images, _ in loader]
         assert (loader.stats().hits > 0) == (store is not None)
         assert loader.stats().recomputed == 0 or store is None
@@ -194,7 +195,7 @@ def test_images_too_small_for_a_centre_crop_are_refused_by_the_loader(tmp_path: 
     recipe = Recipe([Decode(), CenterCrop(64)], Output(64), split)
     message = r"sample \d \(.*\.jpg\): center_crop: images must have at least 64 x 64 pixels, got \d+ x \d+; put a"
     with (
-        Loader(source, recipe, Refurbish(4, batch_size=4, reuse_factor=2), num_threads=1) as loader,
+        Loader(source, recipe, Refurbish(4, batch_size=4, reuse_factor=2), prefetch=Prefetch(num_threads=1)) as loader,
         pytest.raises(SampleError, match=message),
     ):
         list(loader)

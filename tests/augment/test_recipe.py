@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, types
 
-from dalirefurb import rng
+from dalirefurb import BadSamplePolicy, Prefetch, rng
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
@@ -302,7 +302,9 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
     recipe = Recipe([Custom(halve, "halve"), HorizontalFlip()], Output(32), 2)
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
-        Loader(Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), num_threads=1) as loader,
+        Loader(
+            Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), prefetch=Prefetch(num_threads=1)
+        ) as loader,
         pytest.raises(
             LoaderError, match=r"shape \(32, 32, 3\), got uint8 of \(16, 16, 3\).*halve, flip\) makes another"
         ),
@@ -320,7 +322,7 @@ def test_a_partial_part_that_leaves_floats_is_refused_with_and_without_a_store(s
     recipe = Recipe([Custom(as_float, "as_float")], Output(32), 1)
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
-        Loader(Arrays(images, np.arange(8)), recipe, planner, store, num_threads=1) as loader,
+        Loader(Arrays(images, np.arange(8)), recipe, planner, store, prefetch=Prefetch(num_threads=1)) as loader,
         pytest.raises(LoaderError, match=r"must leave uint8 images.*got float32.*as_float"),
     ):
         list(loader)
@@ -332,7 +334,7 @@ def test_a_final_part_that_leaves_another_size_than_declared_is_refused(store):
     recipe = Recipe([Custom(halve, "halve")], Output(32), 0)
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
-        Loader(Arrays(images, np.arange(8)), recipe, planner, store, num_threads=1) as loader,
+        Loader(Arrays(images, np.arange(8)), recipe, planner, store, prefetch=Prefetch(num_threads=1)) as loader,
         pytest.raises(LoaderError, match=r"output's size 32 x 32, got 16 x 16.*halve"),
     ):
         list(loader)
@@ -456,4 +458,9 @@ def test_arrays_that_a_stage_cannot_take_are_refused_when_the_loader_is_made():
     source = Arrays(np.zeros((8, 20, 20, 3), np.uint8), np.arange(8))
     recipe = Recipe([HorizontalFlip(), CenterCrop(32)], Output(32), split=1)
     with pytest.raises(ConfigurationError, match="center_crop: images must have at least 32 x 32 pixels, got 20 x 20"):
-        Loader(source, recipe, Refurbish(8, batch_size=4, reuse_factor=2), on_bad_sample="replace")
+        Loader(
+            source,
+            recipe,
+            Refurbish(8, batch_size=4, reuse_factor=2),
+            bad_samples=BadSamplePolicy(on_bad_sample="replace"),
+        )

@@ -19,6 +19,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     Standard,
@@ -27,8 +28,8 @@ from dalirefurb import (
 )
 from dalirefurb.augment.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
-from dalirefurb.engine.backend_factory import BackendFactory, choose_kernels
-from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels
+from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store.memory.slots import Rows
 from tests.pictures import picture, write_folder
@@ -63,22 +64,22 @@ def epochs(loader: Loader, count: int) -> torch.Tensor:
 
 
 def test_numba_computes_on_the_cpu_and_dali_elsewhere() -> None:
-    assert choose_kernels(None, RECIPE, "cpu", "cpu") == "numba"
-    assert choose_kernels(None, RECIPE, "cpu", "gpu") == "dali"
-    assert choose_kernels(None, RECIPE, "gpu", "gpu") == "dali"
-    assert choose_kernels("dali", RECIPE, "cpu", "cpu") == "dali"
+    assert choose_kernels(None, RECIPE, Devices()) == "numba"
+    assert choose_kernels(None, RECIPE, Devices("cpu", "gpu")) == "dali"
+    assert choose_kernels(None, RECIPE, Devices("gpu", "gpu")) == "dali"
+    assert choose_kernels("dali", RECIPE, Devices()) == "dali"
 
 
 @pytest.mark.parametrize("split", [1, 4, 6])
 def test_dali_computes_all_of_a_recipe_with_a_stage_of_the_users_wherever_the_split(split: int) -> None:
-    assert choose_kernels(None, with_own_stage(split), "cpu", "cpu") == "dali"
+    assert choose_kernels(None, with_own_stage(split), Devices()) == "dali"
 
 
 def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert choose_kernels(None, RECIPE, "cpu", "cpu") == "dali"
+    assert choose_kernels(None, RECIPE, Devices()) == "dali"
     with pytest.raises(ConfigurationError, match=r"not installed: pip install numba"):
-        choose_kernels("numba", RECIPE, "cpu", "cpu")
+        choose_kernels("numba", RECIPE, Devices())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_kernels_that_cannot_be_had_are_refused(
     kernels: Any, recipe: Recipe, devices: tuple[Device, Device], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        choose_kernels(kernels, recipe, *devices)
+        choose_kernels(kernels, recipe, Devices(*devices))
 
 
 @pytest.mark.parametrize("split", [1, "rand_augment_2"])
@@ -167,7 +168,11 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
     monkeypatch.setattr(Buffers, "take", watched)
     planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=2, drop_last=True)
     with Loader(
-        arrays, rand_augment(SIZE, raw=True), planner, MemoryStore(), batches_per_run=1, look_ahead=6
+        arrays,
+        rand_augment(SIZE, raw=True),
+        planner,
+        MemoryStore(),
+        prefetch=Prefetch(batches_per_group=1, look_ahead=6),
     ) as loader:
         kept = []
         for _ in range(6):
@@ -184,17 +189,16 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
     [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
 def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
-    prefetch = Prefetch(
+    depths = Depths(
         replicas=replicas,
         threads_each=threads_each,
-        batches_per_run=1,
-        hits_per_run=1,
+        batches_per_group=1,
+        hits_per_group=1,
         look_ahead=1,
         admitted=1,
         announced=1,
     )
-    devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
-    factory = BackendFactory(rand_augment(SIZE), "numba", **devices, max_rows=4, prefetch=prefetch)
+    factory = BackendFactory(rand_augment(SIZE), "numba", Devices(), max_rows=4, depths=depths)
     before = set(Pipeline._pipes)
     part = factory.build("partial")
     made = [each() for each in set(Pipeline._pipes) - before]
@@ -223,7 +227,9 @@ def test_kernels_make_partial_images_where_a_memory_store_keeps_them(
     planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=3)
     expected = epochs(Loader(folder, RECIPE, planner, kernels="numba"), 4)
     with MemoryStore() as store:
-        loader = Loader(folder, RECIPE, planner, store, kernels="numba", look_ahead=1, batches_per_run=1)
+        loader = Loader(
+            folder, RECIPE, planner, store, kernels="numba", prefetch=Prefetch(look_ahead=1, batches_per_group=1)
+        )
         served = epochs(loader, 4)
         assert loader.stats().stored > NUM_SAMPLES
     assert not copied

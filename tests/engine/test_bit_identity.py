@@ -14,6 +14,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     Standard,
@@ -61,7 +62,7 @@ def serve(
     num_threads: int = 2,
     replicas: int = 2,
     look_ahead: int = 3,
-    batches_per_run: int = 1,
+    batches_per_group: int = 1,
     epochs: int = EPOCHS,
     kernels: Kernels | None = None,
 ) -> tuple[Batches, Stats]:
@@ -74,10 +75,9 @@ def serve(
         store,
         partial_device=partial_device,
         final_device=final_device,
-        num_threads=num_threads,
-        replicas=replicas,
-        look_ahead=look_ahead,
-        batches_per_run=batches_per_run,
+        prefetch=Prefetch(
+            num_threads=num_threads, replicas=replicas, look_ahead=look_ahead, batches_per_group=batches_per_group
+        ),
         kernels=kernels,
     ) as loader:
         for _ in range(epochs):
@@ -193,7 +193,7 @@ def test_what_a_store_loses_is_computed_again(kind: type[MemoryStore], meddle: M
 
 
 @pytest.mark.parametrize(
-    ("num_threads", "replicas", "look_ahead", "batches_per_run"),
+    ("num_threads", "replicas", "look_ahead", "batches_per_group"),
     [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)],
 )
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
     num_threads: int,
     replicas: int,
     look_ahead: int,
-    batches_per_run: int,
+    batches_per_group: int,
     folder: ImageFolder,
     without_store: Callable[[str, int | str], Batches],
 ) -> None:
@@ -217,7 +217,7 @@ def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
         num_threads=num_threads,
         replicas=replicas,
         look_ahead=look_ahead,
-        batches_per_run=batches_per_run,
+        batches_per_group=batches_per_group,
     )
     assert_same(without_store(name, split), served)
     assert stats.recomputed == 0

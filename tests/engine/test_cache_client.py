@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice, pairwise
 from typing import Any
@@ -14,9 +14,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
+from dalirefurb.engine.batch_group import BatchGroup, Position, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.ticket import Ticket
+from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.echo import Echo
@@ -37,7 +38,7 @@ def image_of(index: int, version: int) -> NDArray[np.uint8]:
 
 
 class Line:
-    """Runs on their way through a cache client, without graphs.
+    """Batch groups on their way through a cache client, without graphs.
 
     Attributes:
         computed: Each version as often as it was computed.
@@ -55,20 +56,20 @@ class Line:
         self.declined = 0
         self.held = 0
 
-    def lookup(self, run: Run) -> Ticket:
-        ticket = self.cache.lookup(run)
-        plan = ticket.plan
-        pairs = list(zip(plan.indices[ticket.rows].tolist(), plan.version[ticket.rows].tolist(), strict=True))
+    def lookup(self, group: BatchGroup) -> CachePlan:
+        cache_plan = self.cache.lookup(group)
+        plan, rows = cache_plan.plan, cache_plan.compute
+        pairs = list(zip(plan.indices[rows].tolist(), plan.version[rows].tolist(), strict=True))
         self.computed += pairs
-        ticket.computed.indices = plan.indices[ticket.rows]
-        ticket.computed.images = Images([image_of(*pair) for pair in pairs])
-        return ticket
+        cache_plan.computed.indices.set_result(plan.indices[rows])
+        cache_plan.computed.images.set_result(Images([image_of(*pair) for pair in pairs]))
+        return cache_plan
 
-    def finish(self, ticket: Ticket) -> None:
-        plan = ticket.plan
-        for row, image in enumerate(ticket.partial_images()):
+    def finish(self, cache_plan: CachePlan) -> None:
+        plan = cache_plan.plan
+        for row, image in enumerate(cache_plan.partial_images()):
             np.testing.assert_array_equal(image, image_of(int(plan.indices[row]), int(plan.version[row])))
-        stored = self.cache.commit(ticket)
+        stored = self.cache.commit(cache_plan)
         self.declined += int((~stored).sum())
 
     def close(self) -> None:
@@ -103,7 +104,7 @@ def file_of(index: int) -> NDArray[np.uint8]:
 
 
 class LineOfFiles(Line):
-    """Runs on their way through a cache client whose store holds encoded samples.
+    """Batch groups on their way through a cache client whose store holds encoded samples.
 
     Attributes:
         computed: Each version as often as it was read.
@@ -120,18 +121,18 @@ class LineOfFiles(Line):
         self.declined = 0
         self.held = 0
 
-    def lookup(self, run: Run) -> Ticket:
-        ticket = self.cache.lookup(run)
-        plan = ticket.plan
-        missed = plan.indices[ticket.missed].tolist(), plan.version[ticket.missed].tolist()
+    def lookup(self, group: BatchGroup) -> CachePlan:
+        cache_plan = self.cache.lookup(group)
+        plan = cache_plan.plan
+        missed = plan.indices[cache_plan.missed].tolist(), plan.version[cache_plan.missed].tolist()
         self.computed += zip(*missed, strict=True)
-        samples = ticket.begin(ticket.reading.result())
+        samples = cache_plan.begin(cache_plan.reading.result())
         assert np.array_equal(samples.indices, plan.indices)
         assert [sample.tobytes() for sample in samples.data] == [file_of(i).tobytes() for i in plan.indices.tolist()]
-        return ticket
+        return cache_plan
 
-    def finish(self, ticket: Ticket) -> None:
-        stored = self.cache.commit(ticket)
+    def finish(self, cache_plan: CachePlan) -> None:
+        stored = self.cache.commit(cache_plan)
         self.declined += int((~stored).sum())
 
 
@@ -139,13 +140,13 @@ LINES = pytest.mark.parametrize("kind", [Line, LineOfFiles])
 
 
 def carry_out(
-    kind: type[Line], planner: Planner, *, ahead: int, batches_per_run: int, epochs: int, slots: int | None = None
+    kind: type[Line], planner: Planner, *, ahead: int, batches_per_group: int, epochs: int, slots: int | None = None
 ) -> Line:
     line = kind(planner, slots=slots)
     batches = islice(planned(planner, Position(0, 0)), epochs * len(planner))
-    on_the_way: deque[Ticket] = deque()
-    for run in runs(batches, batches_per_run):
-        on_the_way.append(line.lookup(run))
+    on_the_way: deque[CachePlan] = deque()
+    for group in grouped(batches, batches_per_group):
+        on_the_way.append(line.lookup(group))
         if len(on_the_way) > ahead:
             line.finish(on_the_way.popleft())
     while on_the_way:
@@ -155,13 +156,13 @@ def carry_out(
 
 
 @LINES
-@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4))
-@example(planner=Echo(Standard(9, batch_size=3), echoing_factor=3, buffer_size=0), ahead=3, batches_per_run=2)
-@example(planner=BatchEcho(Standard(9, batch_size=3), echoing_factor=2.5), ahead=2, batches_per_run=2)
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_group=st.integers(1, 4))
+@example(planner=Echo(Standard(9, batch_size=3), echoing_factor=3, buffer_size=0), ahead=3, batches_per_group=2)
+@example(planner=BatchEcho(Standard(9, batch_size=3), echoing_factor=2.5), ahead=2, batches_per_group=2)
 def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
-    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_group: int
 ) -> None:
-    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_group=batches_per_group, epochs=4)
     misses = [
         (int(index), int(version))
         for epoch in range(4)
@@ -173,21 +174,21 @@ def test_what_is_planned_as_a_miss_is_computed_once_and_nothing_else(
 
 
 @LINES
-@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_run=st.integers(1, 4), slots=st.integers(1, 5))
+@given(planner=PLANNERS, ahead=st.integers(0, 6), batches_per_group=st.integers(1, 4), slots=st.integers(1, 5))
 def test_a_store_too_small_costs_computing_and_nothing_else(
-    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int, slots: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_group: int, slots: int
 ) -> None:
-    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3, slots=slots)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_group=batches_per_group, epochs=3, slots=slots)
     misses = sum(int(plan.miss.sum()) for epoch in range(3) for plan in planner.epoch(epoch))
     assert len(line.computed) >= misses
 
 
 @LINES
-@given(planner=PLANNERS, ahead=st.integers(0, 3), batches_per_run=st.integers(1, 4))
+@given(planner=PLANNERS, ahead=st.integers(0, 3), batches_per_group=st.integers(1, 4))
 def test_after_an_epoch_the_store_holds_what_later_ones_ask_for(
-    kind: type[Line], planner: Planner, ahead: int, batches_per_run: int
+    kind: type[Line], planner: Planner, ahead: int, batches_per_group: int
 ) -> None:
-    line = carry_out(kind, planner, ahead=ahead, batches_per_run=batches_per_run, epochs=3)
+    line = carry_out(kind, planner, ahead=ahead, batches_per_group=batches_per_group, epochs=3)
     known = set(line.computed)
     later = [plan for epoch in range(3, 9) for plan in planner.epoch(epoch)]
     wanted = {pair for plan in later for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)} & known
@@ -195,13 +196,13 @@ def test_after_an_epoch_the_store_holds_what_later_ones_ask_for(
 
 
 @LINES
-def test_a_run_that_is_abandoned_leaves_nothing_to_borrow(kind: type[Line]) -> None:
+def test_a_group_that_is_abandoned_leaves_nothing_to_share(kind: type[Line]) -> None:
     planner = Refurbish(6, batch_size=3, reuse_factor=2)
     line = kind(planner)
-    (first, second, third) = runs(islice(planned(planner, Position(0, 0)), 3), 1)
-    for run in (first, second):
-        line.cache.abandon([line.lookup(run)])
-    assert len(line.lookup(third).rows) == 3
+    (first, second, third) = grouped(islice(planned(planner, Position(0, 0)), 3), 1)
+    for group in (first, second):
+        line.cache.abandon([line.lookup(group)])
+    assert len(line.lookup(third).compute) == 3
     line.close()
 
 
@@ -234,11 +235,11 @@ class Watched(MemoryStore):
         return result
 
 
-def two_runs(store: MemoryStore) -> tuple[Line, Run, Run]:
+def two_groups(store: MemoryStore) -> tuple[Line, BatchGroup, BatchGroup]:
     """Of the second some rows hit what the first computes, which evicts something, too."""
     planner = Refurbish(6, batch_size=6, reuse_factor=3)
     line = Line(planner, store=store)
-    zeroth, first, second = islice(runs(planned(planner, Position(0, 0)), 1), 3)
+    zeroth, first, second = islice(grouped(planned(planner, Position(0, 0)), 1), 3)
     line.finish(line.lookup(zeroth))
     assert set(first.plan.indices[first.plan.miss]) <= set(second.plan.indices[~second.plan.miss])
     assert first.plan.miss.any()
@@ -246,20 +247,20 @@ def two_runs(store: MemoryStore) -> tuple[Line, Run, Run]:
     return line, first, second
 
 
-def test_at_no_moment_of_settling_a_run_are_its_images_computed_again() -> None:
+def test_at_no_moment_of_committing_a_group_are_its_images_computed_again() -> None:
     """They are in the store before others stop waiting for them."""
     store = Watched()
-    line, first, second = two_runs(store)
-    ticket = line.lookup(first)
+    line, first, second = two_groups(store)
+    cache_plan = line.lookup(first)
     computed: list[list[int]] = []
 
     def lookup() -> None:
         other = line.cache.lookup(second)
-        computed.append(other.rows.tolist())
+        computed.append(other.compute.tolist())
         line.cache.abandon([other])
 
     store.between = lookup
-    line.finish(ticket)
+    line.finish(cache_plan)
     store.between = None
     lookup()
     assert len(computed) == 5  # around evicting, around putting, and once more
@@ -268,58 +269,80 @@ def test_at_no_moment_of_settling_a_run_are_its_images_computed_again() -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_run_that_settles_while_another_asks_the_store_is_not_computed_again(moment: str) -> None:
+def test_a_group_that_commits_while_another_asks_the_store_is_not_computed_again(moment: str) -> None:
     """The other one looks for what is on its way before it asks the store."""
     store = Watched()
-    line, first, second = two_runs(store)
-    ticket, moments = line.lookup(first), iter(["before", "after"])
+    line, first, second = two_groups(store)
+    cache_plan, moments = line.lookup(first), iter(["before", "after"])
 
     def commit() -> None:
         if next(moments) == moment:
-            line.finish(ticket)
+            line.finish(cache_plan)
 
     store.between = commit
     other = line.lookup(second)
     store.between = None
-    assert other.rows.tolist() == np.flatnonzero(second.plan.miss).tolist()
+    assert other.compute.tolist() == np.flatnonzero(second.plan.miss).tolist()
     line.finish(other)
     line.close()
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 4, 9])
-def test_the_store_is_told_of_runs_the_full_distance_before_they_begin(ahead: int) -> None:
+def test_the_store_is_told_of_groups_the_full_distance_before_they_begin(ahead: int) -> None:
     planner = Refurbish(8, batch_size=2, reuse_factor=2)
-    in_flight = list(runs(islice(planned(planner, Position(0, 0)), 12), 1))
-    told: list[Run] = []
-    for number, run in enumerate(announced(iter(in_flight), told.append, ahead)):
-        assert run is in_flight[number]
-        assert told == in_flight[: number + 1 + ahead]
+    groups = list(grouped(islice(planned(planner, Position(0, 0)), 12), 1))
+    told: list[BatchGroup] = []
+    for number, group in enumerate(UpcomingGroups(iter(groups), told.append, ahead)):
+        assert group is groups[number]
+        assert told == groups[: number + 1 + ahead]
     assert number == 11
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 2, 3, 9])
-def test_a_run_is_of_one_epoch_and_of_so_many_batches_at_most(batches_per_run: int) -> None:
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_groups_put_back_come_again_in_order_before_what_planning_raised(ahead: int) -> None:
+    planner = Refurbish(8, batch_size=2, reuse_factor=2)
+    groups = list(grouped(islice(planned(planner, Position(0, 0)), 4), 1))
+
+    def failing() -> Iterator[BatchGroup]:
+        yield from groups
+        raise ValueError("no plan")
+
+    told: list[BatchGroup] = []
+    upcoming = UpcomingGroups(failing(), told.append, ahead)
+    taken = [next(upcoming) for _ in range(3)]
+    upcoming.put_back(taken[1:])
+    assert [next(upcoming) for _ in range(3)] == groups[1:]
+    assert told == groups
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no plan"):
+            next(upcoming)
+    upcoming.put_back(groups[3:])
+    assert next(upcoming) is groups[3]
+
+
+@pytest.mark.parametrize("batches_per_group", [1, 2, 3, 9])
+def test_a_group_is_of_one_epoch_and_of_so_many_batches_at_most(batches_per_group: int) -> None:
     planner = Standard(10, batch_size=2)
-    found = list(islice(runs(planned(planner, Position(1, 2)), batches_per_run), 8))
+    found = list(islice(grouped(planned(planner, Position(1, 2)), batches_per_group), 8))
     positions = [
-        (run.position.epoch, run.position.batch + number) for run in found for number, _ in enumerate(run.plans)
+        (group.position.epoch, group.position.batch + number) for group in found for number, _ in enumerate(group.plans)
     ]
     expected = [(1, batch) for batch in range(2, 5)] + [(epoch, batch) for epoch in range(2, 20) for batch in range(5)]
     assert positions == expected[: len(positions)]
-    assert max(len(run.plans) for run in found) == min(batches_per_run, 5)
+    assert max(len(group.plans) for group in found) == min(batches_per_group, 5)
 
 
-@given(planner=PLANNERS, batches_per_run=st.integers(1, 4), hits_per_run=st.integers(1, 7), first=st.integers(0, 3))
+@given(planner=PLANNERS, batches_per_group=st.integers(1, 4), hits_per_group=st.integers(1, 7), first=st.integers(0, 3))
 def test_only_batches_of_hits_run_together_in_larger_numbers(
-    planner: Planner, batches_per_run: int, hits_per_run: int, first: int
+    planner: Planner, batches_per_group: int, hits_per_group: int, first: int
 ) -> None:
     start = Position(0, first % len(planner))
-    found = list(islice(runs(planned(planner, start), batches_per_run, hits_per_run), 40))
-    batches = [(*run.position[:1], run.position.batch + n) for run in found for n, _ in enumerate(run.plans)]
+    found = list(islice(grouped(planned(planner, start), batches_per_group, hits_per_group), 40))
+    batches = [(*group.position[:1], group.position.batch + n) for group in found for n, _ in enumerate(group.plans)]
     assert batches == [tuple(position) for position, _ in islice(planned(planner, start), len(batches))]
-    for run, following in pairwise(found):
-        most = batches_per_run if run.plan.miss.any() else max(batches_per_run, hits_per_run)
-        assert len(run.plans) <= most
-        if following.position.epoch == run.position.epoch and len(run.plans) < most:
-            assert len(run.plans) >= batches_per_run
+    for group, following in pairwise(found):
+        most = batches_per_group if group.plan.miss.any() else max(batches_per_group, hits_per_group)
+        assert len(group.plans) <= most
+        if following.position.epoch == group.position.epoch and len(group.plans) < most:
+            assert len(group.plans) >= batches_per_group
             assert following.plans[0].miss.any()

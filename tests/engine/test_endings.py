@@ -21,7 +21,18 @@ import torch
 from numpy.typing import NDArray
 
 import dalirefurb
-from dalirefurb import AutoAssist, BatchEcho, Frozen, ImageFolder, Loader, MemoryStore, Refurbish, Standard, simple
+from dalirefurb import (
+    AutoAssist,
+    BatchEcho,
+    Frozen,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    Refurbish,
+    Standard,
+    simple,
+)
 from dalirefurb.engine.backends import PartialBackend
 from dalirefurb.engine.prefetch import READY
 from dalirefurb.errors import LoaderError, SampleError
@@ -29,6 +40,7 @@ from dalirefurb.planning.planner import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
 from tests.engine.test_bit_identity import Batches, assert_same
 from tests.interruptible import interruptible
+from tests.loading import flat_loader
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -49,7 +61,7 @@ def source(root: Path) -> ImageFolder:
 
 
 def make(source: ImageFolder, planner: Planner = REFURBISH, **changes: Any) -> Loader:
-    return Loader(
+    return flat_loader(
         source,
         simple(SIZE),
         planner,
@@ -108,7 +120,7 @@ def test_closing_leaves_nothing(source: ImageFolder) -> None:
 def test_a_closed_loader_keeps_no_store_and_no_image(source: ImageFolder) -> None:
     store = MemoryStore()
     gone = weakref.ref(store)
-    loader = Loader(source, simple(SIZE), REFURBISH, store, num_threads=1, batches_per_run=2)
+    loader = Loader(source, simple(SIZE), REFURBISH, store, prefetch=Prefetch(num_threads=1, batches_per_group=2))
     del store
     gc.disable()  # What is in no cycle goes at once.
     try:
@@ -120,8 +132,8 @@ def test_a_closed_loader_keeps_no_store_and_no_image(source: ImageFolder) -> Non
         gc.enable()
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 2])
-def test_a_loader_that_raised_is_collected_too(source: ImageFolder, batches_per_run: int) -> None:
+@pytest.mark.parametrize("batches_per_group", [1, 2])
+def test_a_loader_that_raised_is_collected_too(source: ImageFolder, batches_per_group: int) -> None:
     class Failing(ImageFolder):
         def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
             if 5 in indices:
@@ -129,7 +141,7 @@ def test_a_loader_that_raised_is_collected_too(source: ImageFolder, batches_per_
             return super().read(indices)
 
     def used() -> weakref.ref[Loader]:
-        loader = make(Failing(source._root), batches_per_run=batches_per_run)
+        loader = make(Failing(source._root), batches_per_group=batches_per_group)
         with pytest.raises(SampleError, match="cannot be read"):
             list(loader)
         return weakref.ref(loader)
@@ -318,7 +330,9 @@ def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_las
 
 def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
-    with Loader(source, simple(SIZE), REFURBISH, store, num_threads=1, batches_per_run=1) as loader:
+    with Loader(
+        source, simple(SIZE), REFURBISH, store, prefetch=Prefetch(num_threads=1, batches_per_group=1)
+    ) as loader:
         list(loader)
         engine = loader._engine
         engine.stop()
@@ -407,7 +421,12 @@ def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(
     for change in (False, True):
         batches: Batches = []
         with Loader(
-            source, simple(SIZE, split=split), planner, MemoryStore(), batches_per_run=2, kernels=kernels
+            source,
+            simple(SIZE, split=split),
+            planner,
+            MemoryStore(),
+            prefetch=Prefetch(batches_per_group=2),
+            kernels=kernels,
         ) as loader:
             for _ in range(4):
                 for images, labels in loader:
@@ -420,6 +439,6 @@ def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(
 
 
 def test_a_tensor_that_is_kept_is_never_written_again(source: ImageFolder) -> None:
-    with make(source, batches_per_run=2) as loader:
+    with make(source, batches_per_group=2) as loader:
         kept = [(images, images.clone()) for _ in range(6) for images, _ in loader]
     assert_same(*([(images, images) for images in side] for side in zip(*kept, strict=True)))

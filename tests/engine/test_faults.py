@@ -20,6 +20,7 @@ from dalirefurb import (
     Loader,
     MemoryStore,
     Output,
+    Prefetch,
     Recipe,
     Refurbish,
     Standard,
@@ -38,6 +39,7 @@ from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
 from tests.engine.test_bit_identity import Batches, assert_same
 from tests.faults import Fault, limited
+from tests.loading import flat_loader
 from tests.pictures import jpeg, picture
 from tests.resuming import losses_of
 
@@ -79,14 +81,14 @@ class Case:
     Attributes:
         planner: Of 3 batches an epoch.
         stored: Whether there is a store.
-        batches_per_run: Of the loader.
+        batches_per_group: Of the loader.
         kernels: Of the loader.
         encoded: Whether files are stored, as they were read.
     """
 
     planner: Planner
     stored: bool = True
-    batches_per_run: int = 1
+    batches_per_group: int = 1
     kernels: Literal["dali", "numba"] = "dali"
     encoded: bool = False
 
@@ -114,10 +116,10 @@ class Case:
     def _loader(self, store: AdvisedStore | None) -> Loader:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
         recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
-        prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_run": self.batches_per_run}
+        prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_group": self.batches_per_group}
         if self.encoded:
-            return Loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **prefetch)
-        return Loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **prefetch)
+            return flat_loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **prefetch)
+        return flat_loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **prefetch)
 
 
 class Files(Source):
@@ -140,7 +142,7 @@ FILES = [np.frombuffer(jpeg(picture(i, height=SIZE, width=SIZE + i)), np.uint8) 
 SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
 CASES = {
     "refurbished": Case(REFURBISH),
-    "refurbished, runs of two": Case(REFURBISH, batches_per_run=2),
+    "refurbished, runs of two": Case(REFURBISH, batches_per_group=2),
     "not stored": Case(Standard(12, batch_size=4), stored=False),
     "assisted": Case(AutoAssist(REFURBISH, lag=8)),
 }
@@ -165,10 +167,10 @@ CALLS += [
     ("files", Lease, "release"),
 ]
 if find_spec("numba"):
-    from dalirefurb.kernels.both_parts import BothParts
+    from dalirefurb.kernels.runner import KernelRunner
 
     CASES["by kernels"] = Case(REFURBISH, kernels="numba")
-    CALLS += [("by kernels", BothParts, "submit"), ("by kernels", BothParts, "collect")]
+    CALLS += [("by kernels", KernelRunner, "submit"), ("by kernels", KernelRunner, "collect_partial")]
 SELDOM = {"open", "close", "retain", "fill", "epoch"}
 """Called once or twice in a run."""
 
@@ -208,9 +210,9 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
             if fault.raised is None:
                 break
             failed, arrived = failed + 1, arrived + errors + more_errors
-    assert failed >= (1 if method in SELDOM else BATCHES // case.batches_per_run)
+    assert failed >= (1 if method in SELDOM else BATCHES // case.batches_per_group)
     # What is read or made in runs is tried once more, sample by sample or batch by batch.
-    assert arrived or method in ("read", "close") or case.batches_per_run > 1
+    assert arrived or method in ("read", "close") or case.batches_per_group > 1
 
 
 class StoppingSource(Arrays):
@@ -224,7 +226,7 @@ class StoppingSource(Arrays):
 
 def loader_of(source: Arrays, store: MemoryStore | None = None) -> Loader:
     recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
-    return Loader(source, recipe, REFURBISH, store, num_threads=1, kernels="dali")
+    return Loader(source, recipe, REFURBISH, store, prefetch=Prefetch(num_threads=1), kernels="dali")
 
 
 def test_what_a_source_raises_names_the_sample_and_has_its_cause() -> None:
@@ -281,10 +283,10 @@ class Exhausted(Standard):
 
 
 @pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("batches_per_run", [1, 4])
+@pytest.mark.parametrize("batches_per_group", [1, 4])
 @pytest.mark.parametrize("kernels", ["dali", None])
 def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
-    monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_run: int, kernels: Literal["dali"] | None
+    monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_group: int, kernels: Literal["dali"] | None
 ) -> None:
     monkeypatch.setattr(Recipe, "refusal", lambda *_, **__: None)  # Else it would fail where samples are read.
     planner = Refurbish(32, batch_size=4, reuse_factor=2)
@@ -297,7 +299,9 @@ def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_toge
     with (
         limited(),
         nothing_left(),
-        Loader(source, recipe, planner, store, batches_per_run=batches_per_run, kernels=kernels) as loader,
+        Loader(
+            source, recipe, planner, store, prefetch=Prefetch(batches_per_group=batches_per_group), kernels=kernels
+        ) as loader,
     ):
         batches = iter(loader)
         assert len(list(islice(batches, 2))) == 2
@@ -307,13 +311,17 @@ def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_toge
 
 
 @pytest.mark.parametrize("planner", [Finite(64, batch_size=4), Exhausted(64, batch_size=4)])
-@pytest.mark.parametrize("batches_per_run", [1, 3, None])
+@pytest.mark.parametrize("batches_per_group", [1, 3, None])
 def test_all_batches_that_were_planned_before_planning_fails_are_served(
-    planner: Planner, batches_per_run: int | None
+    planner: Planner, batches_per_group: int | None
 ) -> None:
     source = Arrays(np.zeros((64, SIZE, SIZE, 3), np.uint8), np.arange(64))
     recipe = Recipe([HorizontalFlip()], Output(SIZE), split=1)
-    with limited(), nothing_left(), Loader(source, recipe, planner, batches_per_run=batches_per_run) as loader:
+    with (
+        limited(),
+        nothing_left(),
+        Loader(source, recipe, planner, prefetch=Prefetch(batches_per_group=batches_per_group)) as loader,
+    ):
         for epoch in range(2):
             labels = torch.cat([labels for _, labels in loader])
             assert labels.tolist() == [int(index) for plan in planner.epoch(epoch) for index in plan.indices]

@@ -16,6 +16,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     Standard,
@@ -36,9 +37,8 @@ from dalirefurb.augment.operations import (
 )
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
-from dalirefurb.engine.backend_factory import BackendFactory
+from dalirefurb.engine.backend_factory import BackendFactory, Devices
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.image_batch import Images
 from dalirefurb.store import Store
 from dalirefurb.store.device.batch_buffer import BatchBuffer
@@ -71,7 +71,13 @@ def serve(
     planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
     partial_device, final_device = placement
     with Loader(
-        folder, recipe, planner, store, partial_device=partial_device, final_device=final_device, replicas=replicas
+        folder,
+        recipe,
+        planner,
+        store,
+        partial_device=partial_device,
+        final_device=final_device,
+        prefetch=Prefetch(replicas=replicas),
     ) as loader:
         served = [images.clone() for _ in range(5) for images, _ in loader]
         return served, loader.stats()
@@ -162,12 +168,10 @@ def test_what_another_thread_builds_is_on_the_device_that_was_current_where_the_
         factory = BackendFactory(
             rand_augment(SIZE),
             "dali",
-            partial_device="gpu",
-            final_device="gpu",
-            entering_device="cpu",
+            Devices("gpu", "gpu"),
             max_rows=6,
-            prefetch=choose_prefetch(
-                Standard(NUM_SAMPLES, batch_size=6), num_threads=1, replicas=1, look_ahead=1, batches_per_run=1
+            depths=Prefetch(num_threads=1, replicas=1, look_ahead=1, batches_per_group=1).depths(
+                Standard(NUM_SAMPLES, batch_size=6)
             ),
         )
     with ThreadPoolExecutor(1) as thread:

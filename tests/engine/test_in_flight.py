@@ -1,4 +1,4 @@
-"""What runs compute is found by others, and only while they are on their way."""
+"""What batch groups compute is found by others, and only while they are on their way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.engine.in_flight import Computed, InFlightVersions, part_repeats
+from dalirefurb.engine.in_flight import Claim, InFlightImages, InFlightVersions, part_repeats
 
 PAIRS = st.tuples(st.integers(-2, 6), st.integers(0, 2))
 
@@ -32,29 +32,30 @@ def test_repeats_are_told_from_the_first_of_each(pairs: list[tuple[int, int]]) -
 def test_it_answers_as_a_dictionary_does(
     steps: list[list[tuple[int, int]] | int], asked: list[tuple[int, int]]
 ) -> None:
-    """A list of pairs is a run that begins; a number, that the run at this place among those on their way ends."""
+    """A list of pairs is a group that begins; a number, that the group at this place among those on their way ends."""
     in_flight = InFlightVersions()
-    runs: list[tuple[NDArray[np.int64], Computed, list[tuple[int, int]]]] = []
-    expected: dict[tuple[int, int], tuple[Computed, int]] = {}
+    groups: list[tuple[Claim, list[tuple[int, int]]]] = []
+    expected: dict[tuple[int, int], tuple[InFlightImages, int]] = {}
     for step in steps:
         if isinstance(step, list):
             new = [pair for pair in step if pair not in expected]
-            computed = Computed()
-            runs.append((in_flight.add(*keys(new), computed), computed, new))
-            expected |= {pair: (computed, place) for place, pair in enumerate(new)}
-        elif step < len(runs):
-            slots, _, gone = runs.pop(step)
-            in_flight.remove(slots)
+            images = InFlightImages()
+            groups.append((in_flight.add(*keys(new), images), new))
+            expected |= {pair: (images, place) for place, pair in enumerate(new)}
+        elif step < len(groups):
+            claim, gone = groups.pop(step)
+            in_flight.remove(claim)
+            in_flight.remove(claim)
             for pair in gone:
                 del expected[pair]
-        borrowed = in_flight.find(*keys(asked))
+        shared = in_flight.find(*keys(asked))
         found = {
-            row: (computed, place)
-            for rows, computed, places in borrowed
+            row: (images, place)
+            for rows, images, places in shared
             for row, place in zip(rows.tolist(), places.tolist(), strict=True)
         }
         assert found == {row: expected[pair] for row, pair in enumerate(asked) if pair in expected}
-        assert sum(len(rows) for rows, _, _ in borrowed) == len(found)
-    for slots, _, _ in runs:
-        in_flight.remove(slots)
+        assert sum(len(rows) for rows, _, _ in shared) == len(found)
+    for claim, _ in groups:
+        in_flight.remove(claim)
     assert in_flight.find(*keys(asked)) == []

@@ -21,6 +21,7 @@ from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import Store
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same, serve
+from tests.loading import flat_loader
 from tests.lossy import LOSSES, WIPED, losing
 from tests.occupied import Spin
 from tests.pictures import write_folder
@@ -58,7 +59,7 @@ def make(
     folder: ImageFolder, placement: Placement, store: Store | None, *, recipe: Recipe | None = None, **changes: Any
 ) -> Loader:
     partial_device, final_device = placement
-    return Loader(
+    return flat_loader(
         folder,
         recipe or recipe_for(placement),
         changes.pop("planner", REFURBISH),
@@ -219,7 +220,7 @@ def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(
     placement: Placement, kind: StoreKind, expected: Any, folder: ImageFolder
 ) -> None:
     served: Batches = []
-    with make_store(kind, placement) as store, make(folder, placement, store, batches_per_run=2) as loader:
+    with make_store(kind, placement) as store, make(folder, placement, store, batches_per_group=2) as loader:
         for images, labels in islice(_epochs(loader), len(expected(placement))):
             served.append((images.clone(), labels.clone()))
             images.zero_()

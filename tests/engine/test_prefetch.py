@@ -1,4 +1,4 @@
-"""How many batches run together by default."""
+"""How many batches are in a group by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import dalirefurb.engine.prefetch as pace_module
+import dalirefurb.engine.prefetch as prefetch_module
 from dalirefurb import (
     Arrays,
     FileList,
@@ -18,6 +18,7 @@ from dalirefurb import (
     Loader,
     MemoryStore,
     Output,
+    Prefetch,
     Recipe,
     Standard,
     rand_augment,
@@ -25,27 +26,23 @@ from dalirefurb import (
 )
 from dalirefurb.augment import CenterCrop, Resize
 from dalirefurb.engine.finish_thread import FinishThread
-from dalirefurb.engine.prefetch import choose_prefetch
-from dalirefurb.engine.ticket import Ticket
+from dalirefurb.engine.prepare_thread import Prepared
 from dalirefurb.source import Source
 from tests.pictures import write_folder
 
 NUM_SAMPLES = 64 * 128
 
 
-def batches_per_run(num_batches: int, batch_size: int, given: int | None = None, pixels: int | None = None) -> int:
+def batches_per_group(num_batches: int, batch_size: int, given: int | None = None, pixels: int | None = None) -> int:
     planner = Standard(num_batches * batch_size, batch_size=batch_size)
-    prefetch = choose_prefetch(
-        planner, num_threads=2, replicas=None, look_ahead=None, batches_per_run=given, pixels=pixels
-    )
-    return prefetch.batches_per_run
+    return Prefetch(num_threads=2, batches_per_group=given).depths(planner, pixels=pixels).batches_per_group
 
 
 @pytest.mark.parametrize(
     ("batch_size", "expected"), [(1, 256), (64, 4), (85, 3), (86, 2), (128, 2), (129, 1), (256, 1), (1024, 1)]
 )
 def test_of_a_long_epoch_as_many_batches_run_together_as_fit_into_256_rows(batch_size: int, expected: int) -> None:
-    assert batches_per_run(2000, batch_size) == expected
+    assert batches_per_group(2000, batch_size) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,17 +59,17 @@ def test_of_a_long_epoch_as_many_batches_run_together_as_fit_into_256_rows(batch
     ],
 )
 def test_of_arrays_as_many_more_run_together_as_they_are_smaller(side: int, batch_size: int, expected: int) -> None:
-    assert batches_per_run(9000, batch_size, pixels=side * side) == expected
+    assert batches_per_group(9000, batch_size, pixels=side * side) == expected
 
 
 @pytest.mark.parametrize(("num_batches", "expected"), [(1, 1), (3, 1), (7, 1), (8, 2), (15, 3), (16, 4), (17, 4)])
 def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int, expected: int) -> None:
-    assert batches_per_run(num_batches, 64) == expected
+    assert batches_per_group(num_batches, 64) == expected
 
 
 def test_as_many_batches_run_together_as_the_user_says() -> None:
-    assert batches_per_run(8, 64, given=5) == 5
-    assert batches_per_run(8, 64, given=5, pixels=1024) == 5
+    assert batches_per_group(8, 64, given=5) == 5
+    assert batches_per_group(8, 64, given=5, pixels=1024) == 5
 
 
 @pytest.mark.parametrize(
@@ -89,27 +86,27 @@ def test_where_all_rows_are_hits_twice_as_many_rows_run_together_within_what_is_
     num_batches: int, batch_size: int, look_ahead: int, expected: tuple[int, int]
 ) -> None:
     planner = Frozen(num_batches * batch_size, batch_size=batch_size)
-    numbers = {"num_threads": 2, "replicas": None, "look_ahead": look_ahead}
-    prefetch = choose_prefetch(planner, **numbers, batches_per_run=None, hits_together=True)
-    assert (prefetch.batches_per_run, prefetch.hits_per_run) == expected
-    prefetch = choose_prefetch(planner, **numbers, batches_per_run=3, hits_together=True)
-    assert (prefetch.batches_per_run, prefetch.hits_per_run) == (3, 3)
+    depths = Prefetch(num_threads=2, look_ahead=look_ahead).depths(planner, hits_together=True)
+    assert (depths.batches_per_group, depths.hits_per_group) == expected
+    chosen = Prefetch(num_threads=2, look_ahead=look_ahead, batches_per_group=3)
+    depths = chosen.depths(planner, hits_together=True)
+    assert (depths.batches_per_group, depths.hits_per_group) == (3, 3)
 
 
 def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(pace_module, "_ROWS_PER_RUN", 4)
+    monkeypatch.setattr(prefetch_module, "_ROWS_PER_GROUP", 4)
     lengths: list[int] = []
     most: list[int] = []
 
-    def submit(finish_thread: FinishThread, ticket: Ticket, submit: Any = FinishThread._submit) -> None:
-        lengths.append(len(ticket.run.plans))
-        submit(finish_thread, ticket)
+    def submit(finish_thread: FinishThread, prepared: Prepared, submit: Any = FinishThread._submit) -> None:
+        lengths.append(len(prepared.cache_plan.group.plans))
+        submit(finish_thread, prepared)
 
     def begun(finish_thread: FinishThread, running: Any, begun: Any = FinishThread._begun) -> int:
-        most.append(sum(len(ticket.run.plans) for ticket in running))
+        most.append(sum(len(each.cache_plan.group.plans) for each in running))
         return int(begun(finish_thread, running))
 
     monkeypatch.setattr(FinishThread, "_submit", submit)
@@ -117,10 +114,16 @@ def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
     source = ImageFolder(write_folder(tmp_path, num_samples=36))
     recipe = rand_augment(32, order="crop_last")
     served = []
-    for batches_per_run in (1, None):
+    for batches_per_group in (1, None):
         lengths.clear()
         planner = Frozen(36, batch_size=4)
-        with Loader(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, num_threads=2) as loader:
+        with Loader(
+            source,
+            recipe,
+            planner,
+            MemoryStore(),
+            prefetch=Prefetch(batches_per_group=batches_per_group, num_threads=2),
+        ) as loader:
             served.append([images for _ in range(4) for images, _ in loader])
             assert max(most) <= loader.batches_ahead
     assert lengths[:9] == [1] * 9
@@ -144,9 +147,9 @@ def raw(entering: int, size: int) -> tuple[Source, Recipe]:
     ids=["small", "enlarged", "reduced", "encoded"],
 )
 def test_what_the_source_has_and_what_the_model_gets_decide(parts: tuple[Source, Recipe], expected: int) -> None:
-    def ahead(batches_per_run: int | None) -> int:
+    def ahead(batches_per_group: int | None) -> int:
         planner = Standard(NUM_SAMPLES, batch_size=128)
-        with Loader(*parts, planner, batches_per_run=batches_per_run) as loader:
+        with Loader(*parts, planner, prefetch=Prefetch(batches_per_group=batches_per_group)) as loader:
             return loader.batches_ahead
 
     assert ahead(None) == ahead(expected)

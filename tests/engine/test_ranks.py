@@ -34,11 +34,12 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.cli.train import Trainer
-from dalirefurb.engine.prefetch import choose_prefetch
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError, StoreError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.available import available_bytes
+from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
@@ -90,7 +91,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, rank: int | str, world_size: int) 
 
 
 def make(source: ImageFolder, planner: Planner, store: Store | None = None, **arguments: Any) -> Loader:
-    return Loader(source, simple(SIZE), planner, store, **{"num_threads": 1, "with_indices": True, **arguments})
+    return flat_loader(source, simple(SIZE), planner, store, **{"num_threads": 1, "with_indices": True, **arguments})
 
 
 def endless(loader: Loader) -> Iterator[Batch]:
@@ -172,8 +173,7 @@ def test_what_another_number_of_ranks_left_in_a_file_is_used_as_far_as_it_is_thi
     planner = PLANNERS["frozen"]
 
     def epoch(path: Path, rank: int, world_size: int) -> tuple[list[Batch], Stats]:
-        place = {"rank": rank, "world_size": world_size}
-        with DiskStore(path) as store, make(source, planner, store, **place) as loader:
+        with DiskStore(path) as store, make(source, planner, store, rank=(rank, world_size)) as loader:
             return list(loader), loader.stats()
 
     epoch(tmp_path / "left", 1, 4)  # Of shards 2 and 3, in 3 batches of 4 rows.
@@ -191,7 +191,7 @@ def test_two_ranks_cannot_use_one_file(source: ImageFolder, tmp_path: Path) -> N
         DiskStore(path) as store,
         DiskStore(path) as other_store,
         make(source, planner, store, rank=0, world_size=2) as loader,
-        make(source, planner, other_store, rank=1, world_size=2) as other,
+        make(source, planner, other_store, rank=(1, 2)) as other,
     ):
         next(iter(loader))
         with pytest.raises(StoreError, match=r"is in use by .*use another path \(each rank of a run needs its own\)"):
@@ -258,7 +258,7 @@ def test_a_planner_of_one_shard_serves_one_process_unless_each_is_to_serve_all(
     with make(source, planner) as loader, pytest.raises(ConfigurationError, match=message):
         next(iter(loader))
     with pytest.raises(ConfigurationError, match=message):
-        make(source, planner, rank=1, world_size=2)
+        make(source, planner, rank=(1, 2))
     with make(source, planner, rank=0, world_size=1) as loader:
         assert sum(len(labels) for _, labels, _ in loader) == NUM_SAMPLES
 
@@ -279,11 +279,11 @@ def test_a_world_that_does_not_divide_the_shards_is_refused_with_both_numbers(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 1}, "rank and world_size must be given together, got rank=1 and world_size=None: pass both, or"),
-        ({"world_size": 2}, "got rank=None and world_size=2"),
-        ({"rank": 2, "world_size": 2}, "rank must be an int in 0..1, got 2: ranks count from 0"),
-        ({"rank": 0, "world_size": 0}, "world_size must be an int of at least 1, got 0: pass the number of processes"),
-        ({"rank": 0, "world_size": 16}, "got world_size=16 and shards=8"),
+        ({"rank": 1}, r"rank must be \(rank, world_size\), got 1: pass this process's number and how many there are"),
+        ({"rank": (1,)}, r"rank must be \(rank, world_size\), got \(1,\)"),
+        ({"rank": (2, 2)}, "rank must be an int in 0..1, got 2: ranks count from 0"),
+        ({"rank": (0, 0)}, "world_size must be an int of at least 1, got 0: pass the number of processes"),
+        ({"rank": (0, 16)}, "got world_size=16 and shards=8"),
         ({"num_threads": 0}, "num_threads must be an int of at least 1"),
         ({"max_pixels": 0}, "max_pixels must be an int of at least 1"),
         ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),
@@ -310,12 +310,11 @@ def test_processes_on_one_machine_share_its_memory_and_cores(monkeypatch: pytest
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000 kB\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
-    nothing: dict[str, Any] = dict.fromkeys(("num_threads", "replicas", "look_ahead", "batches_per_run"))
     for processes, replicas in ((1, 8), (4, 3), (16, 1)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
         assert available_bytes(tmp_path) == 8_192_000 // processes
-        prefetch = choose_prefetch(PLANNERS["standard"], **nothing)
-        assert (prefetch.replicas, prefetch.threads_each) == (replicas, -(-max(1, 12 // processes) // replicas))
+        depths = Prefetch().depths(PLANNERS["standard"])
+        assert (depths.replicas, depths.threads_each) == (replicas, -(-max(1, 12 // processes) // replicas))
 
 
 def test_the_command_lines_training_is_refused_in_several_processes(
@@ -352,16 +351,16 @@ def test_an_assistant_serves_its_ranks_rows_and_is_loaded_by_that_rank_of_as_man
             assert set(indices.tolist()) <= mine
             yield images.clone(), labels, indices
 
-    with make(source, planner, MemoryStore(), rank=1, world_size=2) as loader:
+    with make(source, planner, MemoryStore(), rank=(1, 2)) as loader:
         list(islice(batches(loader), 10))
         state = json.loads(json.dumps(loader.state_dict()))
         expected = list(islice(batches(loader), 14))
         assert loader.assistant_report().saved > 0
-    with make(source, planner, MemoryStore(), rank=1, world_size=2) as resumed:
+    with make(source, planner, MemoryStore(), rank=(1, 2)) as resumed:
         resumed.load_state_dict(state)
         assert_same(expected, list(islice(batches(resumed), 14)))
-    for place, differing in (({"rank": 0, "world_size": 2}, "rank"), ({"rank": 1, "world_size": 4}, "world_size")):
-        with make(source, planner, **place) as other, pytest.raises(StateMismatchError) as refusal:
+    for place, differing in (((0, 2), "rank"), ((1, 4), "world_size")):
+        with make(source, planner, rank=place) as other, pytest.raises(StateMismatchError) as refusal:
             other.load_state_dict(state)
         assert refusal.value.keys == (differing,)
 

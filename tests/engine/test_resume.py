@@ -25,6 +25,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     SmartCache,
@@ -37,6 +38,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from tests.engine.test_bit_identity import assert_same
+from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.resuming import Record, assert_resumes_everywhere, batches_of, record
 
@@ -109,7 +111,9 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
     def look_up(name: str) -> Record:
         if name not in known:
             recipe, planner = TECHNIQUES[name]
-            with Loader(source, recipe, planner, num_threads=2, replicas=2, kernels="dali") as loader:
+            with Loader(
+                source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2), kernels="dali"
+            ) as loader:
                 known[name] = record(loader, planner, epochs=EPOCHS)
         return known[name]
 
@@ -118,7 +122,9 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
 
 def loader_of(source: ImageFolder, name: str, store: Store | None = None, **changes: Any) -> Loader:
     recipe, planner = TECHNIQUES[name]
-    return Loader(source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes})
+    return flat_loader(
+        source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes}
+    )
 
 
 def test_every_technique_is_resumed() -> None:
@@ -184,7 +190,7 @@ def test_what_is_done_to_a_state_does_not_reach_the_loader(source: ImageFolder) 
 def test_a_state_is_small_however_many_samples_there_are() -> None:
     source = LargeSource()
     refurbish = Refurbish(len(source), batch_size=256, reuse_factor=3)
-    with Loader(source, rand_augment(224), refurbish, num_threads=1, kernels="dali") as loader:
+    with Loader(source, rand_augment(224), refurbish, prefetch=Prefetch(num_threads=1), kernels="dali") as loader:
         assert len(json.dumps(loader.state_dict())) < 10_000
 
 

@@ -14,6 +14,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Refurbish,
     SmartCache,
     Standard,
@@ -85,13 +86,13 @@ def test_tensors_are_the_same_whatever_the_store_does(
         assert stats.declined == 0  # a wiped store may be full of images that are still lent
 
 
-@pytest.mark.parametrize("batches_per_run", [2, 7])
+@pytest.mark.parametrize("batches_per_group", [2, 7])
 @pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
 def test_tensors_are_the_same_when_batches_run_together(
-    number: int, batches_per_run: int, source: ImageFolder, without_store: dict[int, Batches]
+    number: int, batches_per_group: int, source: ImageFolder, without_store: dict[int, Batches]
 ) -> None:
     recipe, planner = TECHNIQUES[number].values
-    served, stats = serve(source, recipe, planner, MemoryStore(), batches_per_run=batches_per_run, epochs=EPOCHS)
+    served, stats = serve(source, recipe, planner, MemoryStore(), batches_per_group=batches_per_group, epochs=EPOCHS)
     assert_same(without_store[number], served)
     assert stats.declined == 0
 
@@ -119,7 +120,7 @@ def test_repeats_are_alike_after_augmentation_and_differ_before_it(planner: Plan
 
 def test_smartcache_reads_a_sample_when_it_enters_and_not_again(source: ImageFolder) -> None:
     rounds = 5
-    with Loader(source, evaluate(SIZE), SMART_CACHE, MemoryStore(), num_threads=2) as loader:
+    with Loader(source, evaluate(SIZE), SMART_CACHE, MemoryStore(), prefetch=Prefetch(num_threads=2)) as loader:
         for _ in range(rounds):
             for _ in loader:
                 pass
@@ -192,12 +193,12 @@ def test_a_store_is_told_of_every_hit_before_it_is_asked_for_it(planner: Planner
     assert not store.surprises
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 2])
+@pytest.mark.parametrize("batches_per_group", [1, 2])
 def test_a_store_is_told_of_each_run_four_runs_before_it_is_asked_for_it(
-    batches_per_run: int, source: ImageFolder
+    batches_per_group: int, source: ImageFolder
 ) -> None:
     store = Told()
-    serve(source, simple(SIZE), REFURBISH, store, look_ahead=1, batches_per_run=batches_per_run, epochs=EPOCHS)
+    serve(source, simple(SIZE), REFURBISH, store, look_ahead=1, batches_per_group=batches_per_group, epochs=EPOCHS)
     assert len(store.told_before) > EPOCHS
     assert store.told_before == [number + 1 + 4 for number in range(len(store.told_before))]
 
@@ -212,11 +213,11 @@ ECHOES = [
 ]
 
 
-@pytest.mark.parametrize(("look_ahead", "batches_per_run"), [(1, 1), (6, 1), (3, 4)])
+@pytest.mark.parametrize(("look_ahead", "batches_per_group"), [(1, 1), (6, 1), (3, 4)])
 @pytest.mark.parametrize("planner", ECHOES)
 @pytest.mark.parametrize("split", [0, 1])
 def test_a_sample_that_is_repeated_is_computed_once(
-    split: int, planner: Echo | BatchEcho, look_ahead: int, batches_per_run: int, source: ImageFolder
+    split: int, planner: Echo | BatchEcho, look_ahead: int, batches_per_group: int, source: ImageFolder
 ) -> None:
     _, stats = serve(
         source,
@@ -224,7 +225,7 @@ def test_a_sample_that_is_repeated_is_computed_once(
         planner,
         MemoryStore(),
         look_ahead=look_ahead,
-        batches_per_run=batches_per_run,
+        batches_per_group=batches_per_group,
         epochs=2,
     )
     assert stats.recomputed == 0

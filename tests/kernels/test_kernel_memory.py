@@ -16,7 +16,7 @@ pytest.importorskip("numba")
 from numba import types
 from numba.core.codegen import CPUCodeLibrary
 
-from dalirefurb import Arrays, Loader, MemoryStore, Output, Recipe, Refurbish
+from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.recipe import draw
@@ -24,7 +24,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import row_addresses
-from dalirefurb.kernels import both_parts, buffers, dali_operator, pipelines, program, random, rows, thread_pool
+from dalirefurb.kernels import buffers, dali_operator, pipelines, program, random, rows, runner, thread_pool
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.program import KernelProgram, Work
@@ -284,7 +284,9 @@ def trained() -> tuple[Batches, list[Exception]]:
     """Serve two epochs, and go on after errors, of which there are at most two."""
     served: Batches = []
     errors: list[Exception] = []
-    with Loader(SOURCE, RECIPE, PLANNER, MemoryStore(), num_threads=1, look_ahead=1, batches_per_run=1) as loader:
+    with Loader(
+        SOURCE, RECIPE, PLANNER, MemoryStore(), prefetch=Prefetch(num_threads=1, look_ahead=1, batches_per_group=1)
+    ) as loader:
         batches = iter(loader)
         while len(served) < BATCHES and len(errors) < 3:
             try:
@@ -329,7 +331,7 @@ class FailingArrays:
         return call
 
 
-MAKING_ARRAYS = both_parts, buffers, thread_pool, random, pipelines, dali_operator, program
+MAKING_ARRAYS = runner, buffers, thread_pool, random, pipelines, dali_operator, program
 MODULES = {each.__name__.rpartition(".")[2]: each for each in MAKING_ARRAYS}
 
 

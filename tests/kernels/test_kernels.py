@@ -24,10 +24,10 @@ from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.llvm import fetch_add
 from dalirefurb.kernels.lower import Code, steps_of
-from dalirefurb.kernels.part_runner import KernelPart
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import Work
 from tests.augment.test_operations import CASES, OURS, PICTURES, TABLES, WARPS
+from tests.kernels.runners import runner_of
 from tests.one_batch import MAX_BATCH_SIZE, levels, operate, operation_pipeline, serve, sizes
 
 FILL = (10, 20, 30)
@@ -55,7 +55,7 @@ def pipeline(layer):
 
 
 def part(stages, output, pipelines):
-    return KernelPart(steps_of(tuple(stages)), output, entering="sample", pipelines=pipelines, most_results=3)
+    return runner_of(steps_of(tuple(stages)), output, pipelines)
 
 
 def parameters_of(recipe, samples):

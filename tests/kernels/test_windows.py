@@ -12,13 +12,25 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from dalirefurb import Arrays, FileList, Loader, MemoryStore, Output, Recipe, Standard, evaluate
+from dalirefurb import (
+    Arrays,
+    BadSamplePolicy,
+    FileList,
+    Loader,
+    MemoryStore,
+    Output,
+    Prefetch,
+    Recipe,
+    Standard,
+    evaluate,
+)
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
 from dalirefurb.augment.operations import MOST_PIXELS
 from dalirefurb.augment.recipe import LONGEST_SIDE
 from dalirefurb.augment.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError
+from tests.loading import flat_loader
 from tests.one_batch import levels, serve
 from tests.pictures import picture
 
@@ -55,7 +67,7 @@ def served(paths: list[Path], recipe: Recipe, kernels: Kernels, **options: Any) 
     """What each sample becomes, and what is said of bad ones."""
     planner = Standard(len(paths), batch_size=len(paths), seed=1)
     options = {"num_threads": 1, "on_bad_sample": "replace", "with_indices": True, **options}
-    with Loader(FileList(paths, [0] * len(paths)), recipe, planner, kernels=kernels, **options) as loader:
+    with flat_loader(FileList(paths, [0] * len(paths)), recipe, planner, kernels=kernels, **options) as loader:
         found = {
             index: image.numpy().copy()
             for images, _, indices in loader
@@ -239,7 +251,15 @@ def test_an_array_that_would_become_too_large_is_named(kernels: Kernels, stored:
     source, planner = Arrays(images, np.zeros(4, np.int64)), Standard(4, batch_size=2)
     reason = r"resize: an image must have 1,000,000 pixels at most, but one of 2 x 5000 would become 64 x 160000"
     with (
-        Loader(source, recipe, planner, store, kernels=kernels, num_threads=1, max_pixels=10**6) as loader,
+        Loader(
+            source,
+            recipe,
+            planner,
+            store,
+            kernels=kernels,
+            prefetch=Prefetch(num_threads=1),
+            bad_samples=BadSamplePolicy(max_pixels=10**6),
+        ) as loader,
         pytest.raises(SampleError, match=reason),
     ):
         list(loader)

@@ -18,6 +18,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Refurbish,
     Standard,
     rand_augment,
@@ -28,6 +29,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import Planner
 from tests.engine.test_bit_identity import STORES, Batches, assert_same
+from tests.loading import flat_loader
 from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 from tests.resuming import batches_of, losses_of
@@ -82,7 +84,7 @@ def serve(
     **prefetch: int,
 ) -> Batches:
     served = []
-    with Loader(source, recipe, planner, store, **prefetch) as loader:
+    with flat_loader(source, recipe, planner, store, **prefetch) as loader:
         for number, batch in enumerate(islice(batches_of(loader, planner), BATCHES)):
             served.append(batch)
             if store is not None:
@@ -138,7 +140,9 @@ def test_losses_change_what_is_served_after_the_lag_and_not_before(source: Image
 
 def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> None:
     everything = np.arange(NUM_SAMPLES)
-    with Loader(source, rand_augment(SIZE), assist(REFURBISH), MemoryStore(), num_threads=1) as loader:
+    with Loader(
+        source, rand_augment(SIZE), assist(REFURBISH), MemoryStore(), prefetch=Prefetch(num_threads=1)
+    ) as loader:
         for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
         assert loader._assistant is not None
@@ -172,7 +176,7 @@ def test_a_store_full_of_later_versions_has_room_when_training_begins_anew(sourc
 
 def test_what_is_rejected_is_not_read(root: Path) -> None:
     source = CountingFolder(root)
-    with Loader(source, simple(SIZE), assist(STANDARD), num_threads=1) as loader:
+    with Loader(source, simple(SIZE), assist(STANDARD), prefetch=Prefetch(num_threads=1)) as loader:
         for _ in islice(batches_of(loader, assist(STANDARD)), BATCHES):
             pass
         report = loader.assistant_report()
@@ -184,7 +188,7 @@ def test_what_is_rejected_is_not_read(root: Path) -> None:
 
 def test_a_sample_that_is_repeated_and_chosen_is_computed_once(source: ImageFolder) -> None:
     recipe, planner = CASES["echoed"]
-    with Loader(source, recipe, assist(planner), MemoryStore(), look_ahead=1, replicas=1) as loader:
+    with Loader(source, recipe, assist(planner), MemoryStore(), prefetch=Prefetch(look_ahead=1, replicas=1)) as loader:
         for _ in islice(batches_of(loader, assist(planner)), 2 * len(planner)):
             pass
         stats = loader.stats()
@@ -222,14 +226,14 @@ def test_losses_are_for_autoassist_only(source: ImageFolder) -> None:
 
 def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(source: ImageFolder) -> None:
     with pytest.raises(ConfigurationError, match=r"got lag=9 and 13 batches: pass AutoAssist\(\.\.\., lag=14\)"):
-        Loader(source, simple(SIZE), assist(STANDARD), look_ahead=4, replicas=2)
+        Loader(source, simple(SIZE), assist(STANDARD), prefetch=Prefetch(look_ahead=4, replicas=2))
     for lag in (2, 7):
         with pytest.raises(ConfigurationError, match=rf"got lag={lag} and 7 batches.*lag=8 is the least"):
-            Loader(source, simple(SIZE), assist(STANDARD, lag=lag), replicas=1)
+            Loader(source, simple(SIZE), assist(STANDARD, lag=lag), prefetch=Prefetch(replicas=1))
 
 
 def test_the_least_lag_serves_without_waiting_for_losses_that_cannot_come(source: ImageFolder) -> None:
-    with Loader(source, simple(SIZE), assist(STANDARD, lag=8), replicas=1) as loader:
+    with Loader(source, simple(SIZE), assist(STANDARD, lag=8), prefetch=Prefetch(replicas=1)) as loader:
         assert len(list(islice(batches_of(loader, assist(STANDARD, lag=8)), BATCHES))) == BATCHES
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dalirefurb import Frozen, ImageFolder, Loader, MemoryStore, Standard, evaluate
+from dalirefurb import Frozen, ImageFolder, Loader, MemoryStore, Prefetch, Standard, evaluate
 from tests.pictures import write_folder
 from tests.planners import Replay, frozen, joined, listed
 
@@ -52,7 +52,9 @@ def test_images_to_evaluate_on_are_the_same_in_every_epoch_and_are_decoded_once(
     source = ImageFolder(write_folder(tmp_path, num_samples=23))
     planner = Frozen(len(source), batch_size=4, drop_last=drop_last)
     seen: dict[int, bytes] = {}
-    with Loader(source, evaluate(32), planner, MemoryStore(), num_threads=2, with_indices=True) as loader:
+    with Loader(
+        source, evaluate(32), planner, MemoryStore(), prefetch=Prefetch(num_threads=2), with_indices=True
+    ) as loader:
         for _ in range(4):
             for images, _, indices in loader:
                 for image, index in zip(images, indices.tolist(), strict=True):

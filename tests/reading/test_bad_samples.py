@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dalirefurb import (
     Arrays,
     AutoAssist,
+    BadSamplePolicy,
     BatchEcho,
     DiskStore,
     Echo,
@@ -26,6 +27,7 @@ from dalirefurb import (
     Loader,
     MemoryStore,
     Output,
+    Prefetch,
     Recipe,
     Refurbish,
     SmartCache,
@@ -55,6 +57,7 @@ from tests.bad_files import (
     write_bad_folder,
 )
 from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, SmallStore
+from tests.loading import flat_loader
 from tests.lossy import Meddle
 from tests.pictures import write_folder
 
@@ -114,7 +117,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 def replacing(
     source: Source, recipe: Recipe, planner: Planner, store: MemoryStore | None = None, **options: Any
 ) -> Loader:
-    return Loader(
+    return flat_loader(
         source,
         recipe,
         planner,
@@ -122,7 +125,7 @@ def replacing(
         on_bad_sample="replace",
         max_pixels=MAX_PIXELS,
         with_indices=True,
-        **{"num_threads": 1, "batches_per_run": 1, "kernels": "dali", **options},
+        **{"num_threads": 1, "batches_per_group": 1, "kernels": "dali", **options},
     )
 
 
@@ -176,15 +179,15 @@ def test_tensors_are_the_same_whatever_the_store_does(
     [
         {"look_ahead": 1},
         {"look_ahead": 7, "num_threads": 2, "replicas": 3},
-        {"batches_per_run": 3, "look_ahead": 2},
-        {"batches_per_run": 9, "num_threads": 2},
+        {"batches_per_group": 3, "look_ahead": 2},
+        {"batches_per_group": 9, "num_threads": 2},
     ],
     ids=str,
 )
 @pytest.mark.parametrize(
     ("recipe", "cached"), [(RECIPE, False), (RECIPE, True), (RECIPE.at(0), True)], ids=["no store", "images", "files"]
 )
-def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_run(
+def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_group(
     recipe: Recipe, cached: bool, options: dict[str, int], source: ImageFolder
 ) -> None:
     wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
@@ -456,14 +459,16 @@ def test_a_source_of_which_half_is_bad_is_served(tmp_path: Path) -> None:
         assert_same(wanted, served(loader, len(wanted)))
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 4])
+@pytest.mark.parametrize("batches_per_group", [1, 4])
 def test_what_only_the_graph_refuses_is_named_where_bad_samples_raise(
-    batches_per_run: int, source: ImageFolder
+    batches_per_group: int, source: ImageFolder
 ) -> None:
     names = [source.name(index) for index in (9, 0, 1, 3, 4, 10, 7, 8)]
     files = FileList(names, range(8))
     planner = Standard(8, batch_size=2)
-    with Loader(files, RECIPE, planner, num_threads=1, batches_per_run=batches_per_run) as loader:
+    with Loader(
+        files, RECIPE, planner, prefetch=Prefetch(num_threads=1, batches_per_group=batches_per_group)
+    ) as loader:
         plans = list(planner.epoch(0))
         batches = iter(loader)
         good = next(number for number, plan in enumerate(plans) if np.isin(plan.indices, [0, 5]).any())
@@ -496,7 +501,9 @@ def test_runs_of_several_batches_are_made_again_as_often_as_they_fail() -> None:
     plans = list(planner.epoch(0))
     faltering = {int(plans[0].indices[0]), int(plans[7].indices[0])}
     recipe = simple(SIZE, raw=True)
-    with Loader(Faltering(images, faltering), recipe, planner, batches_per_run=2, look_ahead=1) as loader:
+    with Loader(
+        Faltering(images, faltering), recipe, planner, prefetch=Prefetch(batches_per_group=2, look_ahead=1)
+    ) as loader:
         assert len(list(loader)) == 8
 
 
@@ -554,7 +561,7 @@ def test_a_state_belongs_to_what_is_done_about_bad_samples(source: ImageFolder) 
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str, source: ImageFolder) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Loader(source, RECIPE, STANDARD, **options)
+        flat_loader(source, RECIPE, STANDARD, **options)
 
 
 def of_sizes(sizes: list[tuple[int, int]]) -> TorchDataset:
@@ -572,7 +579,7 @@ def test_an_image_too_small_for_a_stage_is_replaced_and_not_quarantined(
     recipe = Recipe([CenterCrop(32)], Output(32, mean=(0, 0, 0), std=(1 / 255,) * 3), split=split)
     planner = Refurbish(16, batch_size=4, reuse_factor=2)
     options: dict[str, Any] = {"on_bad_sample": "replace", "quarantine": tmp_path / "bad.jsonl", "kernels": kernels}
-    with Loader(source, recipe, planner, MemoryStore(), **options) as loader:
+    with flat_loader(source, recipe, planner, MemoryStore(), **options) as loader:
         for _ in range(3):
             for pictures, labels in loader:
                 shown = pictures[:, 0, 0, 0].round().long()
@@ -607,7 +614,7 @@ def test_a_stored_image_that_the_final_part_cannot_take_is_never_served(tmp_path
     with DiskStore(tmp_path / "cache") as store, Loader(source, recipe(Resize(32)), planner, store) as loader:
         list(loader)
     with DiskStore(tmp_path / "cache") as store, pytest.raises(StoreError, match="final_stages"):
-        Loader(source, recipe(CenterCrop(32)), planner, store, on_bad_sample="replace")
+        Loader(source, recipe(CenterCrop(32)), planner, store, bad_samples=BadSamplePolicy(on_bad_sample="replace"))
 
 
 def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
@@ -649,7 +656,9 @@ def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, g
         pytest.raises(SampleError, match=rf"sample 3 \(images\[3\]\): .*\({SIZE}, {SIZE}, 3\).* got {got}"),
     ):
         list(loader)
-    with Loader(Odd(images, odd), recipe, planner, kernels=kernels, on_bad_sample="replace") as loader:
+    with Loader(
+        Odd(images, odd), recipe, planner, kernels=kernels, bad_samples=BadSamplePolicy(on_bad_sample="replace")
+    ) as loader:
         assert len(list(loader)) == 3
         assert [sample.index for sample in loader.bad_samples()] == [3]
 
@@ -658,7 +667,14 @@ def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: Im
     """Else what is served would depend on what it holds."""
     store = MemoryStore()
     planner = Refurbish(NUM_SAMPLES, batch_size=5, reuse_factor=2)
-    with Loader(source, RECIPE, planner, store, on_bad_sample="replace", max_pixels=None, kernels="dali") as loader:
+    with Loader(
+        source,
+        RECIPE,
+        planner,
+        store,
+        bad_samples=BadSamplePolicy(on_bad_sample="replace", max_pixels=None),
+        kernels="dali",
+    ) as loader:
         list(loader)
     with pytest.raises(StoreError, match="max_pixels"):
         replacing(source, RECIPE, planner, store)

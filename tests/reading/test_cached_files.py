@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import (
     AutoAssist,
+    BadSamplePolicy,
     BatchEcho,
     Compressed,
     DeviceStore,
@@ -22,6 +23,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     SmartCache,
@@ -35,7 +37,7 @@ from dalirefurb.dali import Graph
 from dalirefurb.engine import cache_client
 from dalirefurb.engine import ticket as ticket_module
 from dalirefurb.engine.backend_factory import Kernels
-from dalirefurb.engine.batch_group import Position, Run
+from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
 from dalirefurb.reading import partial_sizes
 from dalirefurb.reading.coverage import propose_coverage
@@ -46,6 +48,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import Lease, Store
 from tests.bad_files import Batches, encoded
 from tests.engine.test_bit_identity import assert_same, serve
+from tests.loading import flat_loader
 from tests.pictures import jpeg, picture, write_folder
 from tests.reading.test_bad_samples import Counting
 
@@ -111,7 +114,9 @@ def test_a_hit_reads_nothing_and_serves_the_same(
     counting = Counting(source)
     with (
         STORES[kind](tmp_path) as store,
-        Loader(counting, FILES, planned, store, kernels=kernels, look_ahead=1, batches_per_run=1) as loader,
+        Loader(
+            counting, FILES, planned, store, kernels=kernels, prefetch=Prefetch(look_ahead=1, batches_per_group=1)
+        ) as loader,
     ):
         counting.reads.clear()  # Some were read to find out how large they are.
         served = [(images.clone(), labels) for _ in range(EPOCHS) for images, labels in loader]
@@ -162,7 +167,9 @@ def test_a_later_run_with_another_recipe_seed_and_kernels_reads_nothing(source: 
     counting = Counting(source)
     with (
         DiskStore(tmp_path / "store") as store,
-        Loader(counting, recipe, planner, store, kernels="dali", max_pixels=10**6) as loader,
+        Loader(
+            counting, recipe, planner, store, kernels="dali", bad_samples=BadSamplePolicy(max_pixels=10**6)
+        ) as loader,
     ):
         counting.reads.clear()
         served = [(images.clone(), labels) for _ in range(2) for images, labels in loader]
@@ -190,11 +197,12 @@ def test_what_a_run_was_given_stays_as_it_is_when_the_store_uses_its_room_for_ot
     with MemoryStore() as store:
         store.open(None, slots=NUM_SAMPLES, fingerprint={}, arena_bytes=NUM_SAMPLES * 4096)
         assert store.put(indices, versions, files).all()
-        ticket = cache_client.CacheClient(reader, store, encoded=True).lookup(Run(Position(1, 0), [plan]))
+        client = cache_client.CacheClient(reader, store, encoded=True)
+        cache_plan = client.lookup(BatchGroup(Position(1, 0), (plan,)))
         store.clear()
         assert store.put(indices, versions + 1, [np.zeros_like(file) for file in files]).all()
-        assert not len(ticket.missed)
-        samples = ticket.begin(ticket.reading.result())
+        assert not len(cache_plan.missed)
+        samples = cache_plan.begin(cache_plan.reading.result())
     reader.close()
     for index, sample in zip(plan.indices.tolist(), samples.data, strict=True):
         np.testing.assert_array_equal(sample, files[index].reshape(-1))
@@ -226,7 +234,7 @@ def spoilt(folder: Path, content: bytes, *, index: int = 3) -> ImageFolder:
 
 
 def run(source: Source, store: Store | None, epochs: int = 2, **options: Any) -> Batches:
-    with Loader(source, FILES, FROZEN, store, with_indices=True, num_threads=1, **options) as loader:
+    with flat_loader(source, FILES, FROZEN, store, with_indices=True, num_threads=1, **options) as loader:
         return [tuple(part.clone() for part in batch) for _ in range(epochs) for batch in loader]
 
 
@@ -264,7 +272,7 @@ def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_ask
             files = [np.frombuffer(file, np.uint8).reshape(-1, 1, 1) for file in contents(source)]
             assert self.put(np.arange(NUM_SAMPLES), np.zeros(NUM_SAMPLES, np.int64), files).all()
 
-    options: dict[str, Any] = {"kernels": kernels, "max_pixels": 60_000, "look_ahead": 1, "batches_per_run": 1}
+    options: dict[str, Any] = {"kernels": kernels, "max_pixels": 60_000, "look_ahead": 1, "batches_per_group": 1}
     assert_alike(wanted, run(source, Full(), on_bad_sample="replace", **options))
     assert asked.count(3) == 1 < asked.count(4)
     with pytest.raises(SampleError, match=reason) as caught:
@@ -280,7 +288,9 @@ def test_among_repeats_the_file_that_cannot_be_decoded_is_blamed_and_no_other(
     """What fails is told by its row in the batch, which is not its place among what was read."""
     source = spoilt(tmp_path, encoded("BMP")[:-3000], index=index)
     planner = Echo(Standard(NUM_SAMPLES, batch_size=10, seed=7), echoing_factor=2.5, buffer_size=1)
-    with Loader(source, FILES, planner, MemoryStore(), kernels=kernels, on_bad_sample="replace") as loader:
+    with Loader(
+        source, FILES, planner, MemoryStore(), kernels=kernels, bad_samples=BadSamplePolicy(on_bad_sample="replace")
+    ) as loader:
         list(loader)
         assert [sample.index for sample in loader.bad_samples()] == [index]
 

@@ -14,6 +14,7 @@ from dalirefurb.errors import SampleError
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
 from tests.bad_files import Batches, assert_same, bad_content, encoded, expected
+from tests.loading import flat_loader
 from tests.pictures import jpeg, picture, write_folder
 from tests.reading.test_fallback_decoder import written
 
@@ -39,8 +40,8 @@ def source(tmp_path: Path) -> ImageFolder:
 
 def loader_of(source: Source, kernels: str, split: int = 2, **options: Any) -> Loader:
     recipe = simple(32, split=split)
-    return Loader(
-        source, recipe, PLANNER, kernels=kernels, num_threads=2, look_ahead=1, batches_per_run=1, with_indices=True,
+    return flat_loader(
+        source, recipe, PLANNER, kernels=kernels, num_threads=2, look_ahead=1, batches_per_group=1, with_indices=True,
         **options,
     )  # fmt: skip
 

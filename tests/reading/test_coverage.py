@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb import ImageFolder, Loader, MemoryStore, Recipe, Refurbish, Standard, rand_augment, simple
+from dalirefurb import ImageFolder, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, rand_augment, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.coverage import Proposal, propose_coverage
 from dalirefurb.source import Source
@@ -109,7 +109,9 @@ def test_a_proposal_counts_the_bytes_that_a_loader_sets_aside(
     file = tmp_path / "store"
     for store, path in ((MemoryStore(), None), (DiskStore(file), file)):
         proposal = propose_coverage(folder, recipe, refurbish(), budget if path is None else "220KB", path=path)
-        with Loader(folder, recipe, refurbish(coverage=proposal.coverage), store, num_threads=1, replicas=1):
+        with Loader(
+            folder, recipe, refurbish(coverage=proposal.coverage), store, prefetch=Prefetch(num_threads=1, replicas=1)
+        ):
             assert proposal.nbytes == (store.nbytes if path is None else path.stat().st_size)
         assert 0 < proposal.nbytes <= proposal.budget_bytes
 
@@ -171,7 +173,7 @@ def test_a_store_smaller_than_the_plan_warns_once_and_serves_the_same_tensors(
     folder: ImageFolder, recipe: Recipe, share: float
 ) -> None:
     expected, whole = serve(folder, recipe, refurbish(), MemoryStore())
-    with Loader(folder, recipe, refurbish(), store := MemoryStore(), num_threads=1, replicas=1):
+    with Loader(folder, recipe, refurbish(), store := MemoryStore(), prefetch=Prefetch(num_threads=1, replicas=1)):
         needed = store.nbytes
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

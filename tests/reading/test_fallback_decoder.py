@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from dalirefurb import FileList, Loader, MemoryStore, Recipe, Refurbish, Standard, simple
+from dalirefurb import BadSamplePolicy, FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, simple
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from tests.bad_files import encoded
+from tests.loading import flat_loader
 from tests.pictures import jpeg, picture
 from tests.reading.test_file_formats import WHOLE, WINDOW, as_pillow_opens, on_canvas, served
 
@@ -70,7 +71,13 @@ def among_good_ones(folder: Path, content: bytes) -> FileList:
 def test_an_image_that_dali_cannot_decode_is_served_as_pillow_decodes_it(make: Any, tmp_path: Path) -> None:
     content = make()
     source = among_good_ones(tmp_path, content)
-    with Loader(source, WHOLE, Standard(3, batch_size=3), num_threads=1, fallback_decoder="pillow") as loader:
+    with Loader(
+        source,
+        WHOLE,
+        Standard(3, batch_size=3),
+        prefetch=Prefetch(num_threads=1),
+        bad_samples=BadSamplePolicy(fallback_decoder="pillow"),
+    ) as loader:
         for _ in range(2):
             ((images, labels),) = loader
             (found,) = images[labels == 1].numpy()
@@ -91,19 +98,25 @@ def test_windows_are_those_of_the_same_image_in_a_format_of_dalis(tmp_path: Path
     reference = among_good_ones(tmp_path / "png", written("PNG", image))
     for split in (1, 2):
         planner = Standard(3, batch_size=3)
-        with Loader(source, WINDOW.at(split), planner, num_threads=1, fallback_decoder="pillow") as loader:
+        with Loader(
+            source,
+            WINDOW.at(split),
+            planner,
+            prefetch=Prefetch(num_threads=1),
+            bad_samples=BadSamplePolicy(fallback_decoder="pillow"),
+        ) as loader:
             ((images, labels),) = loader
         wanted = served(reference, WINDOW.at(split))
         assert np.array_equal(images.numpy()[np.argsort(labels.numpy())], wanted)
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 4])
+@pytest.mark.parametrize("batches_per_group", [1, 4])
 @pytest.mark.parametrize(
     ("recipe", "cached"), [(WINDOW, False), (WINDOW, True), (WINDOW.at(0), True)], ids=["no store", "images", "files"]
 )
 @pytest.mark.parametrize("name", ["corrupt/xcsn0g01.png", "jpeg_lossless/cat-3449999_640_grayscale_8bit.jpg"])
 def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
-    name: str, recipe: Recipe, cached: bool, batches_per_run: int, shared_data: Path, tmp_path: Path
+    name: str, recipe: Recipe, cached: bool, batches_per_group: int, shared_data: Path, tmp_path: Path
 ) -> None:
     """DALI reads the headers of these, and refuses their pixels."""
     content = (shared_data / "odd" / name).read_bytes()
@@ -113,7 +126,7 @@ def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
     def stream(source: FileList, **options: Any) -> Any:
         planner = Refurbish(3, batch_size=1, reuse_factor=2)
         store = MemoryStore() if cached else None
-        with Loader(source, recipe, planner, store, batches_per_run=batches_per_run, **options) as loader:
+        with flat_loader(source, recipe, planner, store, batches_per_group=batches_per_group, **options) as loader:
             return np.stack([images.numpy() for _ in range(3) for images, _ in loader])
 
     wanted = stream(reference)
@@ -133,7 +146,10 @@ def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
 def test_what_pillow_cannot_decode_either_stays_bad(content: Any, message: str, tmp_path: Path) -> None:
     source = among_good_ones(tmp_path, content())
     planner = Standard(3, batch_size=3)
-    with Loader(source, WINDOW, planner, fallback_decoder="pillow") as loader, pytest.raises(SampleError) as caught:
+    with (
+        Loader(source, WINDOW, planner, bad_samples=BadSamplePolicy(fallback_decoder="pillow")) as loader,
+        pytest.raises(SampleError) as caught,
+    ):
         next(iter(loader))
     assert caught.value.index == 1
     assert re.search(message, str(caught.value), re.DOTALL)
@@ -166,13 +182,13 @@ def test_without_pillow_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp
     source = among_good_ones(tmp_path, b"bad")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="needs Pillow, which cannot be found: pip install pillow, or leave"):
-        Loader(source, simple(32), Standard(3, batch_size=3), fallback_decoder="pillow")
+        Loader(source, simple(32), Standard(3, batch_size=3), bad_samples=BadSamplePolicy(fallback_decoder="pillow"))
 
 
 def test_a_state_belongs_to_the_fallback(tmp_path: Path) -> None:
     source = among_good_ones(tmp_path, written("GIF"))
     planner = Standard(3, batch_size=3)
-    with Loader(source, WINDOW, planner, fallback_decoder="pillow") as loader:
+    with Loader(source, WINDOW, planner, bad_samples=BadSamplePolicy(fallback_decoder="pillow")) as loader:
         state = loader.state_dict()
     with Loader(source, WINDOW, planner) as loader, pytest.raises(StateMismatchError) as caught:
         loader.load_state_dict(state)

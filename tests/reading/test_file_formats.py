@@ -9,6 +9,7 @@ import pytest
 from nvidia.dali import fn
 from PIL import Image, ImageOps
 
+from dalirefurb import BadSamplePolicy, Prefetch
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.recipe import Recipe
@@ -48,7 +49,7 @@ WINDOW = Recipe([Decode(), RandomResizedCrop(32)], levels(32), 2)
 def served(source, recipe):
     """Serve every sample once; rows are in the order of the source, whose labels count the samples."""
     planner = Standard(len(source), batch_size=len(source))
-    with Loader(source, recipe, planner, num_threads=1) as loader:
+    with Loader(source, recipe, planner, prefetch=Prefetch(num_threads=1)) as loader:
         ((images, labels),) = loader
     return images.numpy()[np.argsort(labels.numpy())]
 
@@ -210,7 +211,7 @@ def test_a_bad_file_among_good_ones_is_named(tmp_path, kind):
     source = ImageFolder(write_folder(tmp_path, num_samples=12))
     write_bad(Path(source.name(7)), kind)
     with (
-        Loader(source, WINDOW, Standard(12, batch_size=12), num_threads=1) as loader,
+        Loader(source, WINDOW, Standard(12, batch_size=12), prefetch=Prefetch(num_threads=1)) as loader,
         pytest.raises(SampleError) as caught,
     ):
         next(iter(loader))
@@ -234,11 +235,11 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     *_, last = planner.epoch(1)
     index = int(last.indices[last.miss][-1])
     store = MemoryStore()
-    with Loader(source, WINDOW, planner, store, num_threads=1) as loader:
+    with Loader(source, WINDOW, planner, store, prefetch=Prefetch(num_threads=1)) as loader:
         assert len(list(loader)) == 6
         state = loader.state_dict()
     write_bad(Path(source.name(index)), kind)
-    with Loader(source, WINDOW, planner, store, num_threads=1) as loader:
+    with Loader(source, WINDOW, planner, store, prefetch=Prefetch(num_threads=1)) as loader:
         loader.load_state_dict(state)
         with pytest.raises(SampleError) as caught:
             list(loader)
@@ -247,14 +248,16 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
-@pytest.mark.parametrize("batches_per_run", [1, 6])
+@pytest.mark.parametrize("batches_per_group", [1, 6])
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_before_a_bad_file_are_served(tmp_path, kind, batches_per_run):
+def test_batches_before_a_bad_file_are_served(tmp_path, kind, batches_per_group):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))
     planner = Standard(24, batch_size=4)
     plans = list(planner.epoch(0))
     write_bad(Path(source.name(int(plans[3].indices[0]))), kind)
-    with Loader(source, WINDOW, planner, num_threads=1, look_ahead=3, batches_per_run=batches_per_run) as loader:
+    with Loader(
+        source, WINDOW, planner, prefetch=Prefetch(num_threads=1, look_ahead=3, batches_per_group=batches_per_group)
+    ) as loader:
         batches = iter(loader)
         for _ in plans[:3]:
             next(batches)
@@ -297,7 +300,7 @@ def test_every_odd_file_is_served_or_named(odd_files, split):
     paths = list(odd_files)
     source = FileList(paths, range(len(paths)))
     planner = Standard(len(paths), batch_size=1)
-    with Loader(source, WINDOW.at(split), planner, num_threads=1, look_ahead=1) as loader:
+    with Loader(source, WINDOW.at(split), planner, prefetch=Prefetch(num_threads=1, look_ahead=1)) as loader:
         start = loader.state_dict()
         outcomes = {}
         for batch in range(len(paths)):
@@ -317,12 +320,15 @@ def test_an_image_larger_than_max_pixels_is_refused_before_it_is_decoded(tmp_pat
     path.write_bytes(jpeg(picture(0, height=40, width=50)))
     source = FileList([path], [0])
     refusal = pytest.raises(SampleError, match=r"1,999 pixels at most, but its header declares 40 x 50: pass a larger")
-    with Loader(source, WINDOW, Standard(1, batch_size=1), max_pixels=1_999) as loader, refusal:
+    with (
+        Loader(source, WINDOW, Standard(1, batch_size=1), bad_samples=BadSamplePolicy(max_pixels=1_999)) as loader,
+        refusal,
+    ):
         next(iter(loader))
-    with Loader(source, WINDOW, Standard(1, batch_size=1), max_pixels=2_000) as loader:
+    with Loader(source, WINDOW, Standard(1, batch_size=1), bad_samples=BadSamplePolicy(max_pixels=2_000)) as loader:
         next(iter(loader))
     with pytest.raises(ConfigurationError, match="max_pixels must be an int of at least 1, got 0"):
-        Loader(source, WINDOW, Standard(1, batch_size=1), max_pixels=0)
+        Loader(source, WINDOW, Standard(1, batch_size=1), bad_samples=BadSamplePolicy(max_pixels=0))
 
 
 def test_sizes_of_odd_files_are_those_they_decode_to(odd_files):

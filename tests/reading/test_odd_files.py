@@ -13,6 +13,7 @@ import torch
 
 from dalirefurb import FileList, Loader, MemoryStore, Refurbish, simple
 from tests.bad_files import Batches, assert_same, expected
+from tests.loading import flat_loader
 
 GOOD = 75
 RECIPE = simple(32)
@@ -45,7 +46,7 @@ def undecodable(index: list[dict[str, str]]) -> set[int]:
 
 
 def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
-    return Loader(
+    return flat_loader(
         files,
         RECIPE,
         planner,
@@ -103,7 +104,7 @@ def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int
     wanted = expected(files, RECIPE, planner, epochs=1, bad=undecodable)
     parts = []
     for rank in range(2):
-        with loader_of(files, planner, rank=rank, world_size=2) as loader:
+        with loader_of(files, planner, rank=(rank, 2)) as loader:
             parts.append(served(loader, 10))
     both = [tuple(torch.cat(halves) for halves in zip(*batches, strict=True)) for batches in zip(*parts, strict=True)]
     assert_same(wanted, both)

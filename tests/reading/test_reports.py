@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import FileList, Loader, Recipe, Standard
+from dalirefurb import FileList, Recipe, Standard
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.resize import RandomResizedCrop
 from dalirefurb.errors import SampleError
+from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 from tests.reading.test_rewriting import CROPPED, cropped
@@ -45,7 +46,7 @@ def serve(paths: list[Path], recipe: Recipe = CROPPED, *, epochs: int = 2, **opt
     """Serve files as one batch, several times; return images and indices, and what was found to be bad."""
     source = FileList(paths, range(len(paths)))
     planner = Standard(len(paths), batch_size=len(paths))
-    with Loader(source, recipe, planner, num_threads=2, with_indices=True, **options) as loader:
+    with flat_loader(source, recipe, planner, num_threads=2, with_indices=True, **options) as loader:
         for _ in range(epochs):
             ((images, _, indices),) = loader
         bad = loader.bad_samples()

@@ -15,12 +15,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
-from dalirefurb import FileList, Loader, Recipe, Standard
+from dalirefurb import FileList, Recipe, Standard
 from dalirefurb.augment.crop import CenterCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats.rewriting import rewritten
 from tests.bad_files import encoded as content_of
+from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 from tests.reading.test_file_formats import WINDOW, as_pillow_opens
@@ -120,7 +121,7 @@ def served(folder: Path, content: bytes, recipe: Recipe = CROPPED, **options: An
     paths = [folder / str(number) for number in range(3)]
     for path, each in zip(paths, contents, strict=True):
         path.write_bytes(each)
-    with Loader(FileList(paths, range(3)), recipe, Standard(3, batch_size=3), num_threads=2, **options) as loader:
+    with flat_loader(FileList(paths, range(3)), recipe, Standard(3, batch_size=3), num_threads=2, **options) as loader:
         for _ in range(2):
             ((images, labels),) = loader
     (found,) = images[labels == 1].numpy()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dalirefurb import FileList, Loader, Standard, simple
+from dalirefurb import FileList, Loader, Prefetch, Standard, simple
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
 from dalirefurb.reading.formats.structure import StructureError, check_tiff
@@ -142,7 +142,9 @@ def test_a_harmful_file_is_named(name: str, kernels: str, tmp_path: Path) -> Non
         path.write_bytes(HARMFUL[name]() if number == 2 else jpeg(picture(number, height=60, width=80)))
     source = FileList(paths, range(4))
     with (
-        Loader(source, simple(32), Standard(4, batch_size=4), num_threads=1, kernels=kernels) as loader,
+        Loader(
+            source, simple(32), Standard(4, batch_size=4), prefetch=Prefetch(num_threads=1), kernels=kernels
+        ) as loader,
         pytest.raises(SampleError) as caught,
     ):
         next(iter(loader))

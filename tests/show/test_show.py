@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
+from dalirefurb import Prefetch
 from dalirefurb.augment.operations import Choice, OperationTable
 from dalirefurb.augment.presets import evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.cli import main
@@ -88,7 +89,12 @@ def training(source):
 
 def test_cached_pictures_are_exactly_what_the_store_holds_in_training(source, pictures):
     store = MemoryStore()
-    with store, Loader(source, rand_augment(48), training(source), store, look_ahead=1, replicas=1) as loader:
+    with (
+        store,
+        Loader(
+            source, rand_augment(48), training(source), store, prefetch=Prefetch(look_ahead=1, replicas=1)
+        ) as loader,
+    ):
         for place, birth in enumerate((0, 3)):
             loader.set_epoch(birth)
             next(iter(loader))

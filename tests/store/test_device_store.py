@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, run_state_machine_as_test
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment
+from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
 from dalirefurb.engine import backend_factory
@@ -32,6 +32,7 @@ from dalirefurb.store.device import gather as gathering
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.gather import gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
+from tests.loading import flat_loader
 from tests.pictures import picture
 from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, image, ints
 
@@ -290,13 +291,15 @@ def refurbish() -> Refurbish:
 def test_tensors_are_the_same_with_and_without_a_device_store(
     arrays: Arrays, recipe: Recipe, make: Callable[[], DeviceStore]
 ) -> None:
-    def serve(store: DeviceStore | None, batches_per_run: int) -> tuple[list[torch.Tensor], Any]:
-        with Loader(arrays, recipe, refurbish(), store, replicas=1, batches_per_run=batches_per_run) as loader:
+    def serve(store: DeviceStore | None, batches_per_group: int) -> tuple[list[torch.Tensor], Any]:
+        with Loader(
+            arrays, recipe, refurbish(), store, prefetch=Prefetch(replicas=1, batches_per_group=batches_per_group)
+        ) as loader:
             return [images.clone() for _ in range(4) for images, _ in loader], loader.stats()
 
     expected, _ = serve(None, 1)
-    for batches_per_run in (1, 2):
-        served, stats = serve(make(), batches_per_run)
+    for batches_per_group in (1, 2):
+        served, stats = serve(make(), batches_per_group)
         assert stats.hits > 0
         assert (stats.recomputed, stats.declined) == (0, 0)
         assert all(torch.equal(one, other) for one, other in zip(expected, served, strict=True))
@@ -309,7 +312,7 @@ def test_what_a_loader_borrows_never_leaves_the_device(
         raise AssertionError("a sample was asked for on the host")
 
     monkeypatch.setattr(DeviceLease, "samples", property(look, lambda lease, samples: None))
-    with Loader(arrays, recipe, refurbish(), make(), replicas=1) as loader:
+    with Loader(arrays, recipe, refurbish(), make(), prefetch=Prefetch(replicas=1)) as loader:
         for _ in range(3):
             for _ in loader:
                 pass
@@ -401,7 +404,7 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     samples = arrays.read(plan.indices)
     sides = np.full(len(samples), SIZE)
     input_builder = InputBuilder(recipe, seed=7, entering=arrays.image_shape)
-    feeds = input_builder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
+    feeds, _ = input_builder.partial(plan.indices, plan.version, Samples(samples, sides, sides, plan.indices))
     replica = Replica.of(
         graph, graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1), num_threads=1, device_id=None
     )
@@ -438,7 +441,7 @@ def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what
     """All but the GPU: its graphs run here, and its memory is NumPy's."""
 
     def served(store: DeviceStore | None, **options: Any) -> list[torch.Tensor]:
-        with Loader(arrays, recipe, refurbish(), store, **options) as loader:
+        with flat_loader(arrays, recipe, refurbish(), store, **options) as loader:
             return [images.clone() for _ in range(3) for images, _ in loader]
 
     expected = served(None, kernels="dali")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dalirefurb import Compressed, DiskStore, ImageFolder, Loader, Recipe, Refurbish, evaluate, simple
+from dalirefurb import Compressed, DiskStore, ImageFolder, Loader, Prefetch, Recipe, Refurbish, evaluate, simple
 from dalirefurb.errors import StoreError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
@@ -47,7 +47,7 @@ def plain(source: ImageFolder) -> dict[str, Batches]:
 def serve(
     source: ImageFolder, recipe: Recipe, store: Store | None, epochs: int, planner: Planner = REFURBISH
 ) -> Batches:
-    with Loader(source, recipe, planner, store, num_threads=2) as loader:
+    with Loader(source, recipe, planner, store, prefetch=Prefetch(num_threads=2)) as loader:
         return [(images.clone(), labels) for _ in range(epochs) for images, labels in loader]
 
 

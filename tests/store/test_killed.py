@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dalirefurb import AutoAssist, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish, simple
+from dalirefurb import AutoAssist, DiskStore, ImageFolder, MemoryStore, Refurbish, simple
+from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.resuming import losses_of
 
@@ -31,7 +32,7 @@ def train(name: str, source: ImageFolder, folder: Path, batches: int) -> None:
     state = folder / "state"
     planner = PLANNERS[name]
     prefetch = {"num_threads": 1, "with_indices": True}
-    with store, Loader(source, simple(32), planner, store, kernels="dali", **prefetch) as loader:
+    with store, flat_loader(source, simple(32), planner, store, kernels="dali", **prefetch) as loader:
         if state.exists():
             loader.load_state_dict(json.loads(state.read_text()))
         with (folder / "log").open("a") as log:

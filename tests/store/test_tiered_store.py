@@ -17,7 +17,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from numpy.typing import NDArray
 
 from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
-from dalirefurb.engine.batch_group import Position, planned, runs
+from dalirefurb.engine.batch_group import Position, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Images
@@ -148,29 +148,29 @@ def test_advice_moves_samples_and_changes_none(slots: list[int], steps: list[Ker
 
 
 def carry_out(
-    planner: Planner, store: TieredStore, *, ahead: int, batches_per_run: int, epochs: int
+    planner: Planner, store: TieredStore, *, ahead: int, batches_per_group: int, epochs: int
 ) -> list[tuple[int, int]]:
-    """Pass the runs of some epochs through a cache client, without graphs; return what was computed."""
+    """Pass the batch groups of some epochs through a cache client, without graphs; return what was computed."""
     source = Arrays(np.zeros((planner.num_samples, *IMAGE), np.uint8), np.zeros(planner.num_samples))
     reader = Reader(source, max_batch_size=1, num_threads=1)
     cache = CacheClient(reader, store)
     cache.begin(planner, Position(0, 0))
     computed: list[tuple[int, int]] = []
     on_the_way = deque()
-    work = runs(islice(planned(planner, Position(0, 0)), epochs * len(planner)), batches_per_run)
-    for run in [*work, *[None] * ahead]:
-        if run is not None:
-            ticket = cache.lookup(run)
-            made = [pairs(ticket.plan)[row] for row in ticket.rows.tolist()]
+    groups = grouped(islice(planned(planner, Position(0, 0)), epochs * len(planner)), batches_per_group)
+    for group in [*groups, *[None] * ahead]:
+        if group is not None:
+            cache_plan = cache.lookup(group)
+            made = [pairs(cache_plan.plan)[row] for row in cache_plan.compute.tolist()]
             computed += made
-            ticket.computed.indices = ticket.plan.indices[ticket.rows]
-            ticket.computed.images = Images([image_of(*pair) for pair in made])
-            on_the_way.append(ticket)
-        if on_the_way and (run is None or len(on_the_way) > ahead):
-            ticket = on_the_way.popleft()
-            for pair, sample in zip(pairs(ticket.plan), ticket.partial_images(), strict=True):
+            cache_plan.computed.indices.set_result(cache_plan.plan.indices[cache_plan.compute])
+            cache_plan.computed.images.set_result(Images([image_of(*pair) for pair in made]))
+            on_the_way.append(cache_plan)
+        if on_the_way and (group is None or len(on_the_way) > ahead):
+            cache_plan = on_the_way.popleft()
+            for pair, sample in zip(pairs(cache_plan.plan), cache_plan.partial_images(), strict=True):
                 np.testing.assert_array_equal(sample, image_of(*pair))
-            cache.commit(ticket)
+            cache.commit(cache_plan)
     reader.close()
     return computed
 
@@ -181,23 +181,23 @@ def test_each_tier_lends_as_many_samples_as_the_best_placement_has_there(planner
     store = memories(*slots, slot_bytes=12)
     with warnings.catch_warnings(action="ignore"):
         store.open(IMAGE, slots=max(sum(slots), planner.peak_slots), fingerprint={})
-    carry_out(planner, store, ahead=0, batches_per_run=1, epochs=4)
+    carry_out(planner, store, ahead=0, batches_per_group=1, epochs=4)
     assert list(store.hits) == hits(planner, slots, 4, exact=False)
     store.close()
 
 
 # The copy that a version has just left, and that is still lent, goes after older ones.
-@example(planner=BatchEcho(Frozen(5, batch_size=1), echoing_factor=2.0), share=0.5, ahead=1, batches_per_run=1)
+@example(planner=BatchEcho(Frozen(5, batch_size=1), echoing_factor=2.0), share=0.5, ahead=1, batches_per_group=1)
 @settings(max_examples=25)
-@given(planner=PLANNERS, share=st.floats(0, 1), ahead=st.integers(0, 5), batches_per_run=st.integers(1, 3))
+@given(planner=PLANNERS, share=st.floats(0, 1), ahead=st.integers(0, 5), batches_per_group=st.integers(1, 3))
 def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_twice(
-    planner: Planner, share: float, ahead: int, batches_per_run: int
+    planner: Planner, share: float, ahead: int, batches_per_group: int
 ) -> None:
-    slots, lent = max(1, planner.peak_slots), ahead * batches_per_run * planner.batch_size
+    slots, lent = max(1, planner.peak_slots), ahead * batches_per_group * planner.batch_size
     fast = int(share * slots)
     store = memories(fast + lent, slots - fast + lent, slot_bytes=12)
     store.open(IMAGE, slots=slots + 2 * lent, fingerprint={})
-    computed = carry_out(planner, store, ahead=ahead, batches_per_run=batches_per_run, epochs=4)
+    computed = carry_out(planner, store, ahead=ahead, batches_per_group=batches_per_group, epochs=4)
     assert len(set(computed)) == len(computed)
     store.close()
 
@@ -209,7 +209,7 @@ def test_tiers_too_small_for_what_is_on_its_way_lend_nothing_wrong(
 ) -> None:
     with memories(*slots, slot_bytes=12) as store:
         store.open(IMAGE, slots=sum(slots), fingerprint={})
-        carry_out(planner, store, ahead=ahead, batches_per_run=2, epochs=3)
+        carry_out(planner, store, ahead=ahead, batches_per_group=2, epochs=3)
 
 
 def test_a_version_goes_where_it_is_used_in_time_and_leaves_a_copy_below() -> None:

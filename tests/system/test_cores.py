@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dalirefurb import Standard
-from dalirefurb.engine.prefetch import choose_prefetch
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.store.available import available_bytes
 from dalirefurb.system.cores import usable_cores
 
@@ -91,7 +91,5 @@ def test_a_loader_takes_as_many_threads_by_default_shared_among_the_ranks_of_a_m
 ) -> None:
     monkeypatch.setattr("dalirefurb.engine.prefetch.usable_cores", lambda: 6)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    prefetch = choose_prefetch(
-        Standard(64, batch_size=8), num_threads=None, replicas=None, look_ahead=None, batches_per_run=None
-    )
-    assert prefetch.replicas * prefetch.threads_each == 3
+    depths = Prefetch().depths(Standard(64, batch_size=8))
+    assert depths.replicas * depths.threads_each == 3

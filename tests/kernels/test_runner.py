@@ -1,4 +1,4 @@
-"""Kernels of both parts: rows that are computed, lent and borrowed, and batches in order."""
+"""Kernels of both parts: rows that are computed, pinned and shared, and batches in order."""
 
 import io
 
@@ -13,19 +13,17 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.dali import Graph, GraphError, cut_window
 from dalirefurb.image_batch import Images, Rows
-from dalirefurb.kernels import both_parts
-from dalirefurb.kernels.both_parts import BothParts
+from dalirefurb.kernels import runner as runner_module
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.part_runner import KernelPart
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.thread_pool import KernelThreadPool
+from tests.kernels.runners import runner_of
 from tests.one_batch import levels
 
 STAGES = [RandomResizedCrop(40), RandAugmentLayer("one"), HorizontalFlip(), RandomCrop(32, margin=8)]
 PICTURES = [np.random.default_rng(number).integers(0, 256, (50 + number, 60, 3), np.uint8) for number in range(6)]
 COUNT = len(PICTURES)
-COMPUTED, LENT, BORROWED = np.array([0, 3, 4]), np.array([1, 2]), np.array([5])
-NONE = Rows(np.empty(0, np.int64), Images(()))
+COMPUTED, PINNED, SHARED = np.array([0, 3, 4]), np.array([1, 2]), np.array([5])
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +52,8 @@ class Watched(DecodePipelines):
 
 
 def both_of(recipe, pool, pipelines=None):
-    return BothParts(
-        steps_of(recipe.partial),
-        steps_of(recipe.final),
-        recipe.output,
-        pipelines=pipelines or Watched(),
-        pool=pool,
-        most_results=3,
-    )
+    steps = steps_of(recipe.partial)
+    return runner_of((*steps, *steps_of(recipe.final)), recipe.output, pipelines or Watched(), pool, split=len(steps))
 
 
 def decoding_both(recipe, pool, shares):
@@ -70,15 +62,15 @@ def decoding_both(recipe, pool, shares):
     window = cut_window(encoded)
     graph = Graph(encoded, "decoded")
     pipelines = [DecodePipeline(graph, max_rows=COUNT, num_threads=2) for _ in range(shares)]
-    return BothParts(
-        steps_of(recipe.partial),
-        steps_of(recipe.final),
+    steps = steps_of(recipe.partial)
+    return runner_of(
+        (*steps, *steps_of(recipe.final)),
         recipe.output,
-        pipelines=DecodePipelines(pipelines, DecodePipeline(None, max_rows=1, num_threads=2)),
-        pool=pool,
+        DecodePipelines(pipelines, DecodePipeline(None, max_rows=1, num_threads=2)),
+        pool,
+        split=len(steps),
         encoded=True,
         window=window and window.name,
-        most_results=3,
     )
 
 
@@ -89,7 +81,7 @@ def png(picture):
 
 
 def alone(steps, output, feeds, images):
-    part = KernelPart(steps, output, entering="sample", pipelines=Watched(), most_results=3)
+    part = runner_of(steps, output, Watched())
     part.submit({"sample": images, **feeds})
     return part.collect()
 
@@ -124,18 +116,15 @@ def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(pool,
     images = [*[*partial][:5], partial[COMPUTED[1]]]
     expected = alone(steps_of(recipe.final), recipe.output, feeds, images).as_tensor()
     both = decoding_both(recipe, pool, decoding) if decoding else both_of(recipe, pool)
-    lent = Rows(LENT, Images([partial[row] for row in LENT]))
+    pinned = Rows(PINNED, Images([partial[row] for row in PINNED]))
     pictures = [PICTURES[row] for row in COMPUTED]
     samples = [png(picture) for picture in pictures] if decoding else pictures
     sizes = np.array([picture.shape[:2] for picture in pictures])
-    both.submit(COMPUTED, {"sample": samples, "sizes": sizes, **some(feeds, COMPUTED)}, feeds, COUNT, lent)
-    seen = []
-
-    def borrowed(computed):
-        seen.extend(image.copy() for image in computed)
-        return [Rows(BORROWED, computed.chosen(np.array([1])))]
-
-    assert np.array_equal(both.collect(borrowed).as_tensor(), expected)
+    computed = {"sample": samples, "sizes": sizes, **some(feeds, COMPUTED)}
+    both.submit(computed, feeds, rows=COMPUTED, count=COUNT, pinned=pinned)
+    images = both.collect_partial()
+    seen = [image.copy() for image in images]
+    assert np.array_equal(both.finish([Rows(SHARED, images.chosen(np.array([1])))]).as_tensor(), expected)
     for row, image in zip(COMPUTED, seen, strict=True):
         assert np.array_equal(image, partial[row])
 
@@ -148,15 +137,15 @@ def begun_with(pipelines, pool, batches):
     """Both parts, given a few batches of one row each."""
     recipe = Recipe([HorizontalFlip(name="early"), HorizontalFlip(name="late")], levels(16), 1)
     both = both_of(recipe, pool, pipelines)
-    row, mirror = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    mirror = np.zeros(1, np.int32)
     for batch in range(batches):
         partial = {"sample": flipped(batch), "early/mirror": mirror}
-        both.submit(row, partial, {"late/mirror": mirror}, 1, NONE)
+        both.submit(partial, {"late/mirror": mirror})
     return both
 
 
 def level_of(both):
-    return both.collect(lambda images: []).as_tensor()[0, 0, 0, 0]
+    return both.collect().as_tensor()[0, 0, 0, 0]
 
 
 def test_batches_come_in_order_though_all_are_begun(pool):
@@ -168,7 +157,7 @@ def test_batches_come_in_order_though_all_are_begun(pool):
 def test_only_where_one_lane_decodes_those_who_hand_over_are_waited_for(pool, monkeypatch, in_turn, waits):
     both = begun_with(Watched(in_turn=in_turn), pool, 2)
     slept = []
-    monkeypatch.setattr(both_parts.time, "sleep", slept.append)
+    monkeypatch.setattr(runner_module.time, "sleep", slept.append)
     for number, wait in enumerate(waits, 1):
         level_of(both)
         both.handed_over()
@@ -190,5 +179,5 @@ def test_batches_in_flight_are_forgotten(pool):
     both = begun_with(Watched(), pool, 3)
     both.restart()
     mirror = np.zeros(1, np.int32)
-    both.submit(np.zeros(1, np.int64), {"sample": flipped(7), "early/mirror": mirror}, {"late/mirror": mirror}, 1, NONE)
+    both.submit({"sample": flipped(7), "early/mirror": mirror}, {"late/mirror": mirror})
     assert level_of(both) == 7

@@ -1,0 +1,100 @@
+"""Cursor: the next batch of a loader, and the pass that serves it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.errors import LoaderError
+
+
+class Cursor:
+    """Says what a loader serves next, as the training loop sees it.
+
+    Attributes:
+        position: Position of the next batch; after a pass that was left early, still that of the pass.
+        begun: Whether the present pass has served a batch, and has more of them.
+    """
+
+    def __init__(self) -> None:
+        self.position = Position(0, 0)
+        self.begun = False
+        self._present: weakref.ref[EpochPass] | None = None
+
+    @property
+    def upcoming_epoch(self) -> int:
+        """The epoch that the next pass would serve."""
+        return self.position.epoch + self.begun
+
+    def begin_pass(self, serve: Callable[[], Any]) -> EpochPass:
+        """Begin a pass: of the next epoch, also if the present pass was left early; end the present one.
+
+        Args:
+            serve: Function that serves the next batch, and moves the cursor behind it.
+        """
+        if (left := self._present_pass()) is not None:
+            left.leave(
+                "a loader serves one pass at a time, but iterating it again has begun another one before this one "
+                "ended: finish one first, or make a second loader"
+            )
+        if self.begun:
+            self.position, self.begun = Position(self.position.epoch + 1, 0), False
+        begun = EpochPass(self, serve, self.position.epoch)
+        self._present = weakref.ref(begun)
+        return begun
+
+    def move(self, position: Position) -> None:
+        """Make `position` the next to be served: by the present pass if it has served nothing yet, else by another."""
+        if (present := self._present_pass()) is not None:
+            if present.goes_on and not self.begun:
+                present.epoch = position.epoch
+            else:
+                present.leave(
+                    f"a pass that has begun must end before the loader is moved, but set_epoch or load_state_dict has "
+                    f"moved it to batch {position.batch} of epoch {position.epoch}: iterate the loader again to go on "
+                    f"from there"
+                )
+        self.position, self.begun = position, False
+
+    def _present_pass(self) -> EpochPass | None:
+        """Return the pass that was begun last, if somebody has it."""
+        return None if self._present is None else self._present()
+
+
+class EpochPass(Iterator[Any]):
+    """One epoch, or what is left of it.
+
+    Args:
+        cursor: Cursor of the loader.
+        serve: Function that serves the next batch.
+        epoch: Number of the epoch.
+
+    Attributes:
+        epoch: Number of the epoch; None once the pass can serve nothing more.
+    """
+
+    def __init__(self, cursor: Cursor, serve: Callable[[], Any], epoch: int) -> None:
+        self._cursor = cursor
+        self._serve = serve
+        self.epoch: int | None = epoch
+        self._cut_off: str | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a batch that it would serve."""
+        return self._cursor.position.epoch == self.epoch
+
+    def leave(self, reason: str) -> None:
+        """Serve nothing more; if there is a batch that it would have served, raise this where it is asked for."""
+        if self.goes_on:
+            self._cut_off = reason
+        self.epoch = None
+
+    def __next__(self) -> Any:
+        if self._cut_off is not None:
+            raise LoaderError(self._cut_off)
+        if not self.goes_on:
+            raise StopIteration
+        return self._serve()

@@ -6,7 +6,6 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -102,7 +101,7 @@ class Loader:
         devices = Devices(partial_device, final_device)
         kernels = choose_kernels(kernels, recipe, devices)
         configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
-        choose_depths = partial(configuration.depths, prefetch)
+        choose_depths = configuration.choose_depths(prefetch)
         choose_depths(planner)  # Refuses what no rank could work with.
         fingerprint = configuration.fingerprint()
         self._planner = planner

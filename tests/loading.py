@@ -19,12 +19,6 @@ def flat_loader(
     """Make a loader; settings are its own arguments, and those of `Prefetch` and `BadSamplePolicy`."""
     prefetch = {name: settings.pop(name) for name in _PREFETCH & settings.keys()}
     bad_samples = {name: settings.pop(name) for name in _BAD_SAMPLES & settings.keys()}
-    return Loader(
-        source,
-        recipe,
-        planner,
-        store,
-        prefetch=Prefetch(**prefetch),
-        bad_samples=BadSamplePolicy(**bad_samples),
-        **settings,
-    )
+    settings.setdefault("prefetch", Prefetch(**prefetch))
+    settings.setdefault("bad_samples", BadSamplePolicy(**bad_samples))
+    return Loader(source, recipe, planner, store, **settings)

@@ -187,11 +187,11 @@ class FinalGraph:
         if self._buffer is None:
             self._runner.submit(self._input_builder.final(plan, cache_plan.partial_images(), shown))
             return
-        assert isinstance(cache_plan.lease, DeviceLease)
+        assert cache_plan.pinned is not None
+        rows, lease = cache_plan.pinned
+        assert isinstance(lease, DeviceLease)
         with self._buffer.on_stream():
-            images = self._buffer.fill(
-                len(plan.indices), cache_plan.lease, cache_plan.asked, cache_plan.unpinned_images()
-            )
+            images = self._buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
             self._runner.submit(self._input_builder.final(plan, images, shown))
 
     def collect(self) -> Any:

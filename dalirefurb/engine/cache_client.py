@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import BatchGroup, Position
-from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan
-from dalirefurb.engine.in_flight import InFlightImages, InFlightVersions, SharedRows, part_repeats
+from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan, PinnedRows
+from dalirefurb.engine.in_flight import InFlightVersions, SharedRows, part_repeats
 from dalirefurb.image_batch import Image
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.planning.next_uses import next_uses, turns
@@ -94,31 +94,23 @@ class CacheClient:
         asked = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[asked], plan.version[asked])
         missing[asked[lease.found]] = False
-        images = InFlightImages()
-        compute, repeats = _parted(plan, np.flatnonzero(missing), images)
+        compute, repeats, places = _parted(plan, np.flatnonzero(missing))
         try:
             reading = self._reader.read(plan.indices[compute], plan.version[compute])
         except BaseException:
             lease.release()
             raise
-        return CachePlan(
-            group,
-            compute,
-            reading,
-            _kept(group, compute),
-            lease,
-            asked,
-            [*shared, *repeats],
-            self._in_flight.add(plan.indices[compute], plan.version[compute], images),
-            images,
-        )
+        images = self._in_flight.add(plan.indices[compute], plan.version[compute])
+        if len(repeats):
+            shared.append(SharedRows(repeats, images, places))
+        return CachePlan(group, compute, reading, _kept(group, compute), PinnedRows(asked, lease), shared, images)
 
     def _lookup_encoded(
         self, group: BatchGroup, missing: NDArray[np.int64], shared: list[SharedRows], store: Store
     ) -> EncodedCachePlan:
         """Start to read what the store does not have of rows, shape (n,), and to look at what it has."""
-        plan, images = group.plan, InFlightImages()
-        rows, repeats = _parted(plan, missing, images)
+        plan = group.plan
+        rows, repeats, places = _parted(plan, missing)
         indices, versions = plan.indices[rows], plan.version[rows]
         asked = np.flatnonzero(~self._reader.bad(indices))
         samples: list[Image | None] = [None] * len(rows)
@@ -126,16 +118,12 @@ class CacheClient:
             for row, sample in zip(asked.tolist(), lease.samples, strict=True):
                 samples[row] = None if sample is None else sample.reshape(-1).copy()
         held = np.array([sample is not None for sample in samples], np.bool_)
-        return EncodedCachePlan(
-            group,
-            rows,
-            self._reader.read(indices, versions, samples),
-            _kept(group, rows) & ~held,
-            shared=[*shared, *repeats],
-            claim=self._in_flight.add(indices, versions, images),
-            computed=images,
-            held=held,
-        )
+        reading = self._reader.read(indices, versions, samples)
+        images = self._in_flight.add(indices, versions)
+        if len(repeats):
+            shared.append(SharedRows(repeats, images, places))
+        kept = _kept(group, rows) & ~held
+        return EncodedCachePlan(group, rows, reading, kept, shared=shared, computed=images, held=held)
 
     def commit(self, cache_plan: CachePlan) -> NDArray[np.bool_]:
         """Bring the store to where the plan wants it after a group.
@@ -157,7 +145,7 @@ class CacheClient:
         stored = np.empty(0, np.bool_)
         if len(rows):
             stored = self._store.put(plan.indices[rows], plan.version[rows], cache_plan.to_store(places))
-        self._in_flight.remove(cache_plan.claim)
+        self._in_flight.remove(cache_plan.computed)
         return stored
 
     def _advise(self, group: BatchGroup, store: Store) -> None:
@@ -176,21 +164,17 @@ class CacheClient:
             cache_plan.reading.cancel()
             with suppress(Exception):
                 cache_plan.release()
-            self._in_flight.remove(cache_plan.claim)
+            self._in_flight.remove(cache_plan.computed)
 
 
-def _parted(
-    plan: BatchPlan, rows: NDArray[np.int64], images: InFlightImages
-) -> tuple[NDArray[np.int64], list[SharedRows]]:
-    """Part rows that are at hand nowhere, (n,), into those to compute and those that share an image with one of them.
+def _parted(plan: BatchPlan, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Part rows that are at hand nowhere, ascending, (n,), into those to compute and those that repeat one of them.
 
-    Args:
-        plan: Plan of the batch group.
-        rows: Rows of the group, ascending, int64 of shape (n,).
-        images: Images of the rows to compute.
+    Returns:
+        The rows to compute, the others, and for each of the others the place of its own among the former, each int64.
     """
     first, repeats, places = part_repeats(plan.indices[rows], plan.version[rows])
-    return rows[first], [SharedRows(rows[repeats], images, places)] if len(repeats) else []
+    return rows[first], rows[repeats], places
 
 
 def _kept(group: BatchGroup, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

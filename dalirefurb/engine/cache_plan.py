@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import BatchGroup
-from dalirefurb.engine.in_flight import NO_CLAIM, Claim, InFlightImages, SharedRows, known
+from dalirefurb.engine.in_flight import InFlightImages, SharedRows, known
 from dalirefurb.image_batch import Image, Images, Rows
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.reading.samples import Samples
@@ -20,7 +21,17 @@ from dalirefurb.store import Lease
 _LARGEST = (1 << 31) - 1
 """Bytes of an encoded sample that a store can keep: it counts the sides of what it holds in 32 bits."""
 
-_NO_ROWS = np.empty(0, np.int64)
+
+class PinnedRows(NamedTuple):
+    """Rows that the store was asked for.
+
+    Attributes:
+        rows: Rows of the group, ascending, int64 of shape (n,); the store may have found only some of them.
+        lease: What it has found, and pinned until the lease is released.
+    """
+
+    rows: NDArray[np.int64]
+    lease: Lease
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,10 +45,8 @@ class CachePlan:
         compute: Rows of the group to compute, ascending, int64 of shape (n,).
         reading: Future of the source's samples for `compute`, in the order of its rows.
         kept: Whether the plan keeps the image of each of `compute` beyond the group, bool of shape (n,).
-        lease: Lease of what the store has pinned of the rows in `asked`; None without a store.
-        asked: Rows that the store was asked for, ascending, int64; it may have found only some of them.
+        pinned: Rows that the store was asked for, with its lease; None without a store.
         shared: Rows whose images are computed for other rows.
-        claim: Claim of the versions that the group computes, see `InFlightVersions`.
         computed: Images of `compute`.
     """
 
@@ -45,10 +54,8 @@ class CachePlan:
     compute: NDArray[np.int64]
     reading: Future[Samples]
     kept: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    lease: Lease | None = None
-    asked: NDArray[np.int64] = field(default_factory=lambda: _NO_ROWS)
+    pinned: PinnedRows | None = None
     shared: Sequence[SharedRows] = ()
-    claim: Claim = NO_CLAIM
     computed: InFlightImages = field(default_factory=InFlightImages)
 
     @property
@@ -94,9 +101,10 @@ class CachePlan:
 
     def pinned_images(self) -> Rows:
         """Return the rows that the store has, with their partial images."""
-        if self.lease is None:
-            return Rows(_NO_ROWS, Images(()))
-        return Rows(self.asked[self.lease.found], self.lease.images)
+        if self.pinned is None:
+            return Rows(np.empty(0, np.int64), Images(()))
+        rows, lease = self.pinned
+        return Rows(rows[lease.found], lease.images)
 
     def unpinned_images(self) -> list[Rows]:
         """Return all other rows with their partial images, once they are computed."""
@@ -116,8 +124,8 @@ class CachePlan:
 
     def release(self) -> None:
         """Give back what the store has pinned."""
-        if self.lease is not None:
-            self.lease.release()
+        if self.pinned is not None:
+            self.pinned.lease.release()
 
 
 @dataclass(frozen=True, eq=False)

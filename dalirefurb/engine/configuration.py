@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -91,17 +93,16 @@ class Configuration:
         if Graph(traced(recipe), "final", devices.partial, devices.final).needs_gpu:
             _check_gpu()
 
-    def depths(self, prefetch: Prefetch, planner: Planner) -> Depths:
-        """Return how many threads work, and how far ahead, for the planner or a rank's part of it.
+    def choose_depths(self, prefetch: Prefetch) -> Callable[[Planner], Depths]:
+        """Return what says how many threads work, and how far ahead, for a rank's part of the planner.
 
-        Raises:
-            ConfigurationError: If an Assistant's lag is too short.
+        It keeps nothing of the configuration, so that a closed loader keeps no store.
         """
         shape, pixels = self.source.image_shape, None
         if not self.source.encoded and shape is not None:
             pixels = max(shape[0] * shape[1], self.recipe.output.size**2)
         cached = self.store is not None and not self.recipe.caches_encoded
-        return prefetch.depths(planner, pixels=pixels, hits_together=cached and self.kernels == "numba")
+        return partial(prefetch.depths, pixels=pixels, hits_together=cached and self.kernels == "numba")
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that decides the batches, as JSON values, the same on all ranks."""

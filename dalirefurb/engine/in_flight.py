@@ -20,6 +20,8 @@ class InFlightImages:
     """Partial images of one batch group, as they come to be known; or its samples, where these are what is cached.
 
     Attributes:
+        number: Number of the group among those that ever computed versions that others may share; -1 for any other.
+        slots: Slots of the versions in `InFlightVersions`, int64 of shape (n,).
         indices: Indices of the samples that the images show: the plan's samples, or what replaces them, int64 of shape
             (n,). Known once they are read.
         sizes: Heights and widths of the images in pixels, int64 of shape (n, 2). Known before the images, where they
@@ -27,6 +29,8 @@ class InFlightImages:
         images: Partial images, HWC uint8, or encoded samples, uint8 of shape (length,). Known once they are computed.
     """
 
+    number: int = -1
+    slots: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     indices: Future[Indices] = field(default_factory=Future)
     sizes: Future[NDArray[np.int64]] = field(default_factory=Future)
     images: Future[Images] = field(default_factory=Future)
@@ -45,21 +49,6 @@ class SharedRows(NamedTuple):
     images: InFlightImages
     places: NDArray[np.int64]
 
-
-class Claim(NamedTuple):
-    """What one batch group computes, as `InFlightVersions` has it.
-
-    Attributes:
-        number: Number of the group among those that ever claimed versions.
-        slots: Slots of the versions, int64 of shape (n,).
-    """
-
-    number: int
-    slots: Numbers
-
-
-NO_CLAIM = Claim(-1, np.empty(0, np.int64))
-"""That of a group that computes nothing."""
 
 Value = TypeVar("Value")
 
@@ -86,11 +75,11 @@ class InFlightVersions:
         self._images: dict[int, InFlightImages] = {}
         self._begun = 0
 
-    def add(self, indices: Indices, versions: NDArray[np.int64], images: InFlightImages) -> Claim:
-        """Let a group compute n different versions that no other one computes, until `remove`."""
+    def add(self, indices: Indices, versions: NDArray[np.int64]) -> InFlightImages:
+        """Let a group compute n different versions that no other one computes, until `remove`; return their images."""
         count = len(indices)
         if not count:
-            return NO_CLAIM
+            return InFlightImages()
         with self._lock:
             if count > len(self._free):
                 self._grow(count)
@@ -99,9 +88,9 @@ class InFlightVersions:
             self._keys.add_any(slots, indices, versions)
             self._numbers[slots] = self._begun
             self._places[slots] = np.arange(count)
-            self._images[self._begun] = images
+            images = self._images[self._begun] = InFlightImages(self._begun, slots)
             self._begun += 1
-            return Claim(self._begun - 1, slots)
+        return images
 
     def find(self, indices: Indices, versions: NDArray[np.int64]) -> list[SharedRows]:
         """Find the rows, of n, whose versions are computed, group by group."""
@@ -114,12 +103,12 @@ class InFlightVersions:
             parts = [(number, numbers == number) for number in distinct(numbers).tolist()]
             return [SharedRows(rows[part], self._images[number], places[part]) for number, part in parts]
 
-    def remove(self, claim: Claim) -> None:
-        """End what a group was added for: its images are in the store, or will not come. Twice is as once."""
+    def remove(self, images: InFlightImages) -> None:
+        """Have nobody share images any more: they are in the store, or will not come. Twice is as once."""
         with self._lock:
-            if self._images.pop(claim.number, None) is not None:
-                self._keys.remove(claim.slots)
-                self._free += claim.slots.tolist()
+            if self._images.pop(images.number, None) is not None:
+                self._keys.remove(images.slots)
+                self._free += images.slots.tolist()
 
     def _grow(self, count: int) -> None:
         """Make room for more versions."""

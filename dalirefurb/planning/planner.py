@@ -182,7 +182,7 @@ class Planner(ABC):
         if self.shards % world_size:
             raise ConfigurationError(
                 f"world_size must divide shards, got world_size={world_size} and shards={self.shards}: "
-                f"give the planner shards={world_size} or a multiple of it; or give the loader rank=0, world_size=1, "
+                f"give the planner shards={world_size} or a multiple of it; or give the loader rank=(0, 1), "
                 f"to serve whole batches in each process"
             )
         integer("rank", rank, 0, world_size - 1, "ranks count from 0")

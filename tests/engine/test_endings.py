@@ -34,7 +34,6 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.engine.backends import PartialBackend
-from dalirefurb.engine.prefetch import READY
 from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.planning.planner import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
@@ -162,7 +161,7 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
                 hanging.wait(LIMIT_S)
 
     loader = Loader(source, simple(SIZE), REFURBISH, HangingStore(), kernels="dali")
-    loader._engine.seek(loader._next)
+    loader._assembler.get().engine.seek(loader._cursor.position)
     with pytest.raises(LoaderError, match=r"dalirefurb-partial is still in wait \(.*threading\.py:\d+\)"):
         loader.close()
     hanging.set()
@@ -334,12 +333,12 @@ def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkey
         source, simple(SIZE), REFURBISH, store, prefetch=Prefetch(num_threads=1, batches_per_group=1)
     ) as loader:
         list(loader)
-        engine = loader._engine
+        engine = loader._assembler.get().engine
         engine.stop()
         monkeypatch.setattr(engine._finish_thread, "work", lambda *_: None)
-        engine.seek(loader._next)
+        engine.seek(loader._cursor.position)
         deadline = time.monotonic() + LIMIT_S
-        while len(engine._tickets) < READY and time.monotonic() < deadline:
+        while len(engine._prepared) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert store._contents is not None
         assert len(store._contents.slot_table.pinned)
@@ -351,7 +350,7 @@ def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkey
 
 FORKED = """
 import gc, os, signal, sys, time
-from dalirefurb import DiskStore, ImageFolder, Loader, Refurbish, rand_augment
+from dalirefurb import DiskStore, ImageFolder, Loader, Prefetch, Refurbish, rand_augment
 from dalirefurb.errors import LoaderError, SampleError
 
 def leave():
@@ -370,7 +369,7 @@ def use():
 source = ImageFolder(sys.argv[1])
 planner = Refurbish(len(source), batch_size=4, reuse_factor=2)
 parts = source, rand_augment(32), planner
-with DiskStore(sys.argv[2]) as store, Loader(*parts, store, num_threads=2, kernels="dali") as loader:
+with DiskStore(sys.argv[2]) as store, Loader(*parts, store, prefetch=Prefetch(num_threads=2), kernels="dali") as loader:
     batches = iter(loader)
     next(batches)
     children = {}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.engine.in_flight import Claim, InFlightImages, InFlightVersions, part_repeats
+from dalirefurb.engine.in_flight import InFlightImages, InFlightVersions, part_repeats
 
 PAIRS = st.tuples(st.integers(-2, 6), st.integers(0, 2))
 
@@ -34,18 +34,18 @@ def test_it_answers_as_a_dictionary_does(
 ) -> None:
     """A list of pairs is a group that begins; a number, that the group at this place among those on their way ends."""
     in_flight = InFlightVersions()
-    groups: list[tuple[Claim, list[tuple[int, int]]]] = []
+    groups: list[tuple[InFlightImages, list[tuple[int, int]]]] = []
     expected: dict[tuple[int, int], tuple[InFlightImages, int]] = {}
     for step in steps:
         if isinstance(step, list):
             new = [pair for pair in step if pair not in expected]
-            images = InFlightImages()
-            groups.append((in_flight.add(*keys(new), images), new))
+            images = in_flight.add(*keys(new))
+            groups.append((images, new))
             expected |= {pair: (images, place) for place, pair in enumerate(new)}
         elif step < len(groups):
-            claim, gone = groups.pop(step)
-            in_flight.remove(claim)
-            in_flight.remove(claim)
+            images, gone = groups.pop(step)
+            in_flight.remove(images)
+            in_flight.remove(images)
             for pair in gone:
                 del expected[pair]
         shared = in_flight.find(*keys(asked))
@@ -56,6 +56,6 @@ def test_it_answers_as_a_dictionary_does(
         }
         assert found == {row: expected[pair] for row, pair in enumerate(asked) if pair in expected}
         assert sum(len(rows) for rows, _, _ in shared) == len(found)
-    for claim, _ in groups:
-        in_flight.remove(claim)
+    for images, _ in groups:
+        in_flight.remove(images)
     assert in_flight.find(*keys(asked)) == []

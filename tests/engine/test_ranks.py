@@ -130,7 +130,7 @@ def test_the_rows_of_all_ranks_are_the_batches_of_one_process(
     for world_size in WORLD_SIZES:
         with ExitStack() as stack:
             loaders = [
-                stack.enter_context(make(source, planner, STORES[stored](), rank=rank, world_size=world_size))
+                stack.enter_context(make(source, planner, STORES[stored](), rank=(rank, world_size)))
                 for rank in range(world_size)
             ]
             assert {len(loader) for loader in loaders} == {len(planner)}
@@ -155,7 +155,7 @@ def test_a_run_goes_on_with_another_number_of_ranks_from_the_state_of_any_rank(
             loaders = []
             for rank in range(world_size):
                 store = stack.enter_context(DiskStore(tmp_path / f"cache-{rank}"))
-                loaders.append(stack.enter_context(make(source, planner, store, rank=rank, world_size=world_size)))
+                loaders.append(stack.enter_context(make(source, planner, store, rank=(rank, world_size))))
                 if served:
                     loaders[-1].load_state_dict(states[rank % len(states)])
             assert {loader.epoch for loader in loaders} == {len(served) // len(planner)}
@@ -190,7 +190,7 @@ def test_two_ranks_cannot_use_one_file(source: ImageFolder, tmp_path: Path) -> N
     with (
         DiskStore(path) as store,
         DiskStore(path) as other_store,
-        make(source, planner, store, rank=0, world_size=2) as loader,
+        make(source, planner, store, rank=(0, 2)) as loader,
         make(source, planner, other_store, rank=(1, 2)) as other,
     ):
         next(iter(loader))
@@ -231,7 +231,7 @@ def test_an_initialised_group_counts_more_than_the_environment_and_arguments_mor
     launched(monkeypatch, 3, 4)
     with make(source, PLANNERS["standard"]) as loader:
         assert loader.batch_size == 16
-    with make(source, PLANNERS["standard"], rank=1, world_size=8) as loader:
+    with make(source, PLANNERS["standard"], rank=(1, 8)) as loader:
         assert loader.batch_size == 2
 
 
@@ -253,13 +253,13 @@ def test_a_planner_of_one_shard_serves_one_process_unless_each_is_to_serve_all(
     source: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner = Standard(NUM_SAMPLES, batch_size=16)
-    message = "world_size must divide shards, got world_size=2 and shards=1: give the planner shards=2 .*rank=0, world"
+    message = "world_size must divide shards, got world_size=2 and shards=1: give the planner shards=2 .*rank=.0, 1"
     launched(monkeypatch, 1, 2)
     with make(source, planner) as loader, pytest.raises(ConfigurationError, match=message):
         next(iter(loader))
     with pytest.raises(ConfigurationError, match=message):
         make(source, planner, rank=(1, 2))
-    with make(source, planner, rank=0, world_size=1) as loader:
+    with make(source, planner, rank=(0, 1)) as loader:
         assert sum(len(labels) for _, labels, _ in loader) == NUM_SAMPLES
 
 

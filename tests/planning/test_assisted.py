@@ -145,11 +145,12 @@ def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> 
     ) as loader:
         for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
-        assert loader._assistant is not None
-        seen = loader._assistant._features
+        assistant = loader._feedback.assistant
+        assert assistant is not None
+        seen = assistant._features
         assert not len(seen.missing(everything))
         anew = FeatureTable(NUM_SAMPLES, resolution=seen.resolution)
-        anew.fill(everything, loader._assistant._compute(everything))
+        anew.fill(everything, assistant._compute(everything))
     np.testing.assert_array_equal(anew.rows(everything), seen.rows(everything))
 
 

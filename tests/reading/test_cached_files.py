@@ -35,7 +35,7 @@ from dalirefurb import (
 )
 from dalirefurb.dali import Graph
 from dalirefurb.engine import cache_client
-from dalirefurb.engine import ticket as ticket_module
+from dalirefurb.engine import cache_plan as cache_plan_module
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
@@ -346,7 +346,7 @@ def test_a_file_larger_than_a_store_can_tell_is_read_each_time(
     source: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [len(file) for file in contents(source)]
-    monkeypatch.setattr(ticket_module, "_LARGEST", max(sizes) - 1)
+    monkeypatch.setattr(cache_plan_module, "_LARGEST", max(sizes) - 1)
     planner = Frozen(NUM_SAMPLES, batch_size=1, seed=7)  # More batches than are on their way at a time.
     wanted, _ = serve(source, FILES, planner, epochs=3)
     with MemoryStore() as store:

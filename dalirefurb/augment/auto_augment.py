@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 
 Policy = Literal["imagenet", "cifar10"]
 
@@ -208,20 +208,16 @@ class _AutoAugmentHalf(OperationLayer):
 
     policy: Policy = "imagenet"
 
+    num_uniforms = 2  # sub-policy, and what becomes of its operation
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy not in POLICIES:
-            raise ConfigurationError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}: choose one")
+        require(self.policy in POLICIES, "policy", f"one of {', '.join(POLICIES)}", self.policy, "choose one")
 
     @cached_property
     def table(self) -> OperationTable:
         """The paper's operations, at every magnitude."""
         return OperationTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
-
-    @property
-    def num_uniforms(self) -> int:
-        """Sub-policy, and what becomes of its operation."""
-        return 2
 
 
 @dataclass(frozen=True)

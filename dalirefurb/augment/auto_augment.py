@@ -142,7 +142,7 @@ class _Half:
         self.outcomes = sorted({outcome for chances in each for outcome in chances})
         self.chances = np.array([[chances.get(outcome, 0.0) for outcome in self.outcomes] for chances in each])
         self._cumulative = _cumulative(self.chances)
-        self._operations, self._bins, self._negated = (np.array(column) for column in zip(*self.outcomes, strict=True))
+        self._columns = [np.array(column) for column in zip(*self.outcomes, strict=True)]
 
     def happen(self, sub_policies: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return which outcome happens to each sample, shape (n,)."""
@@ -150,7 +150,7 @@ class _Half:
 
     def choice(self, happened: NDArray[np.int64]) -> Choice:
         """Look the operations up that make these outcomes."""
-        return Choice(self._operations[happened], self._bins[happened], self._negated[happened])
+        return Choice(*(column[happened] for column in self._columns))
 
 
 class _Halves:

@@ -69,10 +69,4 @@ class Frozen(Planner):
     @cached_property
     def _standard(self) -> Standard:
         """Serves the same samples in the same batches."""
-        return Standard(
-            self.num_samples,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            shards=self.shards,
-            drop_last=self.drop_last,
-        )
+        return self._as(Standard)

@@ -142,10 +142,10 @@ def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> 
         for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
         assert loader._assistant is not None
-        seen = loader._assistant._features
+        seen = loader._assistant.features
         assert not len(seen.missing(everything))
         anew = FeatureTable(NUM_SAMPLES, resolution=seen.resolution)
-        anew.fill(everything, loader._assistant._compute(everything))
+        anew.fill(everything, loader._assistant._difficulty._compute(everything))
     np.testing.assert_array_equal(anew.rows(everything), seen.rows(everything))
 
 

@@ -165,7 +165,7 @@ class _Halves:
     def __init__(self, policy: Policy) -> None:
         self.first, self.second = (_Half(halves) for halves in zip(*POLICIES[policy], strict=True))
         count = len(POLICIES[policy])
-        self.joint = self.first.chances.T @ self.second.chances / count
+        self.joint: NDArray[np.float64] = self.first.chances.T @ self.second.chances / count
         # P(sub-policy | first outcome): all sub-policies are equally likely beforehand.
         posterior = self.first.chances.T
         self._posterior = _cumulative(posterior / posterior.sum(axis=1, keepdims=True))
@@ -267,8 +267,7 @@ class AutoAugmentSecond(_AutoAugmentHalf):
     @property
     def joint_outcomes(self) -> NDArray[np.float64]:
         """See `Stage.joint_outcomes`."""
-        joint: NDArray[np.float64] = _halves(self.policy).joint
-        return joint
+        return _halves(self.policy).joint
 
     def choose(self, uniforms: NDArray[np.float64]) -> Choice:
         """Learn from the first stage's uniforms what it did, then draw a sub-policy and what becomes of its second."""

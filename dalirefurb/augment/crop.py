@@ -55,15 +55,10 @@ class RandomCrop(SquareStage):
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
         expected = self.size + self.margin - 2 * self.padding
-        other = np.flatnonzero((heights != expected) | (widths != expected))
-        if not len(other):
-            return None
-        row = int(other[0])
-        return row, (
-            f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
-            f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
-            f"before it or change its margin"
-        )
+        unfit = (heights != expected) | (widths != expected)
+        summands = f"size {self.size} + margin {self.margin} - 2 * padding {self.padding}"
+        must, remedy = f"be {expected} x {expected} pixels ({summands})", "put a resize before it or change its margin"
+        return self._first_unfit(unfit, (heights, widths), must, remedy)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
@@ -118,14 +113,8 @@ class CenterCrop(SquareStage):
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image smaller than `size`; see `Stage.refusal`."""
-        smaller = np.flatnonzero((heights < self.size) | (widths < self.size))
-        if not len(smaller):
-            return None
-        row = int(smaller[0])
-        return row, (
-            f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
-            f"{heights[row]} x {widths[row]}; put a resize before it"
-        )
+        unfit = (heights < self.size) | (widths < self.size)
+        return self._first_unfit(unfit, (heights, widths), f"have at least {self.size} x {self.size} pixels")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.

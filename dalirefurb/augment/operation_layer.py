@@ -52,14 +52,8 @@ class OperationLayer(Stage):
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
-        vast = np.flatnonzero(heights * widths > MOST_PIXELS)
-        if not len(vast):
-            return None
-        row = int(vast[0])
-        return row, (
-            f"{self.name}: images must have {MOST_PIXELS:,} pixels at most, got {heights[row]} x {widths[row]}; "
-            f"put a resize before it"
-        )
+        vast = heights * widths > MOST_PIXELS
+        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Choose, then look the operations' numbers up; see `Stage.draw`."""

@@ -129,6 +129,15 @@ class Stage(ABC):
         """
         return None
 
+    def _first_unfit(
+        self, unfit: NDArray[np.bool_], sizes: Sizes, must: str, remedy: str = "put a resize before it"
+    ) -> tuple[int, str] | None:
+        """Return the first row that is `unfit`, (n,), and what its image `must` do, if there is one; see `refusal`."""
+        if not unfit.any():
+            return None
+        row, (heights, widths) = int(unfit.argmax()), sizes
+        return row, f"{self.name}: images must {must}, got {heights[row]} x {widths[row]}; {remedy}"
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

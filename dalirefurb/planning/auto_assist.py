@@ -101,10 +101,6 @@ class AutoAssist(DerivedPlanner):
         for momentum in ("loss_momentum", "accuracy_momentum"):
             self._number(momentum, "in [0, 1)", lambda share: 0 <= share < 1, remedy)
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self.planner)
-
     @property
     def feedback_lag(self) -> int:
         """Batches between the losses of one and the first plan that they act on."""

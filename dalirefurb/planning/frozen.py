@@ -47,24 +47,16 @@ class Frozen(Planner):
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        return self._freeze(self._standard.epoch(epoch), self._born_in(epoch))
-
-    def _freeze(self, plans: Iterator[BatchPlan], born: Mask) -> Iterator[BatchPlan]:
-        """Plan version 0 for every row, a miss where it is `born`, shape (num_samples,)."""
-        version, keep = np.zeros(self.batch_size, np.int64), np.ones(self.batch_size, np.bool_)
-        version.flags.writeable = keep.flags.writeable = False
-        for plan in plans:
-            count, miss = len(plan.indices), born[plan.indices]
-            miss.flags.writeable = False
-            yield replace(plan, version=version[:count], miss=miss, keep=keep[:count])
-
-    def _born_in(self, epoch: int) -> Mask:
-        """Return whether a sample is served in this epoch, if it is, for the first time, shape (num_samples,)."""
         born = np.full(self.num_samples, epoch < 2)
         if epoch == 1:
             for plan in self._standard.epoch(0):
                 born[plan.indices] = False
-        return born
+        return (self._frozen(plan, born[plan.indices]) for plan in self._standard.epoch(epoch))
+
+    @staticmethod
+    def _frozen(plan: BatchPlan, miss: Mask) -> BatchPlan:
+        """Serve version 0 in place of new ones, and keep it."""
+        return replace(plan, version=np.zeros_like(plan.version), miss=miss, keep=np.ones_like(plan.keep)).read_only()
 
     @cached_property
     def _standard(self) -> Standard:

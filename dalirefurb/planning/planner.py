@@ -214,6 +214,10 @@ class DerivedPlanner(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
 
+    def __len__(self) -> int:
+        """Batches per epoch: as many as the inner planner's."""
+        return len(self.planner)
+
     def owned(self, shard: int) -> Indices:
         """Return the samples of one of the inner planner's shards; see `Planner.owned`."""
         return self.planner.owned(shard)
@@ -256,10 +260,6 @@ class RankPlanner(DerivedPlanner):
         # A part is not parted again.
         object.__setattr__(self, "shards", 1)
         object.__setattr__(self, "batch_size", self.planner.batch_size // self.world_size)
-
-    def __len__(self) -> int:
-        """Batches per epoch, the same on every rank."""
-        return len(self.planner)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
+from tests.planners import FIELDS, listed
 
-FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 EPOCHS = range(5)
 
 
@@ -70,10 +70,6 @@ def losses_of(indices, number=0):
     """A loss that depends on brightness, on the sample and on the batch, above 0."""
     noise = uniforms(1, "loss", indices, np.full(len(indices), number), 1)[:, 0]
     return (7 * indices % 256 < 60) + 0.4 * noise
-
-
-def listed(plan, *without):
-    return {name: getattr(plan, name).tolist() for name in FIELDS if name not in without}
 
 
 def serve(assistant, batches, loss=losses_of):
@@ -140,23 +136,6 @@ def test_epochs_cut_the_inner_epochs_into_full_batches_without_a_gap(planner):
             if len(expected) >= len(served):
                 break
         assert served.tolist() == expected[: len(served)]
-
-
-@given(planner=planners(), order=st.permutations(EPOCHS))
-def test_an_epoch_is_the_same_asked_twice_or_out_of_order(planner, order):
-    expected = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in EPOCHS}
-    for epoch in order:
-        assert [listed(plan) for plan in planner.epoch(epoch)] == expected[epoch]
-
-
-@given(planner=planners())
-@example(planner=TINY)
-def test_executing_the_epochs_never_exceeds_the_peak_and_every_hit_is_stored(planner):
-    replay = Replay()
-    for epoch in EPOCHS:
-        for plan in planner.epoch(epoch):
-            replay.carry_out(plan)
-    assert replay.peak <= planner.peak_slots
 
 
 @given(planner=planners())
@@ -640,12 +619,6 @@ def test_features_of_other_samples_or_resolution_are_refused(num_samples, resolu
         f"features must have the planner's samples and resolution, 8 and 8, got {num_samples} and {resolution}: pass "
         f"FeatureTable(planner.num_samples, resolution=planner.resolution)"
     )
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.0, True])
-def test_an_epoch_that_is_no_count_is_refused_at_once(epoch):
-    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*count from 0"):
-        SHORT.epoch(epoch)
 
 
 @pytest.mark.parametrize(

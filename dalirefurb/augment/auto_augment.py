@@ -193,9 +193,7 @@ def _pick(cumulative: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDA
     return columns
 
 
-@lru_cache
-def _halves(policy: Policy) -> _Halves:
-    return _Halves(policy)
+_halves = lru_cache(_Halves)
 
 
 @dataclass(frozen=True)

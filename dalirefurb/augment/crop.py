@@ -35,8 +35,8 @@ class RandomCrop(SquareStage):
         super().__post_init__()
         if self.padding < 0 or self.margin < 0:
             raise ConfigurationError(
-                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}: leave "
-                f"padding out, and pass the places less 1 as margin"
+                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}: pass "
+                f"counts of pixels"
             )
 
     @property

@@ -77,7 +77,8 @@ class RandomResizedCrop(SquareStage):
         column = np.floor(attempts[..., 3][first] * (widths - width + 1))
         window = np.stack([row, column, height, width], axis=1)
         misfits = np.flatnonzero(~fits[first])
-        window[misfits] = self._central(heights[misfits], widths[misfits])
+        if len(misfits):
+            window[misfits] = self._central(heights[misfits], widths[misfits])
         return {
             "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
             "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from dalirefurb.checks import integer
-from dalirefurb.planning.batch_plan import BatchPlan, Mask
+from dalirefurb.planning.batch_plan import BatchPlan, read_only
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Standard
 
@@ -51,12 +51,16 @@ class Frozen(Planner):
         if epoch == 1:
             for plan in self._standard.epoch(0):
                 born[plan.indices] = False
-        return (self._frozen(plan, born[plan.indices]) for plan in self._standard.epoch(epoch))
-
-    @staticmethod
-    def _frozen(plan: BatchPlan, miss: Mask) -> BatchPlan:
-        """Serve version 0 in place of new ones, and keep it."""
-        return replace(plan, version=np.zeros_like(plan.version), miss=miss, keep=np.ones_like(plan.keep)).read_only()
+        version, keep = read_only(np.zeros(self.batch_size, np.int64)), read_only(np.ones(self.batch_size, np.bool_))
+        return (
+            replace(
+                plan,
+                version=version[: len(plan.indices)],
+                miss=read_only(born[plan.indices]),
+                keep=keep[: len(plan.indices)],
+            )
+            for plan in self._standard.epoch(epoch)
+        )
 
     @cached_property
     def _standard(self) -> Standard:

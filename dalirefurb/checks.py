@@ -1,12 +1,25 @@
-"""Checks of arguments that many modules take."""
+"""Checks of arguments, with one form of refusal: what must hold, what was given, the remedy."""
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from dalirefurb.errors import ConfigurationError
+
+
+def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:
+    """Refuse an argument of which something must hold, and does not.
+
+    Raises:
+        ConfigurationError: If it does not hold.
+    """
+    if not holds:
+        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}: {remedy}")
 
 
 def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:
@@ -16,19 +29,40 @@ def integer(name: str, value: object, least: int | None, most: int | None, remed
         ConfigurationError: If `value` is not an integer in least..most; None is no limit.
     """
     limits = "" if least is None else f" in {least}..{most}" if most is not None else f" of at least {least}"
-    refusal = ConfigurationError(f"{name} must be an int{limits}, got {value!r}: {remedy}")
-    if isinstance(value, (bool, np.bool_)):
-        raise refusal
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise refusal from None
-    if (least is not None and number < least) or (most is not None and number > most):
-        raise refusal
+        holds = False
+    else:
+        inside = (least is None or number >= least) and (most is None or number <= most)
+        holds = inside and not isinstance(value, (bool, np.bool_))
+    require(holds, name, f"an int{limits}", value, remedy)
     return number
 
 
-def require_positive(what: str, value: int) -> None:
-    """Refuse a size that is not a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{what} must be a positive integer, got {value!r}")
+def positive(name: str, value: object, remedy: str) -> None:
+    """Refuse what is not a plain int of at least 1.
+
+    Raises:
+        ConfigurationError: If `value` is something else.
+    """
+    holds = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    require(holds, name, "a positive integer", value, remedy)
+
+
+def number(name: str, value: Any, limits: str, within: Callable[[float], bool], remedy: str) -> float:
+    """Return a real argument as a plain float; bools do not pass.
+
+    Args:
+        name: Name of the argument.
+        value: Value of the argument.
+        limits: The words for what `within` tells, such as "in 0..1".
+        within: Whether a number is allowed.
+        remedy: What to pass.
+
+    Raises:
+        ConfigurationError: If `value` is not a number, or not an allowed one.
+    """
+    holds = isinstance(value, Real) and not isinstance(value, bool) and within(value)  # type: ignore[arg-type]
+    require(holds, name, f"a number {limits}", value, remedy)
+    return float(value)

@@ -97,8 +97,8 @@ def autoassists(draw):
     return AutoAssist(inner, lag=draw(st.integers(1, 3)))
 
 
-def listed(plan):
-    return {name: getattr(plan, name).tolist() for name in FIELDS}
+def listed(plan, *without):
+    return {name: getattr(plan, name).tolist() for name in FIELDS if name not in without}
 
 
 def joined(planner, epoch, name):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 
 Policy = Literal["imagenet", "cifar10"]
 
@@ -142,7 +142,7 @@ class _Half:
         self.outcomes = sorted({outcome for chances in each for outcome in chances})
         self.chances = np.array([[chances.get(outcome, 0.0) for outcome in self.outcomes] for chances in each])
         self._cumulative = _cumulative(self.chances)
-        self._operations, self._bins, self._negated = (np.array(column) for column in zip(*self.outcomes, strict=True))
+        self._columns = [np.array(column) for column in zip(*self.outcomes, strict=True)]
 
     def happen(self, sub_policies: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return which outcome happens to each sample, shape (n,)."""
@@ -150,7 +150,7 @@ class _Half:
 
     def choice(self, happened: NDArray[np.int64]) -> Choice:
         """Look the operations up that make these outcomes."""
-        return Choice(self._operations[happened], self._bins[happened], self._negated[happened])
+        return Choice(*(column[happened] for column in self._columns))
 
 
 class _Halves:
@@ -165,7 +165,7 @@ class _Halves:
     def __init__(self, policy: Policy) -> None:
         self.first, self.second = (_Half(halves) for halves in zip(*POLICIES[policy], strict=True))
         count = len(POLICIES[policy])
-        self.joint = self.first.chances.T @ self.second.chances / count
+        self.joint: NDArray[np.float64] = self.first.chances.T @ self.second.chances / count
         # P(sub-policy | first outcome): all sub-policies are equally likely beforehand.
         posterior = self.first.chances.T
         self._posterior = _cumulative(posterior / posterior.sum(axis=1, keepdims=True))
@@ -193,9 +193,7 @@ def _pick(cumulative: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDA
     return columns
 
 
-@lru_cache
-def _halves(policy: Policy) -> _Halves:
-    return _Halves(policy)
+_halves = lru_cache(_Halves)
 
 
 @dataclass(frozen=True)
@@ -208,20 +206,16 @@ class _AutoAugmentHalf(OperationLayer):
 
     policy: Policy = "imagenet"
 
+    num_uniforms = 2  # sub-policy, and what becomes of its operation
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.policy not in POLICIES:
-            raise ConfigurationError(f"policy must be one of {', '.join(POLICIES)}, got {self.policy!r}: choose one")
+        require(self.policy in POLICIES, "policy", f"one of {', '.join(POLICIES)}", self.policy, "choose one")
 
     @cached_property
     def table(self) -> OperationTable:
         """The paper's operations, at every magnitude."""
         return OperationTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
-
-    @property
-    def num_uniforms(self) -> int:
-        """Sub-policy, and what becomes of its operation."""
-        return 2
 
 
 @dataclass(frozen=True)
@@ -271,8 +265,7 @@ class AutoAugmentSecond(_AutoAugmentHalf):
     @property
     def joint_outcomes(self) -> NDArray[np.float64]:
         """See `Stage.joint_outcomes`."""
-        joint: NDArray[np.float64] = _halves(self.policy).joint
-        return joint
+        return _halves(self.policy).joint
 
     def choose(self, uniforms: NDArray[np.float64]) -> Choice:
         """Learn from the first stage's uniforms what it did, then draw a sub-policy and what becomes of its second."""

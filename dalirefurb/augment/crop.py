@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
-from dalirefurb.checks import require_positive
+from dalirefurb.augment.stage import Arrays, Node, Parameter, SquareStage, Stage
+from dalirefurb.checks import number
 from dalirefurb.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class RandomCrop(Stage):
+class RandomCrop(SquareStage):
     """Crop a square at a random place.
 
     Attributes:
@@ -26,22 +25,19 @@ class RandomCrop(Stage):
         padding: Pixels of 0 added to each side first.
     """
 
-    size: int
     margin: int
     padding: int = 0
     name: str = "random_crop"
 
+    num_uniforms = 2  # row and column
+
     def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
+        super().__post_init__()
         if self.padding < 0 or self.margin < 0:
             raise ConfigurationError(
-                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}"
+                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}: pass "
+                f"counts of pixels"
             )
-
-    @property
-    def num_uniforms(self) -> int:
-        """Row and column."""
-        return 2
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -56,23 +52,13 @@ class RandomCrop(Stage):
         places = (self.margin + 1) ** 2
         return np.full(places, 1 / places)
 
-    @property
-    def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
-
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
         expected = self.size + self.margin - 2 * self.padding
-        other = np.flatnonzero((heights != expected) | (widths != expected))
-        if not len(other):
-            return None
-        row = int(other[0])
-        return row, (
-            f"{self.name}: images must be {expected} x {expected} pixels (size {self.size} + margin "
-            f"{self.margin} - 2 * padding {self.padding}), got {heights[row]} x {widths[row]}; put a resize "
-            f"before it or change its margin"
-        )
+        unfit = (heights != expected) | (widths != expected)
+        summands = f"size {self.size} + margin {self.margin} - 2 * padding {self.padding}"
+        must, remedy = f"be {expected} x {expected} pixels ({summands})", "put a resize before it or change its margin"
+        return self._first_unfit(unfit, (heights, widths), must, remedy)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
@@ -114,39 +100,21 @@ class RandomCrop(Stage):
 
 
 @dataclass(frozen=True)
-class CenterCrop(Stage):
+class CenterCrop(SquareStage):
     """Crop a square from the centre.
 
     Attributes:
         size: Side of the result in pixels.
     """
 
-    size: int
     name: str = "center_crop"
 
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The first row and column."""
-        return {"start": Parameter("int32", (2,))}
-
-    @property
-    def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
+    parameters: ClassVar[Mapping[str, Parameter]] = {"start": Parameter("int32", (2,))}
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image smaller than `size`; see `Stage.refusal`."""
-        smaller = np.flatnonzero((heights < self.size) | (widths < self.size))
-        if not len(smaller):
-            return None
-        row = int(smaller[0])
-        return row, (
-            f"{self.name}: images must have at least {self.size} x {self.size} pixels, got "
-            f"{heights[row]} x {widths[row]}; put a resize before it"
-        )
+        unfit = (heights < self.size) | (widths < self.size)
+        return self._first_unfit(unfit, (heights, widths), f"have at least {self.size} x {self.size} pixels")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.
@@ -173,19 +141,11 @@ class HorizontalFlip(Stage):
     probability: float = 0.5
     name: str = "flip"
 
+    num_uniforms = 1
+    parameters: ClassVar[Mapping[str, Parameter]] = {"mirror": Parameter("int32")}
+
     def __post_init__(self) -> None:
-        if not (isinstance(self.probability, Real) and 0 <= self.probability <= 1):
-            raise ConfigurationError(f"{self.name}: probability must be a number in 0..1, got {self.probability!r}")
-
-    @property
-    def num_uniforms(self) -> int:
-        """Whether."""
-        return 1
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """1 to mirror, 0 not to."""
-        return {"mirror": Parameter("int32")}
+        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dalirefurb.augment.stage import Node, Stage
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,8 @@ class Custom(Stage):
     size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigurationError(
-                f"stage {self.name!r}: function must be callable, got {self.function!r}; "
-                f"pass a function that takes a DALI node and returns one"
-            )
+        remedy = "pass a function that takes a DALI node and returns one"
+        require(callable(self.function), f"stage {self.name!r}: function", "callable", self.function, remedy)
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
@@ -48,10 +45,6 @@ class Custom(Stage):
 
     def fingerprint(self) -> dict[str, Any]:
         """Return name, revision and size in place of the function."""
-        return {
-            "stage": "Custom",
-            "version": self.version,
-            "name": self.name,
-            "revision": self.revision,
-            "size": self.size,
-        }
+        values = super().fingerprint()
+        del values["function"]
+        return values

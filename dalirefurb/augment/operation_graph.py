@@ -33,9 +33,8 @@ def apply_operations(
         fill: Levels of the channels where a warp shows no source.
     """
     warp = partial(_warp, interpolation=interpolation, fill=[float(level) for level in fill])
-    branches: dict[Group, _Branch] = {**_BRANCHES, Group.WARP: warp}
-    in_order = [branches[group] for group in Group]
-    return _choose(in_order, 0, parameters["group"], images, parameters["matrix"])
+    branches = [warp if group is Group.WARP else _BRANCHES[group] for group in Group]
+    return _choose(branches, 0, parameters["group"], images, parameters["matrix"])
 
 
 def _choose(branches: Sequence[_Branch], first: int, group: Node, images: Node, matrix: Node) -> Node:
@@ -50,9 +49,9 @@ def _choose(branches: Sequence[_Branch], first: int, group: Node, images: Node, 
     return chosen
 
 
-def _scalar(matrix: Node) -> Node:
-    """Give the one number of a group that takes one."""
-    return matrix[0, 0]
+def _beside(images: Node, numbers: Node) -> Node:
+    """Return numbers on the images' device."""
+    return numbers.gpu() if images.device == "gpu" else numbers
 
 
 def _identity(images: Node, matrix: Node) -> Node:
@@ -60,17 +59,16 @@ def _identity(images: Node, matrix: Node) -> Node:
 
 
 def _posterize_levels(images: Node, matrix: Node) -> Node:
-    mask = fn.cast(_scalar(matrix), dtype=types.UINT8)
-    return images & (mask.gpu() if images.device == "gpu" else mask)
+    return images & _beside(images, fn.cast(matrix[0, 0], dtype=types.UINT8))
 
 
 def _solarize_levels(images: Node, matrix: Node) -> Node:
     """Flip all bits where the level exceeds -scalar: 255 * (level - scalar) saturates to 0 or to 255."""
-    return images ^ fn.brightness_contrast(images, brightness=255.0, brightness_shift=_scalar(matrix))
+    return images ^ fn.brightness_contrast(images, brightness=255.0, brightness_shift=matrix[0, 0])
 
 
 def _brightness(images: Node, matrix: Node) -> Node:
-    return fn.brightness_contrast(images, brightness=_scalar(matrix), brightness_shift=-TRUNCATE / 255)
+    return fn.brightness_contrast(images, brightness=matrix[0, 0], brightness_shift=-TRUNCATE / 255)
 
 
 def _grey(images: Node) -> Node:
@@ -78,7 +76,7 @@ def _grey(images: Node) -> Node:
 
 
 def _contrast(images: Node, matrix: Node) -> Node:
-    factor = _scalar(matrix)
+    factor = matrix[0, 0]
     mean = math.floor(fn.reductions.mean(_grey(images)) + 0.5)
     if images.device == "gpu":
         # The mean is on the device, and operators take named arguments from the host alone.
@@ -101,9 +99,8 @@ def _color_blend(images: Node, matrix: Node) -> Node:
         out_anchors_rel=types.Constant(np.array([[0, 0], [0, 0.5]], np.float32)),
         output_size=size * types.Constant(np.array([1, 2], np.int32)),
     )
-    kernel = matrix[:2, :1]
-    kernel = kernel.gpu() if images.device == "gpu" else kernel
-    blended = fn.filter(fn.reshape(pairs, rel_shape=[2.0, 0.5, 1.0]), kernel, anchor=[0, 0])
+    pairs = fn.reshape(pairs, rel_shape=[2.0, 0.5, 1.0])
+    blended = fn.filter(pairs, _beside(images, matrix[:2, :1]), anchor=[0, 0])
     return fn.multi_paste(
         fn.reshape(blended, rel_shape=[0.5, 2.0, 1.0]),
         shapes_rel=types.Constant(np.array([[1, 0.5]], np.float32)),
@@ -118,7 +115,7 @@ def _sharpness_blend(images: Node, matrix: Node) -> Node:
     anchors = types.Constant(np.array([[0, 0], [1, 1]], np.int32))
     return fn.multi_paste(
         images,
-        fn.filter(images, matrix.gpu() if images.device == "gpu" else matrix),
+        fn.filter(images, _beside(images, matrix)),
         in_anchors=anchors,
         out_anchors=anchors,
         shapes=fn.stack(size, inner),

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, OperationTable
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage
+from dalirefurb.checks import require
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,13 @@ class OperationLayer(Stage):
     interpolation: Interpolation = "nearest"
     fill: int | tuple[int, int, int] = 0
 
+    parameters = PARAMETERS
+
     def __post_init__(self) -> None:
-        if self.interpolation not in ("nearest", "bilinear"):
-            raise ConfigurationError(
-                f'interpolation must be "nearest" or "bilinear", got {self.interpolation!r}: choose one'
-            )
-        levels = self.fill_levels
-        if len(levels) != 3 or not all(0 <= level <= 255 for level in levels):
-            raise ConfigurationError(
-                f"fill must be a level in 0 .. 255, or 3 of them, got {self.fill}: use 0 for black"
-            )
+        known = self.interpolation in ("nearest", "bilinear")
+        require(known, "interpolation", '"nearest" or "bilinear"', self.interpolation, "choose one")
+        fits = len(self.fill_levels) == 3 and all(0 <= level <= 255 for level in self.fill_levels)
+        require(fits, "fill", "a level in 0 .. 255, or 3 of them", self.fill, "use 0 for black")
 
     @property
     def fill_levels(self) -> tuple[int, ...]:
@@ -53,21 +50,10 @@ class OperationLayer(Stage):
     def choose(self, uniforms: NDArray[np.float64]) -> Choice:
         """Turn uniforms, shape (n, num_uniforms), into operations."""
 
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The group of the operation and its 3x3 matrix."""
-        return PARAMETERS
-
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
-        vast = np.flatnonzero(heights * widths > MOST_PIXELS)
-        if not len(vast):
-            return None
-        row = int(vast[0])
-        return row, (
-            f"{self.name}: images must have {MOST_PIXELS:,} pixels at most, got {heights[row]} x {widths[row]}; "
-            f"put a resize before it"
-        )
+        vast = heights * widths > MOST_PIXELS
+        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Choose, then look the operations' numbers up; see `Stage.draw`."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dalirefurb.checks import require_positive
+from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -36,20 +36,17 @@ class Output:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
-        require_positive("output: size", self.size)
-        if self.dtype not in ("float32", "float16"):
-            raise ConfigurationError(
-                f"output: dtype must be 'float32' or 'float16', got {self.dtype!r}; cast on the model's side for others"
-            )
+        positive("output: size", self.size, "pass the side in pixels")
+        remedy = "cast on the model's side for others"
+        require(self.dtype in ("float32", "float16"), "output: dtype", "'float32' or 'float16'", self.dtype, remedy)
         if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
             raise ConfigurationError(
-                f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}"
+                f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}: pass "
+                f"one for each of red, green and blue"
             )
-        if not all(0 <= mean <= 1 for mean in self.mean):
-            raise ConfigurationError(
-                f"output: mean must be of pixels in 0 .. 1, got {self.mean}: divide mean and std by 255 if they are of "
-                f"levels 0 .. 255"
-            )
+        within = all(0 <= mean <= 1 for mean in self.mean)
+        remedy = "divide mean and std by 255 if they are of levels 0 .. 255"
+        require(within, "output: mean", "of pixels in 0 .. 1", self.mean, remedy)
         largest = max(max(mean, 1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
         most = float(np.finfo(self.dtype).max)
         if largest > most:
@@ -61,9 +58,4 @@ class Output:
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides values, as JSON."""
-        return {
-            "size": self.size,
-            "dtype": self.dtype,
-            "mean": list(self.mean),
-            "std": list(self.std),
-        }
+        return {"size": self.size, "dtype": self.dtype, "mean": list(self.mean), "std": list(self.std)}

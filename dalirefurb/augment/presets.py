@@ -1,7 +1,8 @@
 """Recipes as published, ready to use.
 
 Each preset is for encoded images or, with `raw=True`, for small HWC uint8 arrays such as CIFAR-10's: there the random
-resized crop is replaced by padding and a random crop, as is customary.
+resized crop is replaced by padding and a random crop, as is customary. Signatures are written out, so that `help` and
+editors show every argument.
 
 Arguments that all presets have:
     size: Side of the images the model receives, in pixels.
@@ -34,6 +35,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
 Order = Literal["paper", "crop_last"]
@@ -56,8 +58,7 @@ def simple(
 
     The stages are named decode, random_resized_crop or random_crop, flip. For the arguments see the module.
     """
-    stages = [*_crop(size, raw=raw), HorizontalFlip()]
-    return Recipe(stages, Output(size, dtype, mean, std, channels_last), "flip" if split is None else split)
+    return _around([], Output(size, dtype, mean, std, channels_last), order="paper", split=split, raw=raw)
 
 
 def evaluate(
@@ -99,12 +100,11 @@ def rand_augment(
     `layers` operations (the paper's N) are applied to an image one after the other, all with `magnitude` (its M),
     0 .. 30. Their stages are named rand_augment_1, rand_augment_2, ...; for the other arguments see the module.
     """
-    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
-        raise ConfigurationError(f"layers must be a positive integer, got {layers!r}; use simple() for none")
+    positive("layers", layers, "use simple() for none")
     operations = [
         RandAugmentLayer(f"rand_augment_{layer}", interpolation, magnitude=magnitude) for layer in range(1, layers + 1)
     ]
-    return _augmenting(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
 
 
 def auto_augment(
@@ -127,7 +127,7 @@ def auto_augment(
     """
     first = AutoAugmentFirst("auto_augment_1", interpolation, policy=policy)
     operations = [first, AutoAugmentSecond("auto_augment_2", interpolation, policy=policy, first=first.name)]
-    return _augmenting(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
 
 
 def trivial_augment(
@@ -147,7 +147,7 @@ def trivial_augment(
     The operation's stage is named trivial_augment; for the arguments see the module.
     """
     operations = [TrivialAugmentLayer(interpolation=interpolation)]
-    return _augmenting(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
 
 
 def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
@@ -176,38 +176,21 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     return Recipe(left, recipe.output, split)
 
 
-def _augmenting(operations: Sequence[Stage], output: Output, *, order: Order, split: Split, raw: bool) -> Recipe:
-    """Put operations where `order` says."""
+def _around(operations: Sequence[Stage], output: Output, *, order: Order, split: Split, raw: bool) -> Recipe:
+    """Crop and flip, before operations or after them as `order` says."""
+    stages: list[Stage]
     size = output.size
+    margin = max(2, round(size / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
+    padding = max(1, size // 8)  # 4 pixels for 32 x 32
+    padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
     if order == "paper":
-        stages = [*_crop(size, raw=raw), HorizontalFlip(), *operations]
-        default = operations[-1].name
-    elif order == "crop_last":
-        stages = [*_crop_last_head(size, raw=raw), *operations, _last_crop(size, raw=raw), HorizontalFlip()]
-        default = "random_crop"
+        first = [padded_crop] if raw else [Decode(), RandomResizedCrop(size)]
+        stages = [*first, HorizontalFlip(), *operations]
+        final = stages[-1].name
     else:
-        raise ConfigurationError(f"order must be 'paper' or 'crop_last', got {order!r}")
-    return Recipe(stages, output, default if split is None else split)
-
-
-def _crop(size: int, *, raw: bool) -> list[Stage]:
-    return [_padded_crop(size)] if raw else [Decode(), RandomResizedCrop(size)]
-
-
-def _crop_last_head(size: int, *, raw: bool) -> list[Stage]:
-    return [] if raw else [Decode(), RandomResizedCrop(size + _margin(size))]
-
-
-def _last_crop(size: int, *, raw: bool) -> RandomCrop:
-    return _padded_crop(size) if raw else RandomCrop(size, margin=_margin(size))
-
-
-def _padded_crop(size: int) -> RandomCrop:
-    """Pad by an eighth on each side: 4 pixels for 32 x 32."""
-    padding = max(1, size // 8)
-    return RandomCrop(size, margin=2 * padding, padding=padding)
-
-
-def _margin(size: int) -> int:
-    """Leave room for 9 x 9 crops at 224 pixels, 3.6 % of the side."""
-    return max(2, round(size / 28))
+        require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
+        first = [] if raw else [Decode(), RandomResizedCrop(size + margin)]
+        last = padded_crop if raw else RandomCrop(size, margin=margin)
+        stages = [*first, *operations, last, HorizontalFlip()]
+        final = last.name
+    return Recipe(stages, output, final if split is None else split)

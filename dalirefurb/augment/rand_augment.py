@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import OPERATIONS, Choice, OperationTable
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 
 
 @dataclass(frozen=True)
@@ -26,27 +26,19 @@ class RandAugmentLayer(OperationLayer):
     magnitude: int = 9
     num_magnitude_bins: int = 31
 
+    num_uniforms = 2  # operation and sign
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_magnitude_bins < 2:
-            raise ConfigurationError(
-                f"num_magnitude_bins must be at least 2, got {self.num_magnitude_bins}: the paper has 31"
-            )
-        if not 0 <= self.magnitude < self.num_magnitude_bins:
-            raise ConfigurationError(
-                f"magnitude must be in 0 .. {self.num_magnitude_bins - 1}, got {self.magnitude}: "
-                "lower it, or raise num_magnitude_bins"
-            )
+        bins, magnitude = self.num_magnitude_bins, self.magnitude
+        require(bins >= 2, "num_magnitude_bins", "at least 2", bins, "the paper has 31")
+        remedy = "lower it, or raise num_magnitude_bins"
+        require(0 <= magnitude < bins, "magnitude", f"in 0 .. {bins - 1}", magnitude, remedy)
 
     @cached_property
     def table(self) -> OperationTable:
         """The paper's operations, at every magnitude."""
         return OperationTable(OPERATIONS, self.num_magnitude_bins)
-
-    @property
-    def num_uniforms(self) -> int:
-        """Operation and sign."""
-        return 2
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.resize import window_of
 from dalirefurb.augment.stage import Arrays, Sizes, Stage
-from dalirefurb.checks import require_positive
+from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
 LONGEST_SIDE = 2**24
@@ -82,11 +82,9 @@ class Recipe:
         if isinstance(split, str) and split not in names:
             raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
         count = names.index(split) if isinstance(split, str) else split
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(names):
-            raise ConfigurationError(
-                f"split must be a stage's name or a count of partial stages in 0..{len(names)}, got {split!r}; "
-                f"the stages are {', '.join(names)}"
-            )
+        holds = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= len(names)
+        wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
+        require(holds, "split", wanted, split, f"the stages are {', '.join(names)}")
         return count
 
     @property
@@ -187,32 +185,30 @@ class Recipe:
         Raises:
             ConfigurationError: If `reuse_factor` is not a positive integer.
         """
-        require_positive("reuse_factor", reuse_factor)
+        positive("reuse_factor", reuse_factor, "2 or 3 is usual")
         return diversity(self.stages, self.split, reuse_factor)
 
     def __str__(self) -> str:
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
         reuse_factors = (2, 3)
+        steps = [
+            (stage.name, "yes" if stage.random else "no", str(len(stage.outcomes) or "many")) for stage in self.stages
+        ]
+        steps.append((f"output {self.output.size} x {self.output.size}, {self.output.dtype}", "no", "1"))
         rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
-        for place, stage in enumerate(self.stages):
-            part, random = "partial" if place < self.split else "final", "yes" if stage.random else "no"
-            outcomes = str(len(stage.outcomes) or "many")
-            rows.append([stage.name, part, random, outcomes, *(self._kept(place, factor) for factor in reuse_factors)])
-        output = f"output {self.output.size} x {self.output.size}, {self.output.dtype}"
-        rows.append([output, "final", "no", "1", *(self._kept(len(self.stages), factor) for factor in reuse_factors)])
+        for place, (name, random, outcomes) in enumerate(steps):
+            kept = [f"{diversity(self.stages, place, factor):.2f}" for factor in reuse_factors]
+            rows.append([name, "partial" if place < self.split else "final", random, outcomes, *kept])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         form = "  ".join(f"{{:{'<' if column < 3 else '>'}{width}}}" for column, width in enumerate(widths))
-        kept = " and ".join(f"{self.diversity(factor):.2f} at {factor}" for factor in reuse_factors)
+        here = " and ".join(f"{self.diversity(factor):.2f} at {factor}" for factor in reuse_factors)
         return "\n".join(
             [
                 *(form.format(*row) for row in rows),
                 "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
-                f"this split keeps {kept}",
+                f"this split keeps {here}",
             ]
         )
-
-    def _kept(self, split: int, reuse_factor: int) -> str:
-        return f"{diversity(self.stages, split, reuse_factor):.2f}"
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON."""

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.crop import CenterCrop
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Sizes, Stage, interpolation_type
-from dalirefurb.checks import require_positive
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.augment.stage import (
+    Arrays,
+    Interpolation,
+    Node,
+    Parameter,
+    Sizes,
+    SquareStage,
+    Stage,
+    interpolation_type,
+)
+from dalirefurb.checks import positive, require
 
 WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
@@ -22,23 +30,8 @@ _LONGEST_SIDE = 2**31 - 1
 """Where the window of a crop can begin, which is said in 32 bits."""
 
 
-class Window(Stage):
-    """A stage that begins by cutting a window; its parameters include `start` and `shape`, int32 (2,)."""
-
-    @abstractmethod
-    def apply_to_window(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Do what follows the cut."""
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window and go on from there."""
-        from nvidia.dali import fn
-
-        cut = fn.slice(images, start=parameters["start"], shape=parameters["shape"], axes=[0, 1])
-        return self.apply_to_window(cut, parameters)
-
-
 @dataclass(frozen=True)
-class RandomResizedCrop(Window):
+class RandomResizedCrop(SquareStage):
     """Crop a window of random area and aspect ratio, resize it to a square, anti-aliased.
 
     The published procedure of torchvision's `RandomResizedCrop`: up to ten attempts, then a central crop.
@@ -49,70 +42,30 @@ class RandomResizedCrop(Window):
         ratio: Least and greatest width divided by height, drawn uniformly in its logarithm.
     """
 
-    size: int
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolation = "bilinear"
     name: str = "random_resized_crop"
 
     ATTEMPTS = 10
+    num_uniforms = 4 * ATTEMPTS  # area, ratio, row and column of each
+    parameters: ClassVar[Mapping[str, Parameter]] = {
+        "start": Parameter("int32", (2,)),
+        "shape": Parameter("int32", (2,)),
+    }
 
     def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
+        super().__post_init__()
         for field, (low, high), limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, np.inf)):
-            if not 0 < low <= high <= limit:
-                raise ConfigurationError(
-                    f"{self.name}: {field} must be two numbers with 0 < low <= high"
-                    f"{' <= 1' if limit == 1 else ''}, got ({low}, {high})"
-                )
-
-    @property
-    def num_uniforms(self) -> int:
-        """Area, ratio, row and column of each attempt."""
-        return 4 * self.ATTEMPTS
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The window."""
-        return {"start": Parameter("int32", (2,)), "shape": Parameter("int32", (2,))}
-
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """Too many to count."""
-        return np.empty(0)
-
-    @property
-    def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
+            wanted = f"two numbers with 0 < low <= high{' <= 1' if limit == 1 else ''}"
+            holds = 0 < low <= high <= limit
+            require(holds, f"{self.name}: {field}", wanted, (low, high), "leave it out for the published one")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw windows; see `Stage.draw`."""
-        count = len(uniforms)
-        window, fits = self._first_fit(uniforms.reshape(count, self.ATTEMPTS, 4), heights, widths)
-        if not fits.all():
-            misfits = np.flatnonzero(~fits)
-            window[misfits] = self._central(heights[misfits], widths[misfits])
-        return {
-            "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
-            "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),
-        }
-
-    def _first_fit(
-        self, attempts: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return for each row the first of k attempts that lies within the image.
-
-        Args:
-            attempts: Uniforms for area, ratio, row and column, shape (n, k, 4).
-            heights: Heights of the images in pixels, shape (n,).
-            widths: Widths of the images in pixels, shape (n,).
-
-        Returns:
-            Row, column, height and width of the windows, shape (n, 4), and whether any attempt fits, shape (n,).
-        """
+        """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""
+        attempts = uniforms.reshape(-1, self.ATTEMPTS, 4)
         low, high = self.scale
-        area = (heights * widths)[:, None] * (low + (high - low) * attempts[..., 0])  # (n, k)
+        area = (heights * widths)[:, None] * (low + (high - low) * attempts[..., 0])  # (n, ATTEMPTS)
         low, high = np.log(self.ratio)
         ratio = np.exp(low + (high - low) * attempts[..., 1])
         width = np.rint(np.sqrt(area * ratio))
@@ -122,7 +75,14 @@ class RandomResizedCrop(Window):
         width, height = width[first], height[first]
         row = np.floor(attempts[..., 2][first] * (heights - height + 1))
         column = np.floor(attempts[..., 3][first] * (widths - width + 1))
-        return np.stack([row, column, height, width], axis=1), fits[first]
+        window = np.stack([row, column, height, width], axis=1)
+        misfits = np.flatnonzero(~fits[first])
+        if len(misfits):
+            window[misfits] = self._central(heights[misfits], widths[misfits])
+        return {
+            "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
+            "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),
+        }
 
     def _central(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the largest central window whose ratio is allowed, (n, 4); a pixel at least."""
@@ -132,8 +92,15 @@ class RandomResizedCrop(Window):
         height = np.where(ratio < low, np.rint(widths / low).clip(1), heights)
         return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Cut the window and resize it."""
+        from nvidia.dali import fn
+
+        cut = fn.slice(images, start=parameters["start"], shape=parameters["shape"], axes=[0, 1])
+        return self.apply_to_window(cut, parameters)
+
     def apply_to_window(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Resize."""
+        """Resize windows that are cut already."""
         from nvidia.dali import fn
 
         return fn.resize(images, size=(self.size, self.size), interp_type=interpolation_type(self.interpolation))
@@ -147,13 +114,10 @@ class Resize(Stage):
     interpolation: Interpolation = "bilinear"
     name: str = "resize"
 
-    def __post_init__(self) -> None:
-        require_positive(f"{self.name}: size", self.size)
+    parameters: ClassVar[Mapping[str, Parameter]] = {"size": Parameter("float32", (2,))}
 
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """Height and width of the result."""
-        return {"size": Parameter("float32", (2,))}
+    def __post_init__(self) -> None:
+        positive(f"{self.name}: size", self.size, "pass the shorter side in pixels")
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
         """Scale the longer side and round it down, as torchvision."""

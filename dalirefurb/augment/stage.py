@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import positive
+
 Node = Any
 """A DALI `DataNode`: one batch of tensors inside a graph under construction."""
 
@@ -48,15 +50,12 @@ class Stage(ABC):
     Attributes:
         name: Name of the stage, unique within a recipe; it keys the stage's random numbers.
         version: Version of the stage, raised when the same fields come to mean other pixels.
+        num_uniforms: Number of uniform numbers taken per sample.
     """
 
     name: str
     version: ClassVar[int] = 1
-
-    @property
-    def num_uniforms(self) -> int:
-        """Uniform numbers taken per sample."""
-        return 0
+    num_uniforms: ClassVar[int] = 0
 
     @property
     def random(self) -> bool:
@@ -130,10 +129,38 @@ class Stage(ABC):
         """
         return None
 
+    def _first_unfit(
+        self, unfit: NDArray[np.bool_], sizes: Sizes, must: str, remedy: str = "put a resize before it"
+    ) -> tuple[int, str] | None:
+        """Return the first row that is `unfit`, (n,), and what its image `must` do, if there is one; see `refusal`."""
+        if not unfit.any():
+            return None
+        row, (heights, widths) = int(unfit.argmax()), sizes
+        return row, f"{self.name}: images must {must}, got {heights[row]} x {widths[row]}; {remedy}"
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
         return {"stage": type(self).__name__, "version": self.version, **values}
+
+
+@dataclass(frozen=True)
+class SquareStage(Stage):
+    """A stage that squares leave.
+
+    Attributes:
+        size: Side of the result in pixels.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        positive(f"{self.name}: size", self.size, "pass the side in pixels")
+
+    @property
+    def fixed_size(self) -> tuple[int, int]:
+        """A square of `size`."""
+        return self.size, self.size
 
 
 def interpolation_type(interpolation: Interpolation) -> Any:

@@ -20,15 +20,12 @@ class TrivialAugmentLayer(OperationLayer):
 
     name: str = "trivial_augment"
 
+    num_uniforms = 3  # operation, magnitude and sign
+
     @cached_property
     def table(self) -> OperationTable:
         """The wide ranges, at every magnitude."""
         return OperationTable(WIDE_OPERATIONS, _NUM_BINS)
-
-    @property
-    def num_uniforms(self) -> int:
-        """Operation, magnitude and sign."""
-        return 3
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

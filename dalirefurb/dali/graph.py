@@ -22,7 +22,7 @@ from dalirefurb.augment.crop import HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import Window, resized_window, window_of
+from dalirefurb.augment.resize import RandomResizedCrop, resized_window, window_of
 from dalirefurb.augment.stage import Device, Node, Stage
 from dalirefurb.errors import ConfigurationError
 
@@ -188,10 +188,10 @@ def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
     return {name: nodes[f"{stage.name}/{name}"] for name in stage.parameters}
 
 
-def cut_window(recipe: Recipe) -> Window | None:
+def cut_window(recipe: Recipe) -> RandomResizedCrop | None:
     """Return the stage whose window alone is decoded: one right after decoding, if it is partial, too."""
     after = recipe.partial[1] if recipe.encoded and recipe.split > 1 else None
-    return after if isinstance(after, Window) else None
+    return after if isinstance(after, RandomResizedCrop) else None
 
 
 def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:

@@ -1,29 +1,28 @@
 """Assistant: the mutable part of AutoAssist, which learns which candidates the model finds hard.
 
-It is one of the three things here that change, beside the store and the loader. All else about it is in `auto_assist`.
+It is one of the three things here that change, beside the store and the loader. What it learns is in `difficulty`, what
+it chooses from in `candidates`, and all else about it in `auto_assist`.
 """
 
 from __future__ import annotations
 
 import base64
-import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.planning.auto_assist import AutoAssist, Candidates, batch_of
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.batch_plan import BatchPlan, Indices
+from dalirefurb.planning.candidates import CandidateStream
+from dalirefurb.planning.difficulty import Belief, Compute, Difficulty
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import Planner
-from dalirefurb.rng import uniforms
-
-Compute = Callable[[Indices], Sequence[NDArray[np.uint8]]]
-"""Makes the partial images of version 0 of samples, HWC."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,9 @@ class AssistantReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Moment:
-    """What an Assistant knows before it learns for the next batch, and the candidate that it considers next."""
+    """What an Assistant believes before it learns for the next batch, and the candidate that it considers next."""
 
-    weights: NDArray[np.float64]
-    threshold: float = 0.0
-    accuracy: float = 0.0
+    belief: Belief
     candidates: int = 0
     epoch: int = 0
     row: int = 0
@@ -83,42 +80,32 @@ class Assistant:
             resolution.
         compute: Function that makes the images whose features are missing, after a resume.
 
+    Attributes:
+        chooses_from: Planner of the candidates.
+        planned: Number of batches planned.
+        served: Number of batches handed to the training loop.
+        observed: Number of batches whose losses are known.
+
     Raises:
         ConfigurationError: If `features` does not fit the planner.
     """
 
     def __init__(self, planner: AutoAssist, features: FeatureTable, compute: Compute) -> None:
-        expected, given = (planner.num_samples, planner.resolution), (features.num_samples, features.resolution)
-        if given != expected:
-            raise ConfigurationError(
-                f"features must have the planner's samples and resolution, {expected[0]} and {expected[1]}, got "
-                f"{given[0]} and {given[1]}: pass FeatureTable(planner.num_samples, resolution=planner.resolution)"
-            )
+        self.features = features
+        self.chooses_from = planner.planner
         self._planner = planner
-        self._features = features
-        self._compute = compute
+        self._difficulty = Difficulty(planner, features, compute)
+        self._stream = CandidateStream(planner.planner)
         self._planning = threading.Lock()  # held first, while the next batch is planned or chosen
         self._lock = threading.Lock()  # guards what both threads use
-        self._candidates: Candidates | None = None
-        self._start(_Moment(np.zeros(planner.resolution**2 * 3 + 1)))
+        self._start(_Moment(Belief(np.zeros(planner.resolution**2 * 3 + 1))))
 
     @classmethod
     def of(cls, planner: Planner, compute: Compute) -> Assistant | None:
         """Return the Assistant of a planner, which knows no features yet; None if losses act on none of its plans."""
-        assisted = AutoAssist.among(planner)
-        if assisted is None:
+        if not isinstance(planner, AutoAssist):
             return None
-        return cls(assisted, FeatureTable(assisted.num_samples, resolution=assisted.resolution), compute)
-
-    @property
-    def features(self) -> FeatureTable:
-        """Features of the samples that were computed."""
-        return self._features
-
-    @property
-    def chooses_from(self) -> Planner:
-        """Plans the candidates."""
-        return self._planner.planner
+        return cls(planner, FeatureTable(planner.num_samples, resolution=planner.resolution), compute)
 
     def _start(self, moment: _Moment, *, served: int = 0, observed: int = 0) -> None:
         """Begin where the moment is, with nothing planned ahead and no version served."""
@@ -127,26 +114,11 @@ class Assistant:
         self._ahead: dict[int, tuple[_Moment, BatchPlan]] = {}  # from batch `served` on, each with the moment before it
         self._indices: dict[int, Indices] = {}  # of the last batches served
         self._losses: dict[int, NDArray[np.float32]] = {}  # of those of them that were observed
-        self._served, self._observed, self._planned = served, observed, served
-
-    @property
-    def planned(self) -> int:
-        """Batches planned."""
-        return self._planned
-
-    @property
-    def served(self) -> int:
-        """Batches handed to the training loop."""
-        return self._served
-
-    @property
-    def observed(self) -> int:
-        """Batches whose losses are known."""
-        return self._observed
+        self.served, self.observed, self.planned = served, observed, served
 
     def ready(self) -> bool:
         """Tell whether the next batch can be planned: whether the losses of the batch `lag` before it are known."""
-        return self._planned - self._planner.lag < self._observed
+        return self.planned - self._planner.lag < self.observed
 
     def plan(self) -> BatchPlan:
         """Plan the next batch.
@@ -156,24 +128,24 @@ class Assistant:
         """
         with self._planning:
             with self._lock:
-                number, lag = self._planned, self._planner.lag
+                number, lag = self.planned, self._planner.lag
                 if number in self._ahead:
-                    self._planned += 1
+                    self.planned += 1
                     return self._ahead[number][1]
                 if not self.ready():
                     raise ConfigurationError(
                         f"batch {number} needs the losses of batch {number - lag} (lag={lag}), got those of the first "
-                        f"{self._observed} batches: observe the losses of each batch that is served, or pass a larger "
+                        f"{self.observed} batches: observe the losses of each batch that is served, or pass a larger "
                         f"lag"
                     )
                 seen = (self._indices[number - lag], self._losses[number - lag]) if number >= lag else None
             moment = self._moment
-            learned = self._learned(moment, *seen, first=number == lag) if seen else moment
-            plan, after = self._chosen(learned)
+            belief = self._difficulty.learned(moment.belief, *seen, first=number == lag) if seen else moment.belief
+            plan, after = self._chosen(moment, belief)
             with self._lock:
                 self._ahead[number] = moment, plan
                 self._moment = after
-                self._planned += 1
+                self.planned += 1
             return plan
 
     def serve(self) -> None:
@@ -183,16 +155,16 @@ class Assistant:
             ConfigurationError: If none is planned.
         """
         with self._lock:
-            if self._served == self._planned:
+            if self.served == self.planned:
                 raise ConfigurationError(
-                    f"a batch must be planned to be served, got {self._served} served of {self._planned} planned: "
+                    f"a batch must be planned to be served, got {self.served} served of {self.planned} planned: "
                     f"call plan first"
                 )
-            self._indices[self._served] = self._ahead[self._served][1].indices
-            self._served += 1
+            self._indices[self.served] = self._ahead[self.served][1].indices
+            self.served += 1
             # Whatever an interrupt keeps from being dropped here is dropped next time.
-            needed = self._served - self._planner.lag
-            for kept, first in ((self._ahead, self._served), (self._indices, needed), (self._losses, needed)):
+            needed = self.served - self._planner.lag
+            for kept, first in ((self._ahead, self.served), (self._indices, needed), (self._losses, needed)):
                 for past in [number for number in kept if number < first]:
                     del kept[past]
 
@@ -211,22 +183,22 @@ class Assistant:
         if not np.isfinite(values).all():
             row = int(np.argmin(np.isfinite(values)))
             raise ConfigurationError(
-                f"losses must be finite, got {values[row]} in row {row} of batch {self._observed}: stop training, or "
+                f"losses must be finite, got {values[row]} in row {row} of batch {self.observed}: stop training, or "
                 f"lower its learning rate"
             )
         with self._lock:
-            if self._observed == self._served:
+            if self.observed == self.served:
                 raise ConfigurationError(
-                    f"losses must be those of a served batch, got losses for batch {self._observed} when "
-                    f"{self._served} were served: call observe once after each batch"
+                    f"losses must be those of a served batch, got losses for batch {self.observed} when "
+                    f"{self.served} were served: call observe once after each batch"
                 )
-            self._losses[self._observed] = values.copy()
-            self._observed += 1
+            self._losses[self.observed] = values.copy()
+            self.observed += 1
 
     def rewind(self) -> None:
         """Go back to the batch that is to be served next: plan it and those after it again, the same."""
         with self._planning, self._lock:
-            self._planned = self._served
+            self.planned = self.served
 
     @property
     def upcoming(self) -> tuple[int, int]:
@@ -238,8 +210,8 @@ class Assistant:
     def report(self) -> AssistantReport:
         """Return what was done until the batch served last; what is planned ahead does not count."""
         with self._lock:
-            moment, accepted = self._present(), self._served * self._planner.batch_size
-        return AssistantReport(moment.candidates, accepted, moment.accuracy, moment.threshold)
+            moment, accepted = self._present(), self.served * self._planner.batch_size
+        return AssistantReport(moment.candidates, accepted, moment.belief.accuracy, moment.belief.threshold)
 
     def state(self) -> dict[str, Any]:
         """Return all that is needed to go on from batch number `served`, as JSON values.
@@ -248,17 +220,18 @@ class Assistant:
         """
         with self._lock:
             moment = self._present()
+            belief = moment.belief
             return {
-                "served": self._served,
-                "observed": self._observed,
+                "served": self.served,
+                "observed": self.observed,
                 "candidates": moment.candidates,
                 "epoch": moment.epoch,
                 "row": moment.row,
-                "threshold": moment.threshold,
-                "accuracy": moment.accuracy,
-                "weights": _packed([moment.weights], "<f8"),
-                "indices": _packed((self._indices[n] for n in self._indices if n < self._served), "<i4"),
-                "losses": _packed((self._losses[n] for n in self._losses if n < self._observed), "<f4"),
+                "threshold": belief.threshold,
+                "accuracy": belief.accuracy,
+                "weights": _packed([belief.weights], "<f8"),
+                "indices": _packed((self._indices[n] for n in self._indices if n < self.served), "<i4"),
+                "losses": _packed((self._losses[n] for n in self._losses if n < self.observed), "<f4"),
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -270,16 +243,17 @@ class Assistant:
             StateMismatchError: If it is damaged; nothing is changed then.
         """
         try:
-            numbers = {name: state[name] for name in ("threshold", "accuracy", "candidates", "epoch", "row")}
-            moment = _Moment(_unpacked(state["weights"], "<f8").astype(np.float64), **numbers)
+            numbers = [state[name] for name in ("threshold", "accuracy", "candidates", "epoch", "row", "observed")]
+            weights = _unpacked(state["weights"], "<f8").astype(np.float64)
+            moment = _Moment(Belief(weights, *numbers[:2]), *numbers[2:5])
             indices = _unpacked(state["indices"], "<i4").astype(np.int64).reshape(-1, self._planner.batch_size)
             losses = _unpacked(state["losses"], "<f4").astype(np.float32).reshape(-1, self._planner.batch_size)
             served, observed = int(state["served"]), int(state["observed"])
             needed = min(served, self._planner.lag)
             sound = (
-                all(isinstance(number, (int, float)) and number >= 0 for number in (*numbers.values(), observed))
+                all(isinstance(number, (int, float)) and number >= 0 for number in numbers)
                 and observed <= served
-                and len(moment.weights) == len(self._moment.weights)
+                and len(weights) == len(self._moment.belief.weights)
                 and len(indices) >= needed
                 and len(losses) >= needed - (served - observed)
                 and ((indices >= 0) & (indices < self._planner.num_samples)).all()
@@ -299,95 +273,19 @@ class Assistant:
 
     def _present(self) -> _Moment:
         """Return the moment before batch number `served`."""
-        return self._ahead[self._served][0] if self._served in self._ahead else self._moment
+        return self._ahead[self.served][0] if self.served in self._ahead else self._moment
 
-    def _learned(self, moment: _Moment, indices: Indices, losses: NDArray[np.float32], *, first: bool) -> _Moment:
-        """Compare with the threshold, update the averages, and take one gradient step."""
-        planner = self._planner
-        kept = 0.0 if first else planner.loss_momentum
-        threshold = kept * moment.threshold + (1 - kept) * float(losses.mean(dtype=np.float64))
-        hard = losses > threshold
-        inputs = self._inputs(indices)
-        expected = _logistic(inputs @ moment.weights)
-        accuracy = float(np.mean((expected > 0.5) == hard))
-        gradient = inputs.T @ (expected - hard) / len(losses)
-        gradient[:-1] += planner.weight_decay * moment.weights[:-1]
-        return replace(
-            moment,
-            weights=moment.weights - planner.learning_rate * gradient,
-            threshold=threshold,
-            accuracy=planner.accuracy_momentum * moment.accuracy + (1 - planner.accuracy_momentum) * accuracy,
-        )
-
-    def _chosen(self, moment: _Moment) -> tuple[BatchPlan, _Moment]:
-        """Consider candidates until a batch is full."""
-        planner = self._planner
-        epoch, row, considered = moment.epoch, moment.row, 0
-        parts: list[BatchPlan] = []
-        epochs: list[int] = []
-        needed = planner.batch_size
-        while needed:
-            candidates = self._candidates_of(epoch)
-            if row == len(candidates):
-                epoch, row = epoch + 1, 0
-                continue
-            stop = min(row + 2 * planner.batch_size, len(candidates))
-            choosy = epoch > 0 and considered < planner.num_samples
-            if choosy:
-                stop = min(stop, row + planner.num_samples - considered)
-            accepted = row + np.flatnonzero(
-                self._accepts(candidates, row, stop, moment) if choosy else np.ones(stop - row)
-            )
-            accepted = accepted[:needed]
-            needed -= len(accepted)
-            if not needed:
-                stop = int(accepted[-1]) + 1
-            parts.append(candidates.accept(accepted, start=row, stop=stop))
-            epochs.append(epoch)
-            considered, row = considered + stop - row, stop
-        plan = batch_of(parts, epochs)
+    def _chosen(self, moment: _Moment, belief: Belief) -> tuple[BatchPlan, _Moment]:
+        """Choose the next batch by what is believed now; return it, and the moment after it."""
+        accepts = partial(self._difficulty.accepts, belief)
+        plan, epoch, row, considered = self._stream.batch(moment.epoch, moment.row, accepts)
+        first = np.zeros(len(plan.indices), np.bool_)  # rows of their index and version in the batch
+        first[np.unique((plan.version << 32) + plan.indices, return_index=True)[1]] = True
         # A sample that is in the batch twice has been served by its second row.
-        new = (self._last_version[plan.indices] != plan.version) & _first_rows(plan)
+        new = (self._last_version[plan.indices] != plan.version) & first
         self._last_version[plan.indices] = plan.version
-        after = replace(moment, epoch=epoch, row=row, candidates=moment.candidates + considered)
+        after = _Moment(belief, moment.candidates + considered, epoch, row)
         return replace(plan, miss=plan.miss | new).read_only(), after
-
-    def _accepts(self, candidates: Candidates, start: int, stop: int, moment: _Moment) -> Mask:
-        """Decide about candidates `start` to `stop`, as Algorithm 1 does; those that gamma lets in need no features."""
-        indices, serving = candidates.rows.indices[start:stop], candidates.rows.serving[start:stop]
-        doubt, luck = uniforms(self._planner.seed, "auto assist", indices, serving, 2).T
-        accepts: Mask = doubt < 1 - moment.accuracy
-        judged = np.flatnonzero(~accepts)
-        if len(judged):
-            accepts[judged] = luck[judged] < _logistic(self._inputs(indices[judged]) @ moment.weights)
-        return accepts
-
-    def _inputs(self, indices: Indices) -> NDArray[np.float64]:
-        """Return features over the square root of their number, and a 1 for the bias, shape (n, features + 1)."""
-        missing = self._features.missing(indices)
-        if len(missing):
-            self._features.fill(missing, self._compute(missing))
-        rows = self._features.rows(indices)
-        return np.column_stack([rows / math.sqrt(rows.shape[1]), np.ones(len(rows))])
-
-    def _candidates_of(self, epoch: int) -> Candidates:
-        """Plan an inner epoch, once as long as it is the present one."""
-        if self._candidates is None or self._candidates.epoch != epoch:
-            self._candidates = self._planner.candidates(epoch)
-        return self._candidates
-
-
-def _first_rows(plan: BatchPlan) -> Mask:
-    """Return which rows are the first of their index and version, shape (B,)."""
-    first = np.zeros(len(plan.indices), np.bool_)
-    first[np.unique((plan.version << 32) + plan.indices, return_index=True)[1]] = True
-    return first
-
-
-def _logistic(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return 1 / (1 + exp(-values)), without overflow."""
-    probabilities: NDArray[np.float64] = np.exp(-np.logaddexp(0, -values))
-    return probabilities
 
 
 def _packed(arrays: Iterable[NDArray[Any]], dtype: str) -> str:

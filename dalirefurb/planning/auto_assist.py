@@ -27,16 +27,15 @@ How it is intended to behave (if the code differs, that is a bug):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, joined
-from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.planning.batch_plan import BatchPlan
+from dalirefurb.planning.candidates import CandidateStream
+from dalirefurb.planning.planner import DerivedPlanner
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class AutoAssist(DerivedPlanner):
     The arguments of every planner are those of the inner one. Every batch is full; an epoch has as many batches as the
     inner planner's, and what an epoch leaves of the candidates goes to the next.
 
+    >>> import numpy as np
     >>> from dalirefurb.planning.assistant import Assistant
     >>> from dalirefurb.planning.features import FeatureTable
     >>> from dalirefurb.planning.refurbish import Standard
@@ -95,14 +95,11 @@ class AutoAssist(DerivedPlanner):
             )
         self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
-        self._number("learning_rate", math.ulp(0.0), math.inf, "above 0")
-        self._number("weight_decay", 0, math.inf, "of at least 0")
-        self._number("loss_momentum", 0, 1, "in [0, 1)")
-        self._number("accuracy_momentum", 0, 1, "in [0, 1)")
-
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return len(self.planner)
+        remedy = "leave it out for the default"
+        self._number("learning_rate", "above 0", lambda rate: 0 < rate < math.inf, remedy)
+        self._number("weight_decay", "of at least 0", lambda decay: 0 <= decay < math.inf, remedy)
+        for momentum in ("loss_momentum", "accuracy_momentum"):
+            self._number(momentum, "in [0, 1)", lambda share: 0 <= share < 1, remedy)
 
     @property
     def feedback_lag(self) -> int:
@@ -128,103 +125,10 @@ class AutoAssist(DerivedPlanner):
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
         return self._epoch(epoch)
 
-    @staticmethod
-    def among(planner: Planner) -> AutoAssist | None:
-        """Return the planner if it is one of these."""
-        return planner if isinstance(planner, AutoAssist) else None
-
-    def candidates(self, epoch: int) -> Candidates:
-        """Return the candidates of an inner epoch.
-
-        Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
-        repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
-        """
-        plans = list(self.planner.epoch(epoch))
-        last = np.cumsum([len(plan.indices) for plan in plans]) - 1
-        evicted_after = np.repeat(last, [len(plan.evict) for plan in plans])
-        rows, places = joined(plans), np.arange(last[-1] + 1)
-        last_places = np.zeros(self.num_samples, np.int64)  # of each sample; one that comes twice has the later one
-        last_places[rows.indices] = places
-        again = last_places[rows.indices] > places
-        if not again.any():
-            return Candidates(epoch, rows, evicted_after)
-        repeated = np.zeros(self.num_samples, np.bool_)
-        repeated[rows.indices[again]] = True
-        repeated[rows.evict] = False
-        ends = np.flatnonzero(repeated[rows.indices] & ~again & ~rows.keep)
-        order = np.argsort(np.concatenate([evicted_after, ends]), kind="stable")
-        evict = np.concatenate([rows.evict, rows.indices[ends]])[order]
-        evicted_after = np.concatenate([evicted_after, ends])[order]
-        return Candidates(epoch, replace(rows, keep=rows.keep | again, evict=evict), evicted_after)
-
     def _epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Cut the stream of candidates into batches."""
-        rows_per_epoch = sum(len(plan.indices) for plan in self.planner.epoch(0))
-        first = epoch * len(self) * self.batch_size
-        number, row = divmod(first, rows_per_epoch)
-        candidates = self.candidates(number)
+        stream, rows_per_epoch = CandidateStream(self.planner), sum(len(plan.indices) for plan in self.planner.epoch(0))
+        inner_epoch, row = divmod(epoch * len(self) * self.batch_size, rows_per_epoch)
         for _ in range(len(self)):
-            parts: list[BatchPlan] = []
-            epochs: list[int] = []
-            needed = self.batch_size
-            while needed:
-                if row == len(candidates):
-                    candidates, row = self.candidates(candidates.epoch + 1), 0
-                stop = min(row + needed, len(candidates))
-                parts.append(candidates.accept(np.arange(row, stop), start=row, stop=stop))
-                epochs.append(candidates.epoch)
-                needed, row = needed - (stop - row), stop
-            yield batch_of(parts, epochs)
-
-    def _number(self, name: str, least: float, below: float, limits: str) -> None:
-        """Check an argument and make it a plain float."""
-        value = getattr(self, name)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not (number and least <= value < below):
-            raise ConfigurationError(f"{name} must be a number {limits}, got {value!r}: leave it out for the default")
-        object.__setattr__(self, name, float(value))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
-    """The candidates of one inner epoch.
-
-    Attributes:
-        epoch: Number of the inner epoch.
-        rows: All candidates, in order, and what the inner planner evicts meanwhile.
-        evicted_after: The last candidate of the inner batch that each eviction belongs to, ascending.
-    """
-
-    epoch: int
-    rows: BatchPlan
-    evicted_after: Indices
-
-    def __len__(self) -> int:
-        return len(self.rows.indices)
-
-    def accept(self, accepted: Indices, *, start: int, stop: int) -> BatchPlan:
-        """Return the candidates numbered `accepted`, and what is evicted when those from `start` to `stop` are past."""
-        evictions = slice(*np.searchsorted(self.evicted_after, (start, stop)))
-        return BatchPlan(
-            indices=self.rows.indices[accepted],
-            version=self.rows.version[accepted],
-            serving=self.rows.serving[accepted],
-            miss=self.rows.miss[accepted],
-            keep=self.rows.keep[accepted],
-            evict=self.rows.evict[evictions],
-        )
-
-
-def batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:
-    """Join parts of inner epochs, numbered `epochs`, to a batch that the store can carry out as one.
-
-    All evictions come before anything is stored, so what is evicted after its row is not kept: in the same epoch, where
-    a sample is evicted after the last of its rows, or in a later one.
-    """
-    plan = joined(parts)
-    last_evicted = {index: epoch for part, epoch in zip(parts, epochs, strict=True) for index in part.evict.tolist()}
-    row_epochs = np.repeat(epochs, [len(part.indices) for part in parts]).tolist()
-    stays = [
-        last_evicted.get(index, -1) < epoch for index, epoch in zip(plan.indices.tolist(), row_epochs, strict=True)
-    ]
-    return replace(plan, keep=plan.keep & np.array(stays), evict=np.array([*last_evicted], np.int64)).read_only()
+            plan, inner_epoch, row, _ = stream.batch(inner_epoch, row)
+            yield plan

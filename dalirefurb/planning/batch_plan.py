@@ -44,6 +44,12 @@ class BatchPlan:
             getattr(self, each.name).flags.writeable = False
         return self
 
+    def part(self, rows: slice | Indices, *, evict: Indices) -> BatchPlan:
+        """Return some of the rows, with evictions of their own."""
+        return BatchPlan(
+            self.indices[rows], self.version[rows], self.serving[rows], self.miss[rows], self.keep[rows], evict
+        )
+
     def __repr__(self) -> str:
         rows, misses = len(self.indices), int(self.miss.sum())
         return (
@@ -69,19 +75,10 @@ def batch_plans(
     evicted_rows = np.flatnonzero(evict)
     starts = np.arange(0, len(indices) + batch_size, batch_size)
     evictions = np.searchsorted(evicted_rows, starts).tolist()
-    evicted = read_only(indices[evicted_rows])
-    indices, version, serving = read_only(indices), read_only(version), read_only(serving)
-    miss, keep = read_only(miss), read_only(keep)
+    whole = BatchPlan(*map(read_only, (indices, version, serving, miss, keep, indices[evicted_rows])))
     for batch, start in enumerate(range(0, len(indices), batch_size)):
-        rows = slice(start, start + batch_size)
-        yield BatchPlan(
-            indices=indices[rows],
-            version=version[rows],
-            serving=serving[rows],
-            miss=miss[rows],
-            keep=keep[rows],
-            evict=evicted[evictions[batch] : evictions[batch + 1]],
-        )
+        evicted = whole.evict[evictions[batch] : evictions[batch + 1]]
+        yield whole.part(slice(start, start + batch_size), evict=evicted)
 
 
 def joined(plans: Sequence[BatchPlan]) -> BatchPlan:

@@ -98,14 +98,8 @@ class Echoing(DerivedPlanner):
                 f"were chosen before, got {self.planner!r}, which chooses by losses that come meanwhile: pass "
                 f"AutoAssist(Echo(planner, ...), lag=...), which chooses among repeats"
             )
-        factor = self.echoing_factor
-        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
-        if not (number and 1 <= factor < math.inf):
-            raise ConfigurationError(
-                f"echoing_factor must be a number of at least 1, got {factor!r}: pass the mean number of times that a "
-                f"sample is served, 1 to repeat nothing"
-            )
-        object.__setattr__(self, "echoing_factor", float(factor))
+        remedy = "pass the mean number of times that a sample is served, 1 to repeat nothing"
+        self._number("echoing_factor", "of at least 1", lambda factor: 1 <= factor < math.inf, remedy)
 
     @cached_property
     def fresh_samples(self) -> int:

@@ -1,8 +1,8 @@
 """Features of an image for an Assistant: low-resolution pixels, which cost next to nothing.
 
 A sample's features are the means of its version 0 over a grid of equal cells, each rounded to a byte; of a bad sample
-that is replaced, zeros. All sums are of
-integers, and exact: they depend on nothing but the pixels, not on which images come together, nor in which order.
+that is replaced, zeros. All sums are of integers, and exact: they depend on nothing but the pixels, not on which images
+come together, nor in which order.
 """
 
 from __future__ import annotations
@@ -20,38 +20,23 @@ _PIXELS_AT_ONCE = 1 << 20
 
 
 class FeatureTable:
-    """The features of each sample that was seen. A sample's row never changes once it is there.
+    """The features of each sample that was seen: 193 bytes a sample at resolution 8. A row never changes once there.
 
     >>> table = FeatureTable(3, resolution=1)
     >>> table.fill(np.array([2]), [np.full((4, 5, 3), 255, np.uint8)])
     >>> table.missing(np.arange(3)).tolist(), table.rows(np.array([2])).tolist()
     ([0, 1], [[1.0, 1.0, 1.0]])
 
-    Args:
+    Attributes:
         num_samples: Number of samples, one row of the table each, at least 1.
         resolution: Cells along each side of the grid, at least 1.
     """
 
     def __init__(self, num_samples: int, *, resolution: int) -> None:
-        self._resolution = integer("resolution", resolution, 1, None, "pass the pixels a side to judge images by")
-        num_samples = integer("num_samples", num_samples, 1, None, "pass the planner's num_samples")
-        self._table = np.zeros((num_samples, self._resolution**2 * 3), np.uint8)
-        self._there = np.zeros(num_samples, np.bool_)
-
-    @property
-    def num_samples(self) -> int:
-        """Samples that have a row."""
-        return len(self._table)
-
-    @property
-    def resolution(self) -> int:
-        """Cells along each side of the grid."""
-        return self._resolution
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the table: 193 a sample at resolution 8."""
-        return self._table.nbytes + self._there.nbytes
+        self.resolution = integer("resolution", resolution, 1, None, "pass the pixels a side to judge images by")
+        self.num_samples = integer("num_samples", num_samples, 1, None, "pass the planner's num_samples")
+        self._table = np.zeros((self.num_samples, self.resolution**2 * 3), np.uint8)
+        self._there = np.zeros(self.num_samples, np.bool_)
 
     def fill(self, indices: Indices, images: Sequence[NDArray[np.uint8]]) -> None:
         """Put the features of samples in.
@@ -67,7 +52,7 @@ class FeatureTable:
             at_once = max(1, _PIXELS_AT_ONCE // (3 * shape[0] * shape[1]))
             for start in range(0, len(places), at_once):
                 some = places[start : start + at_once]
-                self._table[indices[some]] = cell_means([images[place] for place in some], self._resolution)
+                self._table[indices[some]] = cell_means([images[place] for place in some], self.resolution)
         self._there[indices] = True
 
     def missing(self, indices: Indices) -> Indices:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from dalirefurb.checks import integer
-from dalirefurb.planning.batch_plan import BatchPlan, Mask
+from dalirefurb.planning.batch_plan import BatchPlan, read_only
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Standard
 
@@ -47,32 +47,22 @@ class Frozen(Planner):
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch; see `Planner.epoch`."""
         epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        return self._freeze(self._standard.epoch(epoch), self._born_in(epoch))
-
-    def _freeze(self, plans: Iterator[BatchPlan], born: Mask) -> Iterator[BatchPlan]:
-        """Plan version 0 for every row, a miss where it is `born`, shape (num_samples,)."""
-        version, keep = np.zeros(self.batch_size, np.int64), np.ones(self.batch_size, np.bool_)
-        version.flags.writeable = keep.flags.writeable = False
-        for plan in plans:
-            count, miss = len(plan.indices), born[plan.indices]
-            miss.flags.writeable = False
-            yield replace(plan, version=version[:count], miss=miss, keep=keep[:count])
-
-    def _born_in(self, epoch: int) -> Mask:
-        """Return whether a sample is served in this epoch, if it is, for the first time, shape (num_samples,)."""
         born = np.full(self.num_samples, epoch < 2)
         if epoch == 1:
             for plan in self._standard.epoch(0):
                 born[plan.indices] = False
-        return born
+        version, keep = read_only(np.zeros(self.batch_size, np.int64)), read_only(np.ones(self.batch_size, np.bool_))
+        return (
+            replace(
+                plan,
+                version=version[: len(plan.indices)],
+                miss=read_only(born[plan.indices]),
+                keep=keep[: len(plan.indices)],
+            )
+            for plan in self._standard.epoch(epoch)
+        )
 
     @cached_property
     def _standard(self) -> Standard:
         """Serves the same samples in the same batches."""
-        return Standard(
-            self.num_samples,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            shards=self.shards,
-            drop_last=self.drop_last,
-        )
+        return self._as(Standard)

@@ -7,17 +7,19 @@ A planner decides and never acts; it keeps no state but the fixed permutation th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from dalirefurb.checks import integer
+from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, read_only
 from dalirefurb.rng import key, permutation
+
+P = TypeVar("P", bound="Planner")
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Planner(ABC):
                 f"shards must divide batch_size, got shards={self.shards} and batch_size={self.batch_size}: "
                 f"pass a batch_size that is a multiple of {self.shards}, or fewer shards"
             )
-        if not isinstance(self.drop_last, bool):
-            raise ConfigurationError(f"drop_last must be True or False, got {self.drop_last!r}: pass a bool")
+        require(isinstance(self.drop_last, bool), "drop_last", "True or False", self.drop_last, "pass a bool")
 
     @abstractmethod
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
@@ -108,14 +109,7 @@ class Planner(ABC):
         rows = len(plan.indices) // world_size
         mine = slice(rank * rows, (rank + 1) * rows)
         owners = self.owners(plan.evict)
-        return BatchPlan(
-            indices=plan.indices[mine],
-            version=plan.version[mine],
-            serving=plan.serving[mine],
-            miss=plan.miss[mine],
-            keep=plan.keep[mine],
-            evict=plan.evict[(owners >= shards.start) & (owners < shards.stop)],
-        )
+        return plan.part(mine, evict=plan.evict[(owners >= shards.start) & (owners < shards.stop)])
 
     @property
     def feedback_lag(self) -> int | None:
@@ -176,6 +170,14 @@ class Planner(ABC):
         """Check an argument and make it a plain int."""
         object.__setattr__(self, name, integer(name, getattr(self, name), least, most, remedy))
 
+    def _number(self, name: str, limits: str, within: Callable[[float], bool], remedy: str) -> None:
+        """Check an argument and make it a plain float."""
+        object.__setattr__(self, name, number(name, getattr(self, name), limits, within, remedy))
+
+    def _as(self, kind: type[P], **more: Any) -> P:
+        """Return a planner of another kind, with the arguments that every planner has and `more`."""
+        return kind(**{each.name: getattr(self, each.name) for each in fields(Planner)}, **more)
+
     def _shards_of(self, *, rank: int, world_size: int) -> range:
         """Return the shards that a rank owns."""
         integer("world_size", world_size, 1, None, "pass the number of processes")
@@ -206,13 +208,15 @@ class DerivedPlanner(Planner):
     planner: Planner
 
     def __post_init__(self) -> None:
-        if not isinstance(self.planner, Planner):
-            raise ConfigurationError(
-                f"planner must be a planner, got {self.planner!r}: pass Standard(...) or Refurbish(...)"
-            )
+        remedy = "pass Standard(...) or Refurbish(...)"
+        require(isinstance(self.planner, Planner), "planner", "a planner", self.planner, remedy)
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
+
+    def __len__(self) -> int:
+        """Batches per epoch: as many as the inner planner's."""
+        return len(self.planner)
 
     def owned(self, shard: int) -> Indices:
         """Return the samples of one of the inner planner's shards; see `Planner.owned`."""
@@ -256,10 +260,6 @@ class RankPlanner(DerivedPlanner):
         # A part is not parted again.
         object.__setattr__(self, "shards", 1)
         object.__setattr__(self, "batch_size", self.planner.batch_size // self.world_size)
-
-    def __len__(self) -> int:
-        """Batches per epoch, the same on every rank."""
-        return len(self.planner)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:

@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import integer
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import integer, require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, batch_plans
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler
@@ -107,24 +106,14 @@ class Refurbish(Planner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._integer("reuse_factor", 1, None, "pass 1 to reuse nothing, 2 or 3 to refurbish")
-        if self.reuse_factor > _MOST_USES:
-            raise ConfigurationError(
-                f"reuse_factor must be at most {_MOST_USES}, got {self.reuse_factor}: pass Frozen(...), which uses a "
-                f"version for ever"
-            )
-        number = isinstance(self.coverage, (int, float)) and not isinstance(self.coverage, bool)
-        if not (number and 0 < self.coverage <= 1):
-            raise ConfigurationError(
-                f"coverage must be a number above 0 and at most 1, got {self.coverage!r}: "
-                "pass the share of samples to cache, 1.0 for all"
-            )
-        object.__setattr__(self, "coverage", float(self.coverage))
+        remedy = "pass Frozen(...), which uses a version for ever"
+        require(self.reuse_factor <= _MOST_USES, "reuse_factor", f"at most {_MOST_USES}", self.reuse_factor, remedy)
+        remedy = "pass the share of samples to cache, 1.0 for all"
+        self._number("coverage", "above 0 and at most 1", lambda share: 0 < share <= 1, remedy)
+        remedy = "pass an object of one of its subclasses, or leave it out"
         for name, kind in (("evict_shuffler", EvictOrder), ("batch_shuffler", BatchOrder)):
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigurationError(
-                    f"{name} must be an instance of {kind.__name__}, got {getattr(self, name)!r}: "
-                    f"pass an object of one of its subclasses, or leave it out"
-                )
+            given = getattr(self, name)
+            require(isinstance(given, kind), name, f"an instance of {kind.__name__}", given, remedy)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -265,14 +254,7 @@ class Standard(Planner):
     @cached_property
     def _refurbish(self) -> Refurbish:
         """Refurbishing with reuse factor 1."""
-        return Refurbish(
-            self.num_samples,
-            batch_size=self.batch_size,
-            reuse_factor=1,
-            seed=self.seed,
-            shards=self.shards,
-            drop_last=self.drop_last,
-        )
+        return self._as(Refurbish, reuse_factor=1)
 
 
 def _walk(size: int, start: int, length: int) -> NDArray[np.int64]:

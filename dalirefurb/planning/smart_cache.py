@@ -74,16 +74,8 @@ class SmartCache(Planner):
                 "make num_cache_objects a multiple of batch_size"
             )
         remedy = "a window fills a batch, and holds no sample twice"
-        object.__setattr__(
-            self,
-            "num_cache_objects",
-            integer("num_cache_objects", self.num_cache_objects, self.batch_size, self.num_samples, remedy),
-        )
-        share = self.replace_percent
-        number = isinstance(share, (int, float)) and not isinstance(share, bool)
-        if not (number and 0 <= share <= 1):
-            raise ConfigurationError(f"replace_percent must be a number in 0..1, got {share!r}: pass 0.1 for 10 %")
-        object.__setattr__(self, "replace_percent", float(share))
+        self._integer("num_cache_objects", self.batch_size, self.num_samples, remedy)
+        self._number("replace_percent", "in 0..1", lambda share: 0 <= share <= 1, "pass 0.1 for 10 %")
         rest = self.num_cache_objects % self.batch_size
         fitting = self.num_cache_objects - rest
         if rest and self.shards > 1:

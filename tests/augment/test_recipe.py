@@ -91,14 +91,14 @@ def test_encoded_images_can_be_cached_as_they_were_read():
 
 @pytest.mark.parametrize("split", [-1, 5, 2.0, True, None], ids=repr)
 def test_a_split_outside_the_stages_is_refused(split):
-    message = rf"in 0..4, got {split!r}; the stages are {', '.join(NAMES)}"
+    message = rf"in 0..4, got {split!r}: the stages are {', '.join(NAMES)}"
     with pytest.raises(ConfigurationError, match=message):
         Recipe(STAGES, Output(32), split)
 
 
 @pytest.mark.parametrize("split", [-1, 3, False, 0.0], ids=repr)
 def test_a_split_outside_the_stages_for_arrays_is_refused(split):
-    with pytest.raises(ConfigurationError, match=rf"in 0..2, got {split!r}; the stages are random_crop, flip"):
+    with pytest.raises(ConfigurationError, match=rf"in 0..2, got {split!r}: the stages are random_crop, flip"):
         Recipe(RAW, Output(32), split)
 
 
@@ -137,7 +137,7 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "float64"}, "dtype must be 'float32' or 'float16', got 'float64'; cast"),
+        ({"dtype": "float64"}, "dtype must be 'float32' or 'float16', got 'float64': cast"),
         ({"mean": (0.5,)}, r"mean and std must be three numbers each, std positive, got \(0.5,\) and"),
         ({"std": (1, 1)}, r"got .* and \(1, 1\)"),
         ({"std": (1, 0, 1)}, r"got .* and \(1, 0, 1\)"),
@@ -293,7 +293,7 @@ def test_a_custom_stage_may_be_a_lambda_and_change_the_size():
 
 
 def test_a_custom_stage_that_is_no_function_is_refused():
-    with pytest.raises(ConfigurationError, match="stage 'invert': function must be callable, got 3; pass a function"):
+    with pytest.raises(ConfigurationError, match="stage 'invert': function must be callable, got 3: pass a function"):
         Custom(3, "invert")
 
 

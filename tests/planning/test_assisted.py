@@ -147,10 +147,10 @@ def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> 
             pass
         assistant = loader._feedback.assistant
         assert assistant is not None
-        seen = assistant._features
+        seen = assistant.features
         assert not len(seen.missing(everything))
         anew = FeatureTable(NUM_SAMPLES, resolution=seen.resolution)
-        anew.fill(everything, assistant._compute(everything))
+        anew.fill(everything, assistant._difficulty._compute(everything))
     np.testing.assert_array_equal(anew.rows(everything), seen.rows(everything))
 
 

@@ -1,7 +1,7 @@
 import json
 import threading
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,13 +13,14 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.candidates import Candidates
 from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
+from tests.planners import FIELDS, listed
 
-FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 EPOCHS = range(5)
 
 
@@ -71,10 +72,6 @@ def losses_of(indices, number=0):
     return (7 * indices % 256 < 60) + 0.4 * noise
 
 
-def listed(plan, *without):
-    return {name: getattr(plan, name).tolist() for name in FIELDS if name not in without}
-
-
 def serve(assistant, batches, loss=losses_of):
     """Plan, serve and observe batches one by one."""
     plans = []
@@ -87,14 +84,15 @@ def serve(assistant, batches, loss=losses_of):
 
 
 def learn_nothing(assistant):
-    assistant._learned = lambda moment, *_, **__: moment
+    assistant._difficulty.learned = lambda belief, *_, **__: belief
 
 
 def believe(assistant, *, accuracy, bias, slope=0.0):
     """Fix what an Assistant believes of an image's mean, and go on from the second inner epoch."""
-    weights = np.full_like(assistant._moment.weights, slope)
+    moment = assistant._moment
+    weights = np.full_like(moment.belief.weights, slope)
     weights[-1] = bias
-    assistant._moment = replace(assistant._moment, epoch=1, weights=weights, accuracy=accuracy)
+    assistant._moment = replace(moment, epoch=1, belief=replace(moment.belief, weights=weights, accuracy=accuracy))
     learn_nothing(assistant)
 
 
@@ -140,23 +138,6 @@ def test_epochs_cut_the_inner_epochs_into_full_batches_without_a_gap(planner):
         assert served.tolist() == expected[: len(served)]
 
 
-@given(planner=planners(), order=st.permutations(EPOCHS))
-def test_an_epoch_is_the_same_asked_twice_or_out_of_order(planner, order):
-    expected = {epoch: [listed(plan) for plan in planner.epoch(epoch)] for epoch in EPOCHS}
-    for epoch in order:
-        assert [listed(plan) for plan in planner.epoch(epoch)] == expected[epoch]
-
-
-@given(planner=planners())
-@example(planner=TINY)
-def test_executing_the_epochs_never_exceeds_the_peak_and_every_hit_is_stored(planner):
-    replay = Replay()
-    for epoch in EPOCHS:
-        for plan in planner.epoch(epoch):
-            replay.carry_out(plan)
-    assert replay.peak <= planner.peak_slots
-
-
 @given(planner=planners())
 @example(planner=TINY)
 def test_an_assistant_without_confidence_plans_the_epochs(planner):
@@ -173,11 +154,12 @@ def test_the_first_inner_epoch_is_accepted_whole_and_needs_no_features_to_choose
     assistant = new_assistant(planner)
     believe(assistant, accuracy=1.0, bias=-9.0)
     assistant._moment = replace(assistant._moment, epoch=0)
-    assistant._compute = None  # nothing to call
-    rows = len(planner.candidates(0))
+    assistant._difficulty._compute = None  # nothing to call
+    candidates = Candidates.of(planner.planner, 0)
+    rows = len(candidates)
     plans = serve(assistant, rows // planner.batch_size)
     served = [index for plan in plans for index in plan.indices.tolist()]
-    assert served == planner.candidates(0).rows.indices[: len(served)].tolist()
+    assert served == candidates.rows.indices[: len(served)].tolist()
 
 
 # Algorithm 1.
@@ -349,7 +331,11 @@ def test_slots_and_hits_hold_when_most_candidates_are_rejected(planner, accuracy
 @example(planner=AT_ONCE, accuracy=0.9)
 def test_what_can_never_be_served_again_is_not_stored(planner, accuracy):
     """After each batch, the stored versions are among those that the inner planner may still serve."""
-    assistant, replay, candidates = all_seem_easy(planner, accuracy=accuracy), Replay(), cache(planner.candidates)
+    assistant, replay, candidates = (
+        all_seem_easy(planner, accuracy=accuracy),
+        Replay(),
+        cache(partial(Candidates.of, planner.planner)),
+    )
     for _ in range(min(8 * len(planner), 60)):
         replay.carry_out(*serve(assistant, 1))
         epoch, row = assistant._moment.epoch, assistant._moment.row
@@ -528,8 +514,9 @@ def test_learning_follows_the_threshold_the_averages_and_the_gradient():
     weights, threshold, gamma = np.zeros(4), None, 0.0
     for losses in ([1.0, 3.0], [0.5, 2.5], [4.0, 1.0]):
         plan = assistant.plan()
-        assert (assistant._moment.threshold, assistant._moment.accuracy) == pytest.approx((threshold or 0.0, gamma))
-        assert assistant._moment.weights == pytest.approx(weights)
+        belief = assistant._moment.belief
+        assert (belief.threshold, belief.accuracy) == pytest.approx((threshold or 0.0, gamma))
+        assert belief.weights == pytest.approx(weights)
         assistant.serve()
         assistant.observe(losses)
         threshold = 2.0 if threshold is None else 0.75 * threshold + 0.25 * np.mean(losses)
@@ -632,12 +619,6 @@ def test_features_of_other_samples_or_resolution_are_refused(num_samples, resolu
         f"features must have the planner's samples and resolution, 8 and 8, got {num_samples} and {resolution}: pass "
         f"FeatureTable(planner.num_samples, resolution=planner.resolution)"
     )
-
-
-@pytest.mark.parametrize("epoch", [-1, 1.0, True])
-def test_an_epoch_that_is_no_count_is_refused_at_once(epoch):
-    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*count from 0"):
-        SHORT.epoch(epoch)
 
 
 @pytest.mark.parametrize(

@@ -83,18 +83,6 @@ def test_a_row_is_served_floor_or_ceil_of_the_echoing_factor_times(planner):
 @example(planner=REUSING)
 @example(planner=BATCHES)
 @example(planner=SHUFFLED)
-def test_a_repeat_never_expects_a_miss_and_the_first_row_of_a_version_does(planner):
-    served = set()
-    for epoch in EPOCHS:
-        for pair, miss in zip(pairs(planner, epoch), joined(planner, epoch, "miss").tolist(), strict=True):
-            assert miss == (pair not in served)
-            served.add(pair)
-
-
-@given(planner=echoes())
-@example(planner=REUSING)
-@example(planner=BATCHES)
-@example(planner=SHUFFLED)
 def test_between_epochs_the_store_holds_what_the_inner_planner_leaves_there(planner):
     echoed, inner = Replay(), Replay()
     for epoch in EPOCHS:

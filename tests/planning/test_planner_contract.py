@@ -74,6 +74,7 @@ KINDS = {
                 BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3, buffer_size=4),
                 BatchEcho(Standard(200, batch_size=4), echoing_factor=2, buffer_size=3),
                 BatchEcho(Refurbish(200, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
+                BatchEcho(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=2.3, buffer_size=5),
             ]
         ),
         batch_echoes(),
@@ -91,6 +92,7 @@ KINDS = {
     "AutoAssist": st.one_of(
         st.sampled_from(
             [
+                AutoAssist(Refurbish(5, batch_size=4, reuse_factor=2), lag=3),  # epochs in every batch
                 AutoAssist(Refurbish(13, batch_size=4, reuse_factor=3), lag=2),
                 AutoAssist(Echo(Standard(13, batch_size=4), echoing_factor=2.5, buffer_size=5), lag=2),
                 AutoAssist(Echo(Refurbish(13, batch_size=4, reuse_factor=2), echoing_factor=2, buffer_size=0), lag=2),

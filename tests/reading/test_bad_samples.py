@@ -302,12 +302,12 @@ def test_an_assistant_sees_black_images_in_place_of_bad_samples(on_demand: bool,
         assistant = loader._feedback.assistant
         assert assistant is not None
         if on_demand:
-            inputs = assistant._inputs(np.arange(NUM_SAMPLES))
+            inputs = assistant._difficulty.inputs(np.arange(NUM_SAMPLES))
         else:
             for _, _, indices in islice(loader, len(STANDARD)):
                 loader.observe(np.ones(len(indices)))
-            assert not len(assistant._features.missing(np.arange(NUM_SAMPLES)))
-            inputs = assistant._inputs(np.arange(NUM_SAMPLES))
+            assert not len(assistant.features.missing(np.arange(NUM_SAMPLES)))
+            inputs = assistant._difficulty.inputs(np.arange(NUM_SAMPLES))
         assert len(loader.bad_samples()) == len(BAD)
     black = np.flatnonzero((inputs[:, :-1] == inputs[:, :-1].min()).all(axis=1))
     assert black.tolist() == sorted(BAD)

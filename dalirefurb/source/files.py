@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import warnings
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, hash_array
+from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
 from dalirefurb.source.csv_table import read_columns
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.stamps import stamp_files
@@ -38,7 +37,21 @@ EXTENSIONS = (
 PathLike = str | os.PathLike[str]
 
 
-class FileList(Source):
+class _Files(Source):
+    """Files, each of which is an encoded image; the name of a sample is its path."""
+
+    encoded = True
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read whole files."""
+        return [read_file(self.name(index), index) for index in self._checked(indices)]
+
+    def content(self) -> dict[str, Any]:
+        """Stamp all files: size, times of change and inode."""
+        return stamp_files(self.name(index) for index in range(len(self)))
+
+
+class FileList(_Files):
     """Image files anywhere, with labels of any numeric kind.
 
     Args:
@@ -48,8 +61,6 @@ class FileList(Source):
     Raises:
         ConfigurationError: There are no paths, or not one numeric label for each.
     """
-
-    encoded = True
 
     def __init__(self, paths: Iterable[PathLike], labels: ArrayLike) -> None:
         if isinstance(paths, (str, bytes, os.PathLike)):
@@ -86,10 +97,6 @@ class FileList(Source):
         files.classes = classes
         return files
 
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read whole files."""
-        return [read_file(self._paths[index], index) for index in self._checked(indices)]
-
     def name(self, index: int) -> str:
         """Return the path."""
         return self._paths[index]
@@ -99,14 +106,10 @@ class FileList(Source):
         # The first and the last path in order share what all share.
         prefix = os.path.commonprefix([min(self._paths), max(self._paths)])  # noqa: RUF071
         start = prefix.rfind(os.sep) + 1
-        return _file_fingerprint("FileList", (path[start:] for path in self._paths), self.labels)
-
-    def content(self) -> dict[str, Any]:
-        """Stamp all files: size, times of change and inode."""
-        return stamp_files(self._paths)
+        return fingerprint_of_names("FileList", (path[start:] for path in self._paths), self.labels)
 
 
-class ImageFolder(Source):
+class ImageFolder(_Files):
     """Image files in one folder per class, in torchvision's layout, order and numbering.
 
     A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
@@ -124,8 +127,6 @@ class ImageFolder(Source):
     Raises:
         ConfigurationError: `root` is no folder, or holds no class folder or no image.
     """
-
-    encoded = True
 
     def __init__(self, root: PathLike) -> None:
         self._root = str(Path(root))
@@ -173,21 +174,13 @@ class ImageFolder(Source):
             }
         )
 
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read whole files."""
-        return [read_file(self.name(index), index) for index in self._checked(indices)]
-
     def name(self, index: int) -> str:
         """Return the path."""
         return f"{self._root}{os.sep}{self._paths[index]}"
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths relative to the root, and the labels. Contents are not read."""
-        return _file_fingerprint("ImageFolder", self._paths, self.labels)
-
-    def content(self) -> dict[str, Any]:
-        """Stamp all files: size, times of change and inode."""
-        return stamp_files(self.name(index) for index in range(len(self)))
+        return fingerprint_of_names("ImageFolder", self._paths, self.labels)
 
 
 def read_file(path: str, index: int) -> NDArray[np.uint8]:
@@ -251,14 +244,3 @@ def is_hidden_image(path: str, endings: tuple[str, ...]) -> bool:
 def _left_out(found: Mapping[str, list[str]]) -> str:
     """Say how many of what are left out, and which is the first."""
     return "; ".join(f"{len(names)} {what} (the first: {names[0]})" for what, names in found.items() if names)
-
-
-def _file_fingerprint(source: str, paths: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:
-    """Identify files by their relative paths and their labels."""
-    names = os.fsencode("\0".join(paths))
-    return {
-        "source": source,
-        "num_samples": len(labels),
-        "names": hashlib.blake2b(names, digest_size=16).hexdigest(),
-        "labels": hash_array(labels),
-    }

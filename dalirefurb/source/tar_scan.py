@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from xxhash import xxh32_intdigest
 
@@ -50,8 +50,7 @@ class Scan:
     left_out: dict[str, tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """An image's place; see `Scan`."""
 
     name: str

@@ -14,8 +14,9 @@ from PIL import Image
 
 from dalirefurb import FileList, Loader, Standard, simple
 from dalirefurb.errors import SampleError
+from dalirefurb.reading.formats import StructureError
 from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
-from dalirefurb.reading.formats.structure import StructureError, check_tiff
+from dalirefurb.reading.formats.tiff import check as check_tiff
 from dalirefurb.reading.inspector import Inspector, Refused
 from tests.pictures import jpeg, picture
 from tests.reading.test_rewriting import animated

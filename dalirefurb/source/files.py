@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
-from dalirefurb.source.csv_table import read_columns
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.stamps import stamp_files
 
@@ -84,14 +84,25 @@ class FileList(_Files):
         Raises:
             ConfigurationError: The file is no such CSV file, or a row has no path or no label.
         """
-        (images, labels), lines = read_columns(path, image, label)
+        path = os.fspath(path)
+        try:
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                (images, labels), lines = _columns(file, path, (image, label))
+        except OSError as error:
+            raise ConfigurationError(
+                f"path must be a readable CSV file, but {path} is none: {error.strerror}"
+            ) from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ConfigurationError(
+                f"path must be a CSV file in UTF-8, but {path} is none ({error}): save it as such"
+            ) from error
         if "" in images:
             row = images.index("")
             raise ConfigurationError(
-                f"every row must have a path, but {os.fspath(path)}, line {lines[row]} has none in column {image!r}: "
+                f"every row must have a path, but {path}, line {lines[row]} has none in column {image!r}: "
                 "write one or remove the row"
             )
-        numbers, classes = number_labels(labels, lambda row: f"{os.fspath(path)}, line {lines[row]}")
+        numbers, classes = number_labels(labels, lambda row: f"{path}, line {lines[row]}")
         folder = os.fspath(Path(path).parent if root is None else root)
         files = cls([os.path.join(folder, name) for name in images], numbers)  # noqa: PTH118
         files.classes = classes
@@ -204,6 +215,34 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
     if not content:
         raise SampleError(index, path, "is empty")
     return np.frombuffer(content, np.uint8)
+
+
+def _columns(file: TextIO, path: str, names: tuple[str, ...]) -> tuple[list[list[str]], list[int]]:
+    """Return stripped texts of the columns that the first row names so, and the line in the file where each row ends."""
+    rows = csv.reader(file, strict=True)
+    header = [name.strip() for name in next(rows, [])]
+    for name in names:
+        if header.count(name) != 1:
+            count = "twice or more" if name in header else "not there"
+            raise ConfigurationError(
+                f"{path} must have one column {name!r}, but it is {count} in its first row, {header}: "
+                "pass its name as image= or label="
+            )
+    places = [header.index(name) for name in names]
+    columns: list[list[str]] = [[] for _ in names]
+    lines = []
+    for row in rows:
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise ConfigurationError(
+                f"{path}, line {rows.line_num}: a row must have {len(header)} fields as the first one has, but has "
+                f"{len(row)}: put fields with commas in double quotes"
+            )
+        for column, place in zip(columns, places, strict=True):
+            column.append(row[place].strip())
+        lines.append(rows.line_num)
+    return columns, lines
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str], list[str]]:

@@ -218,7 +218,7 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
 
 
 def _columns(file: TextIO, path: str, names: tuple[str, ...]) -> tuple[list[list[str]], list[int]]:
-    """Return stripped texts of the columns that the first row names so, and the line in the file where each row ends."""
+    """Return stripped texts of the columns that the first row names so, and in which line of the file each row ends."""
     rows = csv.reader(file, strict=True)
     header = [name.strip() for name in next(rows, [])]
     for name in names:

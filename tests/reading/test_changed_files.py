@@ -25,13 +25,6 @@ PLANNER = Standard(NUM_SAMPLES, batch_size=6, seed=3)
 CHANGED = (2, 7, 9)
 
 
-@pytest.fixture(params=["dali", "numba"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path / "pictures", num_samples=NUM_SAMPLES))

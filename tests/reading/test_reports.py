@@ -61,13 +61,6 @@ def pillow_is_able(path: Path) -> bool:
     return True
 
 
-@pytest.fixture(params=["dali", "numba"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
-
 def assert_rows_are_those_of_good_files(images: Any, indices: Any, good: list[Path], kernels: str) -> None:
     """Each row is what a batch without the file in question shows for the same index."""
     wanted, order, _ = serve(good, kernels=kernels, epochs=1)

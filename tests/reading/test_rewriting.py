@@ -135,13 +135,6 @@ def cropped(content: bytes) -> NDArray[np.float64]:
     return pixels[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1)
 
 
-@pytest.fixture(params=["dali", "numba"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
-
 OTHERS = {
     "APNG whose image is hidden": lambda: animated(hidden=True),
     "APNG whose image is a frame": lambda: animated(hidden=False),

@@ -129,13 +129,6 @@ def bmp() -> bytes:
     return file.getvalue()
 
 
-@pytest.fixture(params=["dali", "numba"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
-
 @pytest.mark.parametrize("name", HARMFUL)
 def test_a_harmful_file_is_named(name: str, kernels: str, tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(4)]

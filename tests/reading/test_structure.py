@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -10,25 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from dalirefurb import FileList, Loader, Standard, simple
+from dalirefurb import Loader, Standard, simple
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats import StructureError
 from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
 from dalirefurb.reading.formats.tiff import check as check_tiff
 from dalirefurb.reading.inspector import Inspector, Refused
-from tests.pictures import jpeg, picture
-from tests.reading.test_rewriting import animated
+from tests.bad_files import among_good_ones
+from tests.pictures import encode, jpeg, picture
+from tests.reading.test_rewriting import animated, exif
 
 HEIGHT, WIDTH = 47, 70
-ORIENTATION = 0x0112
 
 
-def jpeg_2000(mode: str = "RGB", *, container: bool = True) -> bytes:
-    file = io.BytesIO()
-    picture(3, height=HEIGHT, width=WIDTH).convert(mode).save(file, "JPEG2000", no_jp2=not container)
-    return file.getvalue()
+def jpeg_2000(mode: str = "RGB", *, container: bool = True, **options: Any) -> bytes:
+    return encode(picture(3, height=HEIGHT, width=WIDTH).convert(mode), "JPEG2000", no_jp2=not container, **options)
 
 
 def changed(content: bytes, start: int, new: bytes) -> bytes:
@@ -82,11 +78,8 @@ def of_many_bits(format_: str) -> bytes:
 
 def sideways(format_: str) -> bytes:
     """A portrait that EXIF data turn."""
-    exif, file = Image.Exif(), io.BytesIO()
-    exif[ORIENTATION] = 6
     options = {"lossless": True} if format_ == "WEBP" else {}
-    picture(3, height=190, width=57).save(file, format_, exif=exif, **options)
-    return file.getvalue()
+    return encode(picture(3, height=190, width=57), format_, exif=exif(orientation=6), **options)
 
 
 def seen_by_one_reader(format_: str) -> bytes:
@@ -124,23 +117,18 @@ HARMFUL: dict[str, Callable[[], bytes]] = {
 
 
 def bmp() -> bytes:
-    file = io.BytesIO()
-    picture(3, height=HEIGHT, width=WIDTH).save(file, "BMP")
-    return file.getvalue()
+    return encode(picture(3, height=HEIGHT, width=WIDTH), "BMP")
 
 
 @pytest.mark.parametrize("name", HARMFUL)
 def test_a_harmful_file_is_named(name: str, kernels: str, tmp_path: Path) -> None:
-    paths = [tmp_path / str(number) for number in range(4)]
-    for number, path in enumerate(paths):
-        path.write_bytes(HARMFUL[name]() if number == 2 else jpeg(picture(number, height=60, width=80)))
-    source = FileList(paths, range(4))
+    source = among_good_ones(tmp_path, HARMFUL[name]())
     with (
-        Loader(source, simple(32), Standard(4, batch_size=4), num_threads=1, kernels=kernels) as loader,
+        Loader(source, simple(32), Standard(3, batch_size=3), num_threads=1, kernels=kernels) as loader,
         pytest.raises(SampleError) as caught,
     ):
         next(iter(loader))
-    assert (caught.value.index, caught.value.name) == (2, str(paths[2]))
+    assert (caught.value.index, caught.value.name) == (1, source.name(1))
 
 
 def looked_at(content: bytes) -> tuple[int, int]:
@@ -197,9 +185,7 @@ def test_the_reason_is_told() -> None:
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_ordinary_containers_are_not_tried(mode: str, options: dict[str, Any]) -> None:
     """Their main headers are plain."""
-    file = io.BytesIO()
-    picture(3, height=HEIGHT, width=WIDTH).convert(mode).save(file, "JPEG2000", **options)
-    stream = codestream(np.frombuffer(file.getvalue(), np.uint8))
+    stream = codestream(np.frombuffer(jpeg_2000(mode, **options), np.uint8))
     assert stream is not None
     assert is_plain(stream)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from dalirefurb import (
@@ -44,9 +43,10 @@ from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
 from dalirefurb.store import Lease, Store
-from tests.bad_files import Batches, encoded
+from tests.bad_files import Batches, bad_content, encoded
+from tests.bad_files import assert_same as assert_alike
 from tests.engine.test_bit_identity import assert_same, serve
-from tests.pictures import jpeg, picture, write_folder
+from tests.pictures import write_folder
 from tests.reading.test_bad_samples import Counting
 
 pytest.importorskip("numba", reason="Numba is not installed")
@@ -230,18 +230,13 @@ def run(source: Source, store: Store | None, epochs: int = 2, **options: Any) ->
         return [tuple(part.clone() for part in batch) for _ in range(epochs) for batch in loader]
 
 
-def assert_alike(wanted: Batches, served: Batches) -> None:
-    for batch, other in zip(wanted, served, strict=True):
-        assert all(torch.equal(part, another) for part, another in zip(batch, other, strict=True))
-
-
 @KERNELS
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"<html>404</html>", "not an image that DALI can decode"),
+        (bad_content("text"), "not an image that DALI can decode"),
         (encoded("BMP")[:-3000], "decoding failed"),  # Its header is good.
-        (jpeg(picture(0, height=300, width=201)), "60,000 pixels at most"),
+        (bad_content("too large"), "60,000 pixels at most"),
     ],
     ids=["text", "BMP cut short", "too large"],
 )

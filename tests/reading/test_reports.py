@@ -15,6 +15,7 @@ from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.resize import RandomResizedCrop
 from dalirefurb.errors import SampleError
+from tests.mutations import notorious
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 from tests.reading.test_rewriting import CROPPED, cropped
@@ -98,20 +99,10 @@ def test_the_fallback_serves_a_run_length_encoded_palette(good: list[Path], shar
     assert pillow_is_able(shared_data / "reports" / "pal4rle.bmp")
 
 
-def run_length_encoded(width: int = 57, height: int = 49) -> bytes:
-    """A BMP of 16 colours in runs, of which nvImageCodec does not know the type of pixels."""
-    palette = b"".join(bytes([16 * level, 255 - 16 * level, 8 * level, 0]) for level in range(16))
-    lines = b"".join(bytes([width, (line % 16) * 17, 0, 0]) for line in range(height)) + b"\0\1"
-    start = 14 + 40 + len(palette)
-    head = b"BM" + (start + len(lines)).to_bytes(4, "little") + bytes(4) + start.to_bytes(4, "little")
-    numbers = [(40, 4), (width, 4), (height, 4), (1, 2), (4, 2), (2, 4), (len(lines), 4), (0, 8), (16, 4), (0, 4)]
-    return head + b"".join(number.to_bytes(size, "little") for number, size in numbers) + palette + lines
-
-
 THROWN_ON = {
-    "BMP": run_length_encoded,
-    "JPEG": lambda: of_many_bits("JPEG"),
-    "JPEG 2000": lambda: of_many_bits("JPEG 2000"),
+    "BMP": notorious()["BMP of a type that DALI does not know"],
+    "JPEG": of_many_bits("JPEG"),
+    "JPEG 2000": of_many_bits("JPEG 2000"),
 }
 
 
@@ -130,7 +121,7 @@ def test_what_decoders_throw_on_ends_no_process(
     """It stands at the beginning, in the middle, and at the end, where DALI's own thread would meet it."""
     if kernels == "numba":
         pytest.importorskip("numba")
-    (tmp_path / "bad").write_bytes(THROWN_ON[kind]())
+    (tmp_path / "bad").write_bytes(THROWN_ON[kind])
     (tmp_path / "paths").write_text("\n".join(str(path) for path in good))
     command = [sys.executable, "-m", "tests.reading.test_reports", str(tmp_path), str(split), kernels, str(fallback)]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=LIMIT_S, capture_output=True, text=True)

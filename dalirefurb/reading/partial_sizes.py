@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-
-if TYPE_CHECKING:
-    from dalirefurb.reading.reader import Reader
 
 _PROBES = 256
 _CHANNELS = 3

@@ -82,28 +82,16 @@ TECHNIQUES = [
 ]
 
 
-class Counting(Source):
-    """A source that counts how often each sample of another one is read."""
+class Counting(ImageFolder):
+    """A folder that counts how often each sample is read."""
 
-    encoded = True
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.labels = source.labels
+    def __init__(self, folder: ImageFolder) -> None:
+        vars(self).update(vars(folder))
         self.reads: Counter[int] = Counter()
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         self.reads.update(indices.tolist())
-        return self._source.read(indices)
-
-    def name(self, index: int) -> str:
-        return self._source.name(index)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return self._source.fingerprint()
-
-    def content(self) -> dict[str, Any]:
-        return self._source.content()
+        return super().read(indices)
 
 
 @pytest.fixture(scope="module")

@@ -147,15 +147,6 @@ def test_colours_come_out_as_in_pillow(tmp_path, mode, format_, options, toleran
     assert np.abs(found - on_canvas(as_pillow_opens(path.read_bytes()))).max() <= tolerance
 
 
-def test_alpha_is_dropped_and_not_blended(tmp_path):
-    image = picture(5, height=HEIGHT, width=WIDTH)
-    expected = on_canvas(image)
-    image.putalpha(0)
-    image.save(tmp_path / "invisible.png")
-    (found,) = served(FileList([tmp_path / "invisible.png"], [0]), WHOLE)
-    assert np.array_equal(found, expected)
-
-
 def png_16_bit(samples):
     """Encode (height, width, 1..4) uint16; Pillow writes gray ones only."""
     height, width, channels = samples.shape

@@ -124,13 +124,6 @@ def test_a_list_reads_the_files_asked_for_in_that_order(tmp_path: Path) -> None:
     assert source.image_shape is None
 
 
-def test_labels_can_have_any_fixed_shape(tmp_path: Path) -> None:
-    labels = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    source = FileList(["a.jpg", "b.jpg"], labels)
-    np.testing.assert_array_equal(source.labels, labels)
-    assert source.labels.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("paths", "labels", "message"),
     [

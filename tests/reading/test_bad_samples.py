@@ -108,9 +108,8 @@ def replacing(
         planner,
         store,
         on_bad_sample="replace",
-        max_pixels=MAX_PIXELS,
         with_indices=True,
-        **{"num_threads": 1, "batches_per_run": 1, "kernels": "dali", **options},
+        **{"num_threads": 1, "batches_per_run": 1, "kernels": "dali", "max_pixels": MAX_PIXELS, **options},
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from dalirefurb import FileList, Loader, MemoryStore, Refurbish, simple
 from tests.bad_files import assert_same, expected
 from tests.reading.conftest import Odd
-from tests.reading.test_bad_samples import served
+from tests.reading.test_bad_samples import replacing, served
 
 RECIPE = simple(32)
 MAX_PIXELS = 30_000_000
@@ -32,18 +32,8 @@ def undecodable(odd_files: Odd) -> set[int]:
 
 
 def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
-    return Loader(
-        files,
-        RECIPE,
-        planner,
-        MemoryStore(),
-        num_threads=2,
-        kernels="dali",
-        on_bad_sample="replace",
-        max_pixels=MAX_PIXELS,
-        with_indices=True,
-        **options,
-    )
+    options |= {"num_threads": 2, "batches_per_run": None, "max_pixels": MAX_PIXELS}
+    return replacing(files, RECIPE, planner, MemoryStore(), **options)
 
 
 def peak_bytes() -> int:

@@ -21,10 +21,8 @@ from dalirefurb.system.threads import Background
 
 _POLL_S = 0.1
 
-
 Held = Sequence["NDArray[np.uint8] | None"]
 """What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
-
 
 Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""

@@ -38,17 +38,25 @@ PathLike = str | os.PathLike[str]
 
 
 class _Files(Source):
-    """Files, each of which is an encoded image; the name of a sample is its path."""
+    """Files, each of which is an encoded image."""
 
     encoded = True
+    _paths: list[str]
+
+    def _path(self, index: int) -> str:
+        return self._paths[index]
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read whole files."""
-        return [read_file(self.name(index), index) for index in self._checked(indices)]
+        return [read_file(self._path(index), index) for index in self._checked(indices)]
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return self._path(index)
 
     def content(self) -> dict[str, Any]:
         """Stamp all files: size, times of change and inode."""
-        return stamp_files(self.name(index) for index in range(len(self)))
+        return stamp_files(map(self._path, range(len(self))))
 
 
 class FileList(_Files):
@@ -108,10 +116,6 @@ class FileList(_Files):
         files.classes = classes
         return files
 
-    def name(self, index: int) -> str:
-        """Return the path."""
-        return self._paths[index]
-
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths below their common folder, and the labels. Contents are not read."""
         # The first and the last path in order share what all share.
@@ -157,7 +161,7 @@ class ImageFolder(_Files):
         if not self.classes:
             found = f"{len(direct)} images directly in it" if direct else "none"
             raise ConfigurationError(f"{layout}, but holds {found}: move them into class folders, or use FileList")
-        self._paths: list[str] = []
+        self._paths = []
         counts = []
         for name in self.classes:
             before = len(self._paths)
@@ -185,8 +189,7 @@ class ImageFolder(_Files):
             }
         )
 
-    def name(self, index: int) -> str:
-        """Return the path."""
+    def _path(self, index: int) -> str:
         return f"{self._root}{os.sep}{self._paths[index]}"
 
     def fingerprint(self) -> dict[str, Any]:

@@ -153,8 +153,12 @@ class Images(Sequence[NDArray[Any]]):
             return {(self.whole[0].dtype, self.whole[0].shape[1:])}
         return {(image.dtype, image.shape) for image in self._images}
 
+    def is_dense_tensor(self) -> bool:
+        """Tell whether all images are one array."""
+        return isinstance(self._images, np.ndarray)
+
     def as_tensor(self) -> NDArray[Any]:
-        """Return the one array that these images are."""
+        """Return that array."""
         array: NDArray[Any] = self._images
         return array
 

@@ -37,20 +37,16 @@ def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
 
 
 def peak_bytes() -> int:
-    """The most memory that the process had since `forget_peak`."""
+    """The most memory that the process had since that was forgotten."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def test_what_cannot_be_decoded_is_replaced_and_listed(files: FileList, undecodable: set[int]) -> None:
     """A bomb among them would take 2.7 GB to decode."""
     planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
     wanted = expected(files, RECIPE, planner, epochs=2, bad=undecodable)
-    forget_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # Its peak is forgotten.
     before = peak_bytes()
     with loader_of(files, planner) as loader:
         assert_same(wanted[:13], served(loader, 13))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb import ImageFolder, rng
+from dalirefurb import FileList, ImageFolder, rng
 from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.dali import Graph, HeaderReader, Replica
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
-from tests.pictures import jpeg, picture, write_folder
+from tests.pictures import encode, jpeg, picture, write_folder
 
 NUM_SAMPLES = 24
 MAX_PIXELS = 60_000
@@ -34,10 +33,8 @@ CONTENT_IS_BAD = {index for index, kind in BAD.items() if kind not in ("missing"
 Batches = list[tuple[torch.Tensor, ...]]
 
 
-def encoded(format_: str, *, seed: int = 0, height: int = 60, width: int = 80) -> bytes:
-    buffer = io.BytesIO()
-    picture(seed, height=height, width=width).save(buffer, format_)
-    return buffer.getvalue()
+def encoded(format_: str, *, seed: int = 0) -> bytes:
+    return encode(picture(seed, height=60, width=80), format_)
 
 
 def bad_content(kind: str) -> bytes:
@@ -46,6 +43,7 @@ def bad_content(kind: str) -> bytes:
     return {
         "text": b"<html>404</html>",
         "JPEG cut short": good[: len(good) // 2],
+        "header cut short": good[:100],
         "WebP cut short": encoded("WEBP")[:-300],
         "TIFF cut short": encoded("TIFF")[:-3000],
         "too large": jpeg(picture(0, height=300, width=201)),
@@ -53,15 +51,27 @@ def bad_content(kind: str) -> bytes:
     }[kind]
 
 
+def spoil(path: Path, kind: str) -> None:
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(bad_content(kind))
+
+
+def among_good_ones(folder: Path, content: bytes) -> FileList:
+    """Write three files, of which the second is this one."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / str(number) for number in range(3)]
+    for path, each in zip(paths, (encoded("JPEG", seed=0), content, encoded("PNG", seed=2)), strict=True):
+        path.write_bytes(each)
+    return FileList(paths, range(3))
+
+
 def write_bad_folder(root: Path) -> ImageFolder:
     """Write the samples; labels are classes."""
     source = ImageFolder(write_folder(root, num_samples=NUM_SAMPLES))
     for index, kind in BAD.items():
-        path = Path(source.name(index))
-        if kind == "missing":
-            path.unlink()
-        else:
-            path.write_bytes(bad_content(kind))
+        spoil(Path(source.name(index)), kind)
     return source
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tests.pictures import picture
+from tests.pictures import encode, picture
 
 FORMATS = ("JPEG", "PNG", "BMP", "WebP", "TIFF", "PNM", "JPEG2000")
 
@@ -159,16 +158,12 @@ def _picture(mode: str = "RGB", size: tuple[int, int] = _LANDSCAPE) -> Image.Ima
 
 
 def _saved(format_: str, mode: str = "RGB", size: tuple[int, int] = _LANDSCAPE, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    _picture(mode, size).save(buffer, format_, **options)
-    return buffer.getvalue()
+    return encode(_picture(mode, size), format_, **options)
 
 
 def _deep(format_: str) -> bytes:
     """Save 16 bits a pixel."""
-    buffer = io.BytesIO()
-    _picture("L").convert("I;16").save(buffer, format_)
-    return buffer.getvalue()
+    return encode(_picture("L").convert("I;16"), format_)
 
 
 def _jpegs() -> list[bytes]:
@@ -383,7 +378,7 @@ def _with_tag(content: bytes, tag: int, value: int, *, as_tag: int | None = None
     (start,) = struct.unpack_from("<I", content, 4)
     for place in range(start + 2, start + 2 + 12 * struct.unpack_from("<H", content, start)[0], 12):
         if struct.unpack_from("<H", content, place) == (tag,):
-            return content[:place] + struct.pack("<HHII", as_tag or tag, 4, 1, value) + content[place + 12 :]
+            return content[:place] + struct.pack("<HHII", as_tag or tag, 3, 1, value) + content[place + 12 :]
     raise AssertionError(f"no tag {tag}")
 
 

@@ -20,11 +20,15 @@ def picture(seed: int, *, height: int, width: int) -> Image.Image:
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
-def jpeg(image: Image.Image, **options: object) -> bytes:
-    """Encode."""
+def encode(image: Image.Image, format_: str, **options: object) -> bytes:
+    """Encode with Pillow."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **{"quality": 90, **options})
+    image.save(buffer, format_, **options)
     return buffer.getvalue()
+
+
+def jpeg(image: Image.Image, **options: object) -> bytes:
+    return encode(image, "JPEG", **{"quality": 90, **options})
 
 
 def write_folder(root: Path, *, num_samples: int, classes: int = 3) -> Path:

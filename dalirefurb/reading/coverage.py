@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_right
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
-from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.reading.partial_sizes import partial_sizes
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk.file_header import Layout
@@ -97,7 +99,8 @@ def propose_coverage(
         )
     file = None if path is None else Path(path)
     limit = budget_bytes(budget, available=available_bytes if file is None else lambda: _space(file))
-    sizes = _sizes(source, recipe, planner.seed)
+    with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:
+        sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
 
     def covering(covered: int) -> Refurbish:
         return replace(planner, coverage=_coverage(covered, planner.num_samples))
@@ -134,17 +137,6 @@ def _coverage(covered: int, num_samples: int) -> float:
     """
     decimals = (round(covered / num_samples, digits) for digits in range(1, 16))
     return next(value for value in decimals if value > 0 and round(value * num_samples) == covered)
-
-
-def _sizes(source: Source, recipe: Recipe, seed: int) -> PartialSizes:
-    """Measure partial images by a reader of their own."""
-    from dalirefurb.reading.reader import Reader
-
-    reader = Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)
-    try:
-        return partial_sizes(source, recipe, reader, seed=seed)
-    finally:
-        reader.close()
 
 
 def _space(path: Path) -> int | None:

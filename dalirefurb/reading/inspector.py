@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.dali import GraphError, HeaderReader, plain, undecodable_windows
-from dalirefurb.reading.formats import bmp, jpeg, tiff
+from dalirefurb.reading.formats import StructureError, bmp, jpeg, png, tiff
 from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
 from dalirefurb.reading.formats.rewriting import rewritten
-from dalirefurb.reading.formats.structure import StructureError, check_png, check_tiff
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 
 _END = 1024
@@ -95,21 +94,19 @@ class Inspector:
                 self._seen[indices[new]] = seen[new]
         return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
 
-    def give_up(self, index: int, row: int, data: list[NDArray[np.uint8]], reason: str) -> None:
+    def give_up(self, index: int, row: int, given: NDArray[np.uint8], reason: str) -> None:
         """Have the fallback decode from now on what DALI was given and could not decode.
 
         Args:
             index: Index of the sample.
-            row: Row of the sample in `data`.
-            data: Encoded images that DALI was given, each uint8 of shape (length,).
+            row: Row of the sample among those that DALI was given.
+            given: Encoded image that DALI was given, uint8 of shape (length,).
             reason: Reason why DALI cannot decode the image.
 
         Raises:
             Refused: If the fallback had its turn, or cannot decode it either.
         """
-        given = data[row]
-        self._fall_back(row, data, reason)
-        if np.array_equal(given, data[row]):
+        if np.array_equal(given, self._fall_back(row, given, reason)):
             raise Refused(row, reason)
         with self._lock:
             self._seen[index] = 0, 0, 0, 0
@@ -127,10 +124,9 @@ class Inspector:
     def _given(self, row: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return what DALI is given for bytes that it is not given as they are."""
         given = rewritten(encoded)
-        data = {row: encoded if given is None else given}
-        if _digest(data[row]) in self._undecodable:
-            self._fall_back(row, data, "DALI cannot decode it")
-        return data[row]
+        given = encoded if given is None else given
+        undecodable = _digest(given) in self._undecodable
+        return self._fall_back(row, given, "DALI cannot decode it") if undecodable else given
 
     def _look_at_new(self, rows: list[int], data: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
         """Find out what DALI is to be given for some rows, and return heights and widths, shape (rows, 2)."""
@@ -143,12 +139,14 @@ class Inspector:
         for place, row in enumerate(rows):
             height, width = sizes[place].tolist()
             if height < 1 or width < 1:
-                self._fall_back(row, data, f"an image must have pixels, but its header declares {height} x {width}")
+                reason = f"an image must have pixels, but its header declares {height} x {width}"
+                data[row] = self._fall_back(row, data[row], reason)
                 sizes[place] = height, width = self._size(row, data)[0].tolist()
             self._check_size(row, height, width)
-        for place, reason in self._try_alone([data[row] for row in rows], sizes):
-            self._fall_back(rows[place], data, f"decoding failed ({reason})")
-            sizes[place] = self._size(rows[place], data)
+        for place, why in self._try_alone([data[row] for row in rows], sizes):
+            row = rows[place]
+            data[row] = self._fall_back(row, data[row], f"decoding failed ({why})")
+            sizes[place] = self._size(row, data)
         return sizes
 
     def _try_alone(self, data: list[NDArray[np.uint8]], sizes: NDArray[np.int64]) -> list[tuple[int, str]]:
@@ -171,10 +169,10 @@ class Inspector:
         encoded = data[row]
         try:
             codestream(encoded)
-            check_png(encoded)
-            check_tiff(encoded)
+            png.check(encoded)
+            tiff.check(encoded)
         except StructureError as error:
-            self._fall_back(row, data, f"not an image that DALI can decode ({error})")
+            data[row] = self._fall_back(row, encoded, f"not an image that DALI can decode ({error})")
             return
         if (other := rewritten(encoded)) is not None:
             self._odd.add(_digest(encoded))
@@ -185,7 +183,7 @@ class Inspector:
         try:
             return np.stack(self._headers.sizes([data[row]]), axis=1)
         except GraphError as error:
-            self._fall_back(row, data, f"not an image that DALI can decode ({error.reason})")
+            data[row] = self._fall_back(row, data[row], f"not an image that DALI can decode ({error.reason})")
         return np.stack(self._headers.sizes([data[row]]), axis=1)
 
     def _check_size(self, row: int, height: int, width: int) -> None:
@@ -196,18 +194,18 @@ class Inspector:
                 f"pass a larger max_pixels to the loader if it is genuine",
             )
 
-    def _fall_back(self, row: int, data: list[NDArray[np.uint8]] | dict[int, NDArray[np.uint8]], reason: str) -> None:
+    def _fall_back(self, row: int, encoded: NDArray[np.uint8], reason: str) -> NDArray[np.uint8]:
         """Encode anew what DALI cannot decode, now and whenever the same bytes are read."""
-        encoded = data[row]
         if self._fallback is None:
             raise Refused(row, reason)
         try:
-            data[row] = self._fallback(encoded)
+            given = self._fallback(encoded)
         except PillowError as error:
             raise Refused(row, f"{reason}, and Pillow refuses it ({error})") from error
         digest = _digest(encoded)
         self._undecodable.add(digest)
         self._odd.add(digest)
+        return given
 
 
 def _head(encoded: NDArray[np.uint8]) -> int:

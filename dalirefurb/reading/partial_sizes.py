@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-
-if TYPE_CHECKING:
-    from dalirefurb.reading.reader import Reader
 
 _PROBES = 256
 _CHANNELS = 3
@@ -67,15 +61,13 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
         shape = (*size, _CHANNELS)
         return PartialSizes(shape, float(size[0] * size[1] * _CHANNELS))
     probes = rng.permutation(len(source), seed, "size probes")[:_PROBES]
-    nbytes = reader.lengths(probes) if recipe.caches_encoded else _image_bytes(recipe, *reader.sizes(probes))
+    if recipe.caches_encoded:
+        nbytes = reader.lengths(probes)
+    else:
+        heights, widths = reader.sizes(probes)
+        for stage in recipe.partial:
+            heights, widths = stage.output_sizes(heights, widths)
+        nbytes = _CHANNELS * heights * widths
     std, largest = float(nbytes.std()), float(nbytes.max())
     error = std / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0.0
     return PartialSizes(None, float(nbytes.mean()), std, largest, error)
-
-
-def _image_bytes(recipe: Recipe, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the bytes of partial images, shape (n,), made of images of these heights and widths."""
-    for stage in recipe.partial:
-        heights, widths = stage.output_sizes(heights, widths)
-    nbytes: NDArray[np.int64] = _CHANNELS * heights * widths
-    return nbytes

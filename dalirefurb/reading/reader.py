@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,10 +21,8 @@ from dalirefurb.system.threads import Background
 
 _POLL_S = 0.1
 
-
 Held = Sequence["NDArray[np.uint8] | None"]
 """What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
-
 
 Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""
@@ -84,22 +81,18 @@ class Reader:
 
     def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
-        sizes = np.concatenate([self._sizes(chunk) for chunk in self._chunks(indices)], axis=1)
-        return sizes[0], sizes[1]
-
-    def _sizes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Read samples, but keep their heights and widths alone, shape (2, n)."""
-        samples = self._read(indices, np.zeros_like(indices))
-        return np.stack((samples.heights, samples.widths))
+        sizes = [(samples.heights, samples.widths) for samples in self._now(indices)]
+        heights, widths = np.concatenate(sizes, axis=1)
+        return heights, widths
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Read some encoded samples now, or what replaces their version 0; return the bytes of each, shape (n,)."""
-        read = (self._read(chunk, np.zeros_like(chunk)).as_read for chunk in self._chunks(indices))
-        return np.array([len(sample) for samples in read for sample in samples], np.int64)
+        return np.array([len(sample) for samples in self._now(indices) for sample in samples.as_read], np.int64)
 
-    def _chunks(self, indices: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """Part indices into as many as are read together."""
-        return (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
+    def _now(self, indices: NDArray[np.int64]) -> Iterator[Samples]:
+        """Read version 0 of samples, as many at a time as are read together."""
+        parts = (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
+        return (self._read(part, np.zeros_like(part)) for part in parts)
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""
@@ -126,9 +119,9 @@ class Reader:
         for row, reason in sorted(failures.items()):
             index, reason = int(samples.indices[row]), f"decoding failed ({reason})"
             try:
-                self._inspector.give_up(index, row, list(samples.data), reason)
+                self._inspector.give_up(index, row, samples.data[row], reason)
             except Refused as refused:
-                bad = self._refusal(index, refused.reason)
+                bad = self._error(index, refused.reason, lasting=True)
                 if self.substitutes is None:
                     raise bad from error
                 self.substitutes.add(bad)
@@ -188,16 +181,22 @@ class Reader:
         refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
         if refusal is not None:
             row, reason = refusal
-            raise SampleError(int(indices[row]), self._source.name(int(indices[row])), reason)
+            raise self._error(int(indices[row]), reason)
         return samples
 
     def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples and find out their sizes."""
         data = self._data(indices) if not held else self._rest(indices, held)
-        if self._source.encoded:
-            samples = list(data)
-            self._check(indices, samples)
-            return replace(self._looked_at(indices, list(samples)), as_read=samples)
+        if self._inspector is not None:
+            as_read = list(data)
+            self._check(indices, as_read)
+            given = list(as_read)
+            try:
+                with self._pool.unbroken():  # It is in DALI's code.
+                    heights, widths = self._inspector.look(indices, given)
+            except Refused as refused:
+                raise self._error(int(indices[refused.row]), refused.reason, lasting=True) from refused
+            return Samples(given, heights, widths, indices, as_read)
         images = Images.of(data)
         if images.whole is None:
             self._check(indices, images)
@@ -245,8 +244,7 @@ class Reader:
         what = f"an image, uint8 of shape ({height}, {width}, 3)"
         if self._source.encoded:
             what = "encoded bytes, uint8 of shape (length,)"
-        reason = f"the source must return {what}, as a C-contiguous array, got {got}"
-        return SampleError(index, self._source.name(index), reason)
+        return self._error(index, f"the source must return {what}, as a C-contiguous array, got {got}")
 
     def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
@@ -257,19 +255,8 @@ class Reader:
         except Exception as error:
             if len(indices) > 1:
                 return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
-            index = int(indices[0])
             reason = f"the source failed to read it ({type(error).__name__}: {error})"
-            raise SampleError(index, self._source.name(index), reason) from error
+            raise self._error(int(indices[0]), reason) from error
 
-    def _looked_at(self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]) -> Samples:
-        """Find out the sizes of encoded images."""
-        assert self._inspector is not None
-        try:
-            with self._pool.unbroken():  # It is in DALI's code.
-                heights, widths = self._inspector.look(indices, data)
-        except Refused as refused:
-            raise self._refusal(int(indices[refused.row]), refused.reason) from refused
-        return Samples(data, heights, widths, indices)
-
-    def _refusal(self, index: int, reason: str) -> SampleError:
-        return SampleError(index, self._source.name(index), reason, lasting=True)
+    def _error(self, index: int, reason: str, *, lasting: bool = False) -> SampleError:
+        return SampleError(index, self._source.name(index), reason, lasting=lasting)

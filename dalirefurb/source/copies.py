@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,11 +76,7 @@ class Copies:
 
     def __reduce__(self) -> tuple[Any, ...]:
         dataset = self.dataset if self._pickled is None else pickle.loads(self._pickled)
-        return _made_again, (dataset, self._thread_safe)
-
-
-def _made_again(dataset: Any, thread_safe: bool) -> Copies:
-    return Copies(dataset, thread_safe=thread_safe)
+        return partial(Copies, thread_safe=self._thread_safe), (dataset,)
 
 
 def _pickled(dataset: Any) -> bytes | None:

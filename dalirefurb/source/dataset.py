@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -74,22 +73,22 @@ class TorchDataset(Source):
 
     def _look_at_the_first(self) -> bool:
         """Return whether images are encoded. Do without copies that fail, or give something else."""
-        first = self._first_image(self._items.original)
+        first = self._first_image(original=True)
         if self._items.copied:
             with suppress(ConfigurationError):
-                if all(np.array_equal(first, self._first_image(self._items.__getitem__)) for _ in range(2)):
+                if all(np.array_equal(first, self._first_image()) for _ in range(2)):
                     return first.ndim == 1
             self._items.do_without()
-        if not np.array_equal(first, self._first_image(self._items.original)):
+        if not np.array_equal(first, self._first_image(original=True)):
             raise ConfigurationError(
                 f"an item must be the same whenever it is read, but {self.name(0)} differs from one time to the next: "
                 "leave random transforms to the recipe"
             )
         return first.ndim == 1
 
-    def _first_image(self, read: Callable[[int], Any]) -> NDArray[np.uint8]:
+    def _first_image(self, *, original: bool = False) -> NDArray[np.uint8]:
         try:
-            return _image(self._pair(0, read)[0])
+            return _image(self._item(0, original=original)[0])
         except (SampleError, _ImageError) as error:
             raise ConfigurationError(
                 f"items must be (image, label), but {self.name(0)} is not: {getattr(error, 'reason', error)}"
@@ -103,7 +102,11 @@ class TorchDataset(Source):
                 found = getattr(self._dataset, attribute, None)
                 if found is not None:
                     return self._compared(as_array(found, f"dataset.{attribute}"), attribute)
-        return list(self._read_labels(progress))
+        from tqdm import tqdm
+
+        indices = range(self._num_items)
+        bar = tqdm(indices, "reading labels", leave=False, delay=1, disable=None if progress else True)
+        return [self._label(index) for index in bar]
 
     def _compared(self, labels: NDArray[Any], attribute: str) -> NDArray[Any]:
         """Return the labels that the dataset lists, if some items spread over it have them, too."""
@@ -119,7 +122,7 @@ class TorchDataset(Source):
             )
         for index in np.unique(np.linspace(0, self._num_items - 1, _COMPARED).astype(np.int64)).tolist():
             with suppress(SampleError):  # Whether it may be bad is for the loader to say.
-                label = as_array(self._item(index)[1], f"the label of {self.name(index)}")
+                label = self._label(index)
                 if not _same_label(label, labels[index]):
                     raise ConfigurationError(
                         f"dataset.{attribute} must hold the labels of the items, but {self.name(index)} is labelled "
@@ -127,12 +130,8 @@ class TorchDataset(Source):
                     )
         return labels
 
-    def _read_labels(self, progress: bool) -> Iterator[NDArray[Any]]:
-        from tqdm import tqdm
-
-        indices = range(self._num_items)
-        for index in tqdm(indices, "reading labels", leave=False, delay=1, disable=None if progress else True):
-            yield as_array(self._item(index)[1], f"the label of {self.name(index)}")
+    def _label(self, index: int) -> NDArray[Any]:
+        return as_array(self._item(index)[1], f"the label of {self.name(index)}")
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read items one by one."""
@@ -154,28 +153,18 @@ class TorchDataset(Source):
             raise SampleError(index, self.name(index), "is empty")
         return image
 
-    def _item(self, index: int) -> tuple[Any, Any]:
-        """Return image and label as the dataset gives them."""
-        return self._pair(index, self._items.__getitem__)
-
-    def _pair(self, index: int, read: Callable[[int], Any]) -> tuple[Any, Any]:
-        """Return image and label as the dataset, or a copy of it, gives them."""
+    def _item(self, index: int, *, original: bool = False) -> tuple[Any, Any]:
+        """Return image and label as the dataset gives them, or a copy of it unless the original is asked for."""
         try:
-            item = read(index)
+            item = self._items.original(index) if original else self._items[index]
         except Exception as error:  # Whatever a user's dataset does.
             reason = f"cannot be read: {type(error).__name__}: {error}"
             raise SampleError(index, self.name(index), reason) from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
-            given = (
-                f"{type(item).__name__} of {len(item)}"
-                if isinstance(item, (tuple, list, dict))
-                else type(item).__name__
-            )
-            raise SampleError(
-                index,
-                self.name(index),
-                f"must be a pair (image, label), but is {given}: pick the two in a dataset around it",
-            )
+            kind = type(item).__name__
+            given = f"{kind} of {len(item)}" if isinstance(item, (tuple, list, dict)) else kind
+            reason = f"must be a pair (image, label), but is {given}: pick the two in a dataset around it"
+            raise SampleError(index, self.name(index), reason)
         return item[0], item[1]
 
     def name(self, index: int) -> str:
@@ -217,17 +206,16 @@ def _image(value: Any) -> NDArray[np.uint8]:
     """Return encoded bytes, shape (length,), or an image, shape (height, width, 3); C-contiguous."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return np.frombuffer(value, np.uint8)
-    channels_first = False
+    channels_first = not isinstance(value, np.ndarray) and hasattr(value, "numpy")
     if hasattr(value, "convert") and hasattr(value, "getbands"):  # PIL
         array = np.asarray(value.convert("RGB"))
-    else:
-        channels_first = not isinstance(value, np.ndarray) and hasattr(value, "numpy")
-        if not channels_first and not isinstance(value, np.ndarray):
-            raise _ImageError(
-                f"an image must be encoded bytes, a PIL image, an array or a tensor, but is {type(value).__name__}: "
-                "convert it in the dataset"
-            )
+    elif channels_first or isinstance(value, np.ndarray):
         array = as_array(value, "an image")
+    else:
+        raise _ImageError(
+            f"an image must be encoded bytes, a PIL image, an array or a tensor, but is {type(value).__name__}: "
+            "convert it in the dataset"
+        )
     if array.dtype != np.uint8:
         raise _ImageError(
             f"an image must be uint8 from 0 to 255, but is {array.dtype}: "

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
+import csv
 import os
 import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, hash_array
-from dalirefurb.source.csv_table import read_columns
+from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.stamps import stamp_files
 
@@ -38,7 +37,29 @@ EXTENSIONS = (
 PathLike = str | os.PathLike[str]
 
 
-class FileList(Source):
+class _Files(Source):
+    """Files, each of which is an encoded image."""
+
+    encoded = True
+    _paths: list[str]
+
+    def _path(self, index: int) -> str:
+        return self._paths[index]
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read whole files."""
+        return [read_file(self._path(index), index) for index in self._checked(indices)]
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return self._path(index)
+
+    def content(self) -> dict[str, Any]:
+        """Stamp all files: size, times of change and inode."""
+        return stamp_files(map(self._path, range(len(self))))
+
+
+class FileList(_Files):
     """Image files anywhere, with labels of any numeric kind.
 
     Args:
@@ -48,8 +69,6 @@ class FileList(Source):
     Raises:
         ConfigurationError: There are no paths, or not one numeric label for each.
     """
-
-    encoded = True
 
     def __init__(self, paths: Iterable[PathLike], labels: ArrayLike) -> None:
         if isinstance(paths, (str, bytes, os.PathLike)):
@@ -73,40 +92,39 @@ class FileList(Source):
         Raises:
             ConfigurationError: The file is no such CSV file, or a row has no path or no label.
         """
-        (images, labels), lines = read_columns(path, image, label)
+        path = os.fspath(path)
+        try:
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                (images, labels), lines = _columns(file, path, (image, label))
+        except OSError as error:
+            raise ConfigurationError(
+                f"path must be a readable CSV file, but {path} is none: {error.strerror}"
+            ) from error
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise ConfigurationError(
+                f"path must be a CSV file in UTF-8, but {path} is none ({error}): save it as such"
+            ) from error
         if "" in images:
             row = images.index("")
             raise ConfigurationError(
-                f"every row must have a path, but {os.fspath(path)}, line {lines[row]} has none in column {image!r}: "
+                f"every row must have a path, but {path}, line {lines[row]} has none in column {image!r}: "
                 "write one or remove the row"
             )
-        numbers, classes = number_labels(labels, lambda row: f"{os.fspath(path)}, line {lines[row]}")
+        numbers, classes = number_labels(labels, lambda row: f"{path}, line {lines[row]}")
         folder = os.fspath(Path(path).parent if root is None else root)
         files = cls([os.path.join(folder, name) for name in images], numbers)  # noqa: PTH118
         files.classes = classes
         return files
-
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read whole files."""
-        return [read_file(self._paths[index], index) for index in self._checked(indices)]
-
-    def name(self, index: int) -> str:
-        """Return the path."""
-        return self._paths[index]
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths below their common folder, and the labels. Contents are not read."""
         # The first and the last path in order share what all share.
         prefix = os.path.commonprefix([min(self._paths), max(self._paths)])  # noqa: RUF071
         start = prefix.rfind(os.sep) + 1
-        return _file_fingerprint("FileList", (path[start:] for path in self._paths), self.labels)
-
-    def content(self) -> dict[str, Any]:
-        """Stamp all files: size, times of change and inode."""
-        return stamp_files(self._paths)
+        return fingerprint_of_names("FileList", (path[start:] for path in self._paths), self.labels)
 
 
-class ImageFolder(Source):
+class ImageFolder(_Files):
     """Image files in one folder per class, in torchvision's layout, order and numbering.
 
     A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
@@ -124,8 +142,6 @@ class ImageFolder(Source):
     Raises:
         ConfigurationError: `root` is no folder, or holds no class folder or no image.
     """
-
-    encoded = True
 
     def __init__(self, root: PathLike) -> None:
         self._root = str(Path(root))
@@ -145,7 +161,7 @@ class ImageFolder(Source):
         if not self.classes:
             found = f"{len(direct)} images directly in it" if direct else "none"
             raise ConfigurationError(f"{layout}, but holds {found}: move them into class folders, or use FileList")
-        self._paths: list[str] = []
+        self._paths = []
         counts = []
         for name in self.classes:
             before = len(self._paths)
@@ -173,21 +189,12 @@ class ImageFolder(Source):
             }
         )
 
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read whole files."""
-        return [read_file(self.name(index), index) for index in self._checked(indices)]
-
-    def name(self, index: int) -> str:
-        """Return the path."""
+    def _path(self, index: int) -> str:
         return f"{self._root}{os.sep}{self._paths[index]}"
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths relative to the root, and the labels. Contents are not read."""
-        return _file_fingerprint("ImageFolder", self._paths, self.labels)
-
-    def content(self) -> dict[str, Any]:
-        """Stamp all files: size, times of change and inode."""
-        return stamp_files(self.name(index) for index in range(len(self)))
+        return fingerprint_of_names("ImageFolder", self._paths, self.labels)
 
 
 def read_file(path: str, index: int) -> NDArray[np.uint8]:
@@ -211,6 +218,34 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
     if not content:
         raise SampleError(index, path, "is empty")
     return np.frombuffer(content, np.uint8)
+
+
+def _columns(file: TextIO, path: str, names: tuple[str, ...]) -> tuple[list[list[str]], list[int]]:
+    """Return stripped texts of the columns that the first row names so, and in which line of the file each row ends."""
+    rows = csv.reader(file, strict=True)
+    header = [name.strip() for name in next(rows, [])]
+    for name in names:
+        if header.count(name) != 1:
+            count = "twice or more" if name in header else "not there"
+            raise ConfigurationError(
+                f"{path} must have one column {name!r}, but it is {count} in its first row, {header}: "
+                "pass its name as image= or label="
+            )
+    places = [header.index(name) for name in names]
+    columns: list[list[str]] = [[] for _ in names]
+    lines = []
+    for row in rows:
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise ConfigurationError(
+                f"{path}, line {rows.line_num}: a row must have {len(header)} fields as the first one has, but has "
+                f"{len(row)}: put fields with commas in double quotes"
+            )
+        for column, place in zip(columns, places, strict=True):
+            column.append(row[place].strip())
+        lines.append(rows.line_num)
+    return columns, lines
 
 
 def _list_folder(path: str) -> tuple[list[str], list[str], list[str]]:
@@ -251,14 +286,3 @@ def is_hidden_image(path: str, endings: tuple[str, ...]) -> bool:
 def _left_out(found: Mapping[str, list[str]]) -> str:
     """Say how many of what are left out, and which is the first."""
     return "; ".join(f"{len(names)} {what} (the first: {names[0]})" for what, names in found.items() if names)
-
-
-def _file_fingerprint(source: str, paths: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:
-    """Identify files by their relative paths and their labels."""
-    names = os.fsencode("\0".join(paths))
-    return {
-        "source": source,
-        "num_samples": len(labels),
-        "names": hashlib.blake2b(names, digest_size=16).hexdigest(),
-        "labels": hash_array(labels),
-    }

@@ -88,13 +88,11 @@ class HuggingFaceImages(Source):
         from pyarrow import compute
 
         images = self._images.data.column(self._column)
+        paths = compute.struct_field(images, "path")
+        lengths = compute.binary_length(compute.struct_field(images, "bytes"))
         if self._images._indices is not None:
             rows = self._images._indices.column(0).to_numpy()
-            paths = compute.struct_field(images, "path").take(rows)
-            lengths = compute.binary_length(compute.struct_field(images, "bytes")).take(rows)
-        else:
-            paths = compute.struct_field(images, "path")
-            lengths = compute.binary_length(compute.struct_field(images, "bytes"))
+            paths, lengths = paths.take(rows), lengths.take(rows)
         named: list[str | None] = paths.filter(compute.equal(compute.fill_null(lengths, 0), 0)).to_pylist()
         return [path for path in named if path]
 

@@ -22,6 +22,9 @@ from dalirefurb.errors import ConfigurationError
 
 Identity = dict[str, int | str]
 
+Ranges = list["NDArray[np.uint8] | Exception"]
+"""Bytes of each range, or why they cannot be read."""
+
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*|\d+\.\.\d+)\}")
 _REQUESTS = 16
 # What filesystems tell of a file that changes with its contents.
@@ -52,10 +55,8 @@ class Shards(ABC):
         """Open one to be read from its beginning."""
 
     @abstractmethod
-    def read(
-        self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-    ) -> list[NDArray[np.uint8] | Exception]:
-        """Read ranges of bytes: shorter ones where a file has shrunk, exceptions where they cannot be read."""
+    def read(self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Ranges:
+        """Read ranges of bytes; they are shorter where a file has shrunk."""
 
 
 class MappedShards(Shards):
@@ -100,9 +101,7 @@ class MappedShards(Shards):
         self._maps[shard].seek(0)
         return nullcontext(cast(IO[bytes], self._maps[shard]))
 
-    def read(
-        self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-    ) -> list[NDArray[np.uint8] | Exception]:
+    def read(self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Ranges:
         """Return views. Pages beyond the end of a file that has shrunk must not be touched."""
         return [
             self._views[shard][start : max(start, min(end, self._maps[shard].size()))]
@@ -137,14 +136,12 @@ class RemoteShards(Shards):
         filesystem, path = self._places[shard]
         return cast(AbstractContextManager[IO[bytes]], filesystem.open(path, "rb"))
 
-    def read(
-        self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
-    ) -> list[NDArray[np.uint8] | Exception]:
+    def read(self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Ranges:
         """Fetch all ranges of a filesystem at once, where it can."""
         rows_of: dict[int, list[int]] = {}
         for row, shard in enumerate(shards):
             rows_of.setdefault(id(self._places[shard][0]), []).append(row)
-        ranges: list[NDArray[np.uint8] | Exception] = [np.empty(0, np.uint8)] * len(shards)
+        ranges: Ranges = [np.empty(0, np.uint8)] * len(shards)
         for rows in rows_of.values():
             filesystem = self._places[shards[rows[0]]][0]
             paths = [self._places[shards[row]][1] for row in rows]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, hash_array
+from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names, hash_array
 from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.shards import Shards, open_shards, unreadable
@@ -129,13 +129,9 @@ class TarShards(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the members' names and sizes, and the labels. Names of shards and contents of images do not count."""
-        names = os.fsencode("\0".join(self._members))
         return {
-            "source": "TarShards",
-            "num_samples": len(self),
-            "names": hashlib.blake2b(names, digest_size=16).hexdigest(),
+            **fingerprint_of_names("TarShards", self._members, self.labels),
             "sizes": hash_array(self._sizes),
-            "labels": hash_array(self.labels),
         }
 
     def content(self) -> dict[str, Any]:

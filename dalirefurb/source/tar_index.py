@@ -28,8 +28,13 @@ class IndexFiles:
 
     def load(self, url: str, key: dict[str, Any]) -> Scan | None:
         """Return what was saved for a shard under an equal key, if anything."""
-        found = (_read(path, key) for path in self._paths(url))
-        return next((each for each in found if each is not None), None)
+        for path in self._paths(url):
+            # There is none, or it is damaged.
+            with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+                content = json.loads(path.read_text("ascii"))
+                if content.pop("key") == {"format": _FORMAT, **key}:
+                    return Scan(**content)
+        return None
 
     def save(self, url: str, key: dict[str, Any], scan: Scan) -> OSError | None:
         """Save where it is possible; return why it was nowhere possible."""
@@ -57,16 +62,6 @@ class IndexFiles:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         cached = cache / "dalirefurb" / "shards" / f"{name}.{digest}.index.json"
         return [cached] if "://" in url else [Path(f"{url}.index.json"), cached]
-
-
-def _read(path: Path, key: dict[str, Any]) -> Scan | None:
-    """Read an index, unless there is none, it is damaged, or it answers something else."""
-    try:
-        content = json.loads(path.read_text("ascii"))
-        answers = content.pop("key") == {"format": _FORMAT, **key}
-        return Scan(**content) if answers else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _write(path: Path, content: str) -> OSError | None:

@@ -12,7 +12,7 @@ import re
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from xxhash import xxh32_intdigest
 
@@ -50,8 +50,7 @@ class Scan:
     left_out: dict[str, tuple[int, str]]
 
 
-@dataclass(frozen=True)
-class _Image:
+class _Image(NamedTuple):
     """An image's place; see `Scan`."""
 
     name: str
@@ -187,16 +186,13 @@ def _members(file: IO[bytes], url: str, size: int, advance: Callable[[int], obje
             tar = tarfile.TarFile(fileobj=file)
             while (member := tar.next()) is not None:
                 if tar.offset > size:
-                    raise _truncated(url, f"{member.name} ends at byte {tar.offset}", size)
+                    raise _not_whole(url, f"is cut off: {member.name} ends at byte {tar.offset}, but it has {size}")
                 advance(tar.offset - end)
                 last, end = member.name, tar.offset
                 tar.members.clear()  # type: ignore[attr-defined]  # It would remember them all.
                 yield member
         except tarfile.TarError as error:
-            raise ConfigurationError(
-                f"a shard must be a whole tar file, but {url} is none after {last}, byte {end} of {size} ({error}): "
-                "write or copy it again"
-            ) from error
+            raise _not_whole(url, f"is none after {last}, byte {end} of {size} ({error})") from error
         if archive > end:
             raise ConfigurationError(
                 f"a shard must end with its tar file, but what is in {url} from byte {archive} of {size} on, after the "
@@ -205,12 +201,10 @@ def _members(file: IO[bytes], url: str, size: int, advance: Callable[[int], obje
         file.seek(end)
         block = file.read(_BLOCK)
         if len(block) < _BLOCK:
-            raise _truncated(url, f"a block of zeros ends it at byte {end + _BLOCK}", size)
+            needed = f"a block of zeros ends it at byte {end + _BLOCK}"
+            raise _not_whole(url, f"is cut off: {needed}, but it has {size}")
         if any(block):
-            raise ConfigurationError(
-                f"a shard must be a whole tar file, but {url} has a damaged header after {last}, at byte {end} of "
-                f"{size}: write or copy it again"
-            )
+            raise _not_whole(url, f"has a damaged header after {last}, at byte {end} of {size}")
         archive = _block_after_zeros(file, end)
 
 
@@ -225,10 +219,8 @@ def _block_after_zeros(file: IO[bytes], start: int) -> int | None:
     return None
 
 
-def _truncated(url: str, needed: str, size: int) -> ConfigurationError:
-    return ConfigurationError(
-        f"a shard must be a whole tar file, but {url} is cut off: {needed}, but it has {size}: write or copy it again"
-    )
+def _not_whole(url: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"a shard must be a whole tar file, but {url} {reason}: write or copy it again")
 
 
 def _check_plain(member: tarfile.TarInfo, url: str) -> None:

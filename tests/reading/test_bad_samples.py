@@ -52,8 +52,8 @@ from tests.bad_files import (
     NUM_SAMPLES,
     Batches,
     assert_same,
-    bad_content,
     expected,
+    spoil,
     write_bad_folder,
 )
 from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, SmallStore
@@ -85,28 +85,16 @@ TECHNIQUES = [
 ]
 
 
-class Counting(Source):
-    """A source that counts how often each sample of another one is read."""
+class Counting(ImageFolder):
+    """A folder that counts how often each sample is read."""
 
-    encoded = True
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self.labels = source.labels
+    def __init__(self, folder: ImageFolder) -> None:
+        vars(self).update(vars(folder))
         self.reads: Counter[int] = Counter()
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         self.reads.update(indices.tolist())
-        return self._source.read(indices)
-
-    def name(self, index: int) -> str:
-        return self._source.name(index)
-
-    def fingerprint(self) -> dict[str, Any]:
-        return self._source.fingerprint()
-
-    def content(self) -> dict[str, Any]:
-        return self._source.content()
+        return super().read(indices)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +111,8 @@ def replacing(
         planner,
         store,
         on_bad_sample="replace",
-        max_pixels=MAX_PIXELS,
         with_indices=True,
-        **{"num_threads": 1, "batches_per_group": 1, "kernels": "dali", **options},
+        **{"num_threads": 1, "batches_per_group": 1, "kernels": "dali", "max_pixels": MAX_PIXELS, **options},
     )
 
 
@@ -345,14 +332,14 @@ def test_a_sample_known_to_be_bad_is_not_read_again(store: type[MemoryStore] | N
 
 
 def test_all_bad_samples_of_a_run_are_found_at_once(tmp_path: Path) -> None:
-    """They are read once, and the run is made once more, however many they are."""
+    """Half are bad; they are read once, and the run is made once more, however many they are."""
     source = ImageFolder(write_folder(tmp_path, num_samples=NUM_SAMPLES))
     bad = range(0, NUM_SAMPLES, 2)
     for index in bad:
-        Path(source.name(index)).write_bytes(bad_content("WebP cut short"))
-    counting = Counting(source)
-    with replacing(counting, RECIPE, Standard(NUM_SAMPLES, batch_size=NUM_SAMPLES), look_ahead=1) as loader:
-        next(iter(loader))
+        spoil(Path(source.name(index)), "WebP cut short")
+    counting, planner = Counting(source), Standard(NUM_SAMPLES, batch_size=NUM_SAMPLES)
+    with replacing(counting, RECIPE, planner, look_ahead=1) as loader:
+        assert_same(expected(source, RECIPE, planner, epochs=1, bad=set(bad)), served(loader, 1))
         assert [sample.index for sample in loader.bad_samples()] == list(bad)
     reads = [counting.reads[index] for index in bad]
     assert max(reads) <= 1 + 4  # batches begun before the first has failed read them, too
@@ -449,16 +436,6 @@ def test_without_a_good_sample_in_sight_the_error_says_how_many_are_bad(tmp_path
     assert "cannot be read: No such file or directory; " in str(caught.value)
 
 
-def test_a_source_of_which_half_is_bad_is_served(tmp_path: Path) -> None:
-    source = ImageFolder(write_folder(tmp_path, num_samples=40))
-    for index in range(0, 40, 2):
-        Path(source.name(index)).write_bytes(b"bad")
-    planner = Standard(40, batch_size=8)
-    wanted = expected(source, RECIPE, planner, epochs=2, bad=set(range(0, 40, 2)))
-    with replacing(source, RECIPE, planner) as loader:
-        assert_same(wanted, served(loader, len(wanted)))
-
-
 @pytest.mark.parametrize("batches_per_group", [1, 4])
 def test_what_only_the_graph_refuses_is_named_where_bad_samples_raise(
     batches_per_group: int, source: ImageFolder
@@ -481,52 +458,42 @@ def test_what_only_the_graph_refuses_is_named_where_bad_samples_raise(
     assert loader.bad_samples() == []
 
 
-class Faltering(Arrays):
-    """Raw images of which two cannot be read the first time."""
+RAW = simple(SIZE, raw=True)
 
-    def __init__(self, images: NDArray[np.uint8], faltering: set[int]) -> None:
-        super().__init__(images, np.arange(len(images)))
-        self._faltering = faltering
+
+class Refusing(Arrays):
+    """Raw images of which some cannot be read, or not the first time."""
+
+    def __init__(self, num_samples: int, refused: set[int], *, once: bool = False) -> None:
+        images = np.random.default_rng(0).integers(0, 255, (num_samples, SIZE, SIZE, 3), np.uint8)
+        super().__init__(images, np.arange(num_samples))
+        self._refused, self._once = refused, once
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        for index in self._faltering & set(indices.tolist()):
-            self._faltering.remove(index)
+        for index in self._refused & set(indices.tolist()):
+            if self._once:
+                self._refused.remove(index)
             raise SampleError(index, self.name(index), "cannot be read")
         return super().read(indices)
 
 
 def test_runs_of_several_batches_are_made_again_as_often_as_they_fail() -> None:
-    images = np.random.default_rng(0).integers(0, 255, (16, SIZE, SIZE, 3), np.uint8)
     planner = Standard(16, batch_size=2)
     plans = list(planner.epoch(0))
-    faltering = {int(plans[0].indices[0]), int(plans[7].indices[0])}
-    recipe = simple(SIZE, raw=True)
-    with Loader(
-        Faltering(images, faltering), recipe, planner, prefetch=Prefetch(batches_per_group=2, look_ahead=1)
-    ) as loader:
+    source = Refusing(16, {int(plans[0].indices[0]), int(plans[7].indices[0])}, once=True)
+    with Loader(source, RAW, planner, prefetch=Prefetch(batches_per_group=2, look_ahead=1)) as loader:
         assert len(list(loader)) == 8
 
 
-class Refusing(Arrays):
-    """Raw images of which some cannot be read."""
-
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        for index in indices.tolist():
-            if index % 4 == 1:
-                raise SampleError(index, self.name(index), "cannot be read")
-        return super().read(indices)
-
-
 def test_raw_images_are_replaced_too() -> None:
-    images = np.random.default_rng(0).integers(0, 255, (12, SIZE, SIZE, 3), np.uint8)
-    source, planner = Refusing(images, np.arange(12)), Refurbish(12, batch_size=4, reuse_factor=2)
-    recipe = simple(SIZE, raw=True)
-    with replacing(source, recipe, planner) as loader:
+    bad = {1, 5, 9}
+    source, planner = Refusing(12, bad), Refurbish(12, batch_size=4, reuse_factor=2)
+    with replacing(source, RAW, planner) as loader:
         wanted = served(loader, 6)
-        assert [sample.index for sample in loader.bad_samples()] == [1, 5, 9]
-    with replacing(source, recipe, planner, MemoryStore()) as loader:
+        assert {sample.index for sample in loader.bad_samples()} == bad
+    with replacing(source, RAW, planner, MemoryStore()) as loader:
         assert_same(wanted, served(loader, 6))
-    assert not set(torch.cat([labels for _, labels, _ in wanted]).tolist()) & {1, 5, 9}
+    assert not set(torch.cat([labels for _, labels, _ in wanted]).tolist()) & bad
 
 
 def test_sizes_of_bad_samples_are_those_of_what_replaces_them(source: ImageFolder) -> None:
@@ -650,14 +617,14 @@ class Odd(Arrays):
 )
 def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, got: str, kernels: Any) -> None:
     images = np.random.default_rng(0).integers(0, 255, (12, SIZE, SIZE, 3), np.uint8)
-    recipe, planner = simple(SIZE, raw=True), Standard(12, batch_size=4)
+    planner = Standard(12, batch_size=4)
     with (
-        Loader(Odd(images, odd), recipe, planner, kernels=kernels) as loader,
+        Loader(Odd(images, odd), RAW, planner, kernels=kernels) as loader,
         pytest.raises(SampleError, match=rf"sample 3 \(images\[3\]\): .*\({SIZE}, {SIZE}, 3\).* got {got}"),
     ):
         list(loader)
     with Loader(
-        Odd(images, odd), recipe, planner, kernels=kernels, bad_samples=BadSamplePolicy(on_bad_sample="replace")
+        Odd(images, odd), RAW, planner, kernels=kernels, bad_samples=BadSamplePolicy(on_bad_sample="replace")
     ) as loader:
         assert len(list(loader)) == 3
         assert [sample.index for sample in loader.bad_samples()] == [3]

@@ -26,13 +26,6 @@ PLANNER = Standard(NUM_SAMPLES, batch_size=6, seed=3)
 CHANGED = (2, 7, 9)
 
 
-@pytest.fixture(params=["dali", "numba"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    if request.param == "numba":
-        pytest.importorskip("numba")
-    return str(request.param)
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path / "pictures", num_samples=NUM_SAMPLES))
@@ -79,13 +72,10 @@ def test_a_file_that_is_replaced_is_served_by_its_own_size(kernels: str, split: 
 
 
 def test_both_kernels_go_on_with_another_kind_of_file(kernels: str, source: ImageFolder) -> None:
-    contents = dict(
-        zip(CHANGED, (encoded("BMP", seed=5), encoded("PNG", seed=6), encoded("TIFF", seed=7)), strict=True)
-    )
     with loader_of(source, kernels) as loader:
         epoch(loader)
-        for index, content in contents.items():
-            write(source, index, content)
+        for index, format_ in zip(CHANGED, ("BMP", "PNG", "TIFF"), strict=True):
+            write(source, index, encoded(format_, seed=index))
         found = later_epoch(loader)
     with loader_of(source, kernels) as loader:
         loader.set_epoch(AHEAD + 1)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 
 from dalirefurb import BadSamplePolicy, FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, simple
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
-from tests.bad_files import encoded
+from tests.bad_files import among_good_ones, bad_content, encoded
 from tests.loading import flat_loader
-from tests.pictures import jpeg, picture
+from tests.pictures import encode, jpeg, picture
 from tests.reading.test_file_formats import WHOLE, WINDOW, as_pillow_opens, on_canvas, served
 
 HEIGHT, WIDTH = 47, 70
@@ -25,9 +24,7 @@ ORIENTATION = 0x0112
 
 
 def written(format_: str, image: Image.Image | None = None, **options: Any) -> bytes:
-    file = io.BytesIO()
-    (image or picture(3, height=HEIGHT, width=WIDTH)).save(file, format_, **options)
-    return file.getvalue()
+    return encode(image or picture(3, height=HEIGHT, width=WIDTH), format_, **options)
 
 
 def animation() -> bytes:
@@ -56,15 +53,6 @@ FOREIGN = [
     pytest.param(oriented, id="AVIF with EXIF orientation"),
     pytest.param(lambda: b"\xff\xd8\xff\xff\xff" + jpeg(picture(1, height=HEIGHT, width=WIDTH))[2:], id="JPEG"),
 ]
-
-
-def among_good_ones(folder: Path, content: bytes) -> FileList:
-    """Write three files, of which the second is this one."""
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{number}.jpg" for number in range(3)]
-    for number, path in enumerate(paths):
-        path.write_bytes(content if number == 1 else jpeg(picture(number, height=60, width=80)))
-    return FileList(paths, range(3))
 
 
 @pytest.mark.parametrize("make", FOREIGN)
@@ -138,9 +126,9 @@ def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
     ("content", "message"),
     [
         (lambda: written("GIF")[:-900], "not an image that DALI can decode .* and Pillow refuses it .*truncated"),
-        (lambda: jpeg(picture(0, height=60, width=80))[:900], "decoding failed .* and Pillow refuses it .*truncated"),
+        (lambda: bad_content("JPEG cut short"), "decoding failed .* and Pillow refuses it .*truncated"),
         (lambda: encoded("BMP")[:-900], "decoding failed .* and Pillow refuses it .*truncated"),
-        (lambda: b"<html>404</html>", "and Pillow refuses it .no format that it knows"),
+        (lambda: bad_content("text"), "and Pillow refuses it .no format that it knows"),
     ],
 )
 def test_what_pillow_cannot_decode_either_stays_bad(content: Any, message: str, tmp_path: Path) -> None:
@@ -195,9 +183,7 @@ def test_a_state_belongs_to_the_fallback(tmp_path: Path) -> None:
     assert caught.value.keys == ("versions.pillow",)
 
 
-def test_orientation_is_applied(tmp_path: Path) -> None:
+def test_orientation_is_applied() -> None:
     content = oriented()
     upright = PillowDecoder(None)(np.frombuffer(content, np.uint8))
-    assert upright[:13].tobytes() == b"P6\n47 70\n255\n"
-    wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(content))).convert("RGB")
-    assert upright[13:].tobytes() == wanted.tobytes()
+    assert upright.tobytes() == b"P6\n47 70\n255\n" + as_pillow_opens(content).tobytes()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,76 +10,43 @@ import pytest
 import torch
 
 from dalirefurb import FileList, Loader, MemoryStore, Refurbish, simple
-from tests.bad_files import Batches, assert_same, expected
-from tests.loading import flat_loader
+from tests.bad_files import assert_same, expected
+from tests.reading.conftest import Odd
+from tests.reading.test_bad_samples import replacing, served
 
-GOOD = 75
 RECIPE = simple(32)
 MAX_PIXELS = 30_000_000
 
 
 @pytest.fixture(scope="module")
-def index(shared_data: Path) -> list[dict[str, str]]:
-    with (shared_data / "odd" / "index.tsv").open() as file:
-        return list(csv.DictReader(file, delimiter="\t"))
-
-
-@pytest.fixture(scope="module")
-def files(index: list[dict[str, str]], shared_data: Path, photos: list[Path]) -> FileList:
+def files(odd_files: Odd, photos: list[Path]) -> FileList:
     """The odd files, and after them as many photographs as make 200."""
-    paths = [shared_data / "odd" / row["file"] for row in index] + photos[::4][:GOOD]
-    assert len(paths) == 125 + GOOD
-    return FileList(paths, range(len(paths)))
+    return FileList([*odd_files, *photos[::4][:75]], range(200))
 
 
 @pytest.fixture(scope="module")
-def undecodable(index: list[dict[str, str]]) -> set[int]:
+def undecodable(odd_files: Odd) -> set[int]:
     """What DALI cannot decode, and what is too large."""
-
-    def usable(outcome: str) -> bool:
-        height, _, width = outcome.partition("(")[2].partition(", 3)")[0].partition(", ")
-        return outcome.startswith("ok") and int(height) * int(width) <= MAX_PIXELS
-
-    return {number for number, row in enumerate(index) if not usable(row["dali_cpu_rgb"])}
+    sizes = enumerate(odd_files.values())
+    return {number for number, (size, _) in sizes if size is None or size[0] * size[1] > MAX_PIXELS}
 
 
 def loader_of(files: FileList, planner: Refurbish, **options: Any) -> Loader:
-    return flat_loader(
-        files,
-        RECIPE,
-        planner,
-        MemoryStore(),
-        num_threads=2,
-        kernels="dali",
-        on_bad_sample="replace",
-        max_pixels=MAX_PIXELS,
-        with_indices=True,
-        **options,
-    )
-
-
-def served(loader: Loader, count: int) -> Batches:
-    batches: Batches = []
-    while len(batches) < count:
-        batches += [tuple(part.clone() for part in batch) for batch in islice(loader, count - len(batches))]
-    return batches
+    options |= {"num_threads": 2, "batches_per_group": None, "max_pixels": MAX_PIXELS}
+    return replacing(files, RECIPE, planner, MemoryStore(), **options)
 
 
 def peak_bytes() -> int:
-    """The most memory that the process had since `forget_peak`."""
+    """The most memory that the process had since that was forgotten."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
 
 
 def test_what_cannot_be_decoded_is_replaced_and_listed(files: FileList, undecodable: set[int]) -> None:
     """A bomb among them would take 2.7 GB to decode."""
     planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
     wanted = expected(files, RECIPE, planner, epochs=2, bad=undecodable)
-    forget_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # Its peak is forgotten.
     before = peak_bytes()
     with loader_of(files, planner) as loader:
         assert_same(wanted[:13], served(loader, 13))
@@ -110,15 +75,12 @@ def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int
     assert_same(wanted, both)
 
 
-def test_pillow_decodes_what_it_can_and_dali_cannot(
-    index: list[dict[str, str]], files: FileList, undecodable: set[int]
-) -> None:
+def test_pillow_decodes_what_it_can_and_dali_cannot(odd_files: Odd, files: FileList, undecodable: set[int]) -> None:
     planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1)
     with loader_of(files, planner, fallback_decoder="pillow") as loader:
         shown = torch.cat([indices for _, _, indices in served(loader, 10)])
         refused = {sample.index for sample in loader.bad_samples()}
-    too_large = {number for number in undecodable if index[number]["dali_cpu_rgb"].startswith("ok")}
-    by_pillow = {number for number in undecodable if index[number]["pillow"].startswith("ok")}
-    assert refused == undecodable - (by_pillow - too_large)
+    by_pillow = {number for number, (size, able) in enumerate(odd_files.values()) if able and size is None}
+    assert refused == undecodable - by_pillow
     assert len(undecodable - refused) == 13
     assert undecodable - refused <= set(shown.tolist())

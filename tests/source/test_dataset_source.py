@@ -25,17 +25,17 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
 from dalirefurb.source.copies import MOST_BYTES
 from tests.engine.test_bit_identity import assert_same, serve
-from tests.pictures import jpeg, picture, write_folder
+from tests.pictures import encode, jpeg, picture, write_folder
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
 
 
 class Items(Dataset[Any]):
-    """A map-style dataset of given items, which counts how often it is read."""
+    """A map-style dataset of given items, which notes what is read."""
 
     def __init__(self, items: Sequence[Any], **attributes: Any) -> None:
         self.items = items
-        self.reads = 0
+        self.read: list[int] = []
         for name, value in attributes.items():
             setattr(self, name, value)
 
@@ -43,7 +43,7 @@ class Items(Dataset[Any]):
         return len(self.items)
 
     def __getitem__(self, index: int) -> Any:
-        self.reads += 1
+        self.read.append(index)
         item = self.items[index]
         return item() if callable(item) else item
 
@@ -135,13 +135,13 @@ def test_labels_come_from_the_dataset_without_reading_all_items(attribute: str, 
     source = TorchDataset(items, thread_safe=True)
     assert source.labels.tolist() == labels
     assert source.classes == ["x", "y"]
-    assert items.reads <= 20
+    assert len(items.read) <= 20
 
 
 def test_labels_given_are_taken_and_those_of_items_ignored() -> None:
     items = Items([(image, "whatever") for image in IMAGES], targets=[9] * 5)
     assert TorchDataset(items, labels=range(5), thread_safe=True).labels.tolist() == [0, 1, 2, 3, 4]
-    assert items.reads <= 3
+    assert len(items.read) <= 3
 
 
 def test_labels_come_from_items_where_the_dataset_lists_none_or_transforms_them() -> None:
@@ -246,16 +246,14 @@ class Forwarding:
         )
 
 
-def listed(num_items: int = 30, **attributes: Any) -> Items:
-    items = Items([(IMAGES[0], index // 3) for index in range(num_items)], **attributes)
-    if not attributes:
-        items.targets = [index // 3 for index in range(num_items)]  # type: ignore[attr-defined]
-    return items
+def listed() -> Any:
+    labels = [index // 3 for index in range(30)]
+    return Items([(IMAGES[0], label) for label in labels], targets=labels)
 
 
 @pytest.mark.parametrize("wrong", [range(10, 30), range(20), range(29, 30), range(1, 28, 2)], ids=str)
 def test_labels_that_are_not_those_of_the_items_are_refused_with_both(wrong: range) -> None:
-    dataset: Any = listed()
+    dataset = listed()
     for index in wrong:
         dataset.targets[index] += 1
     with pytest.raises(
@@ -268,7 +266,7 @@ def test_labels_that_are_not_those_of_the_items_are_refused_with_both(wrong: ran
 
 
 def test_labels_that_are_those_of_another_dataset_are_refused_with_the_remedy() -> None:
-    whole: Any = listed()
+    whole = listed()
     with pytest.raises(ConfigurationError, match=r"\[1\] is labelled 9 and targets\[1\] is 0: pass labels=\[dataset"):
         TorchDataset(Forwarding(whole, [0, *range(29, 0, -1)]))
     with pytest.raises(
@@ -280,17 +278,11 @@ def test_labels_that_are_those_of_another_dataset_are_refused_with_the_remedy() 
 
 
 def test_labels_are_compared_with_items_from_the_first_to_the_last_but_with_few_of_them() -> None:
-    read: list[int] = []
-
-    class Noting(Items):
-        def __getitem__(self, index: int) -> Any:
-            read.append(index)
-            return super().__getitem__(index)
-
-    TorchDataset(Noting([(IMAGES[0], index) for index in range(1000)], targets=range(1000)))
-    assert {0, 999} <= set(read)
-    assert np.diff(sorted(set(read))).max() < 70
-    assert len(read) < 20
+    items = Items([(IMAGES[0], index) for index in range(1000)], targets=range(1000))
+    TorchDataset(items, thread_safe=True)
+    assert {0, 999} <= set(items.read)
+    assert np.diff(sorted(set(items.read))).max() < 70
+    assert len(items.read) < 20
 
 
 def test_labels_of_floats_are_compared_as_exactly_as_the_less_exact_ones_are_kept() -> None:
@@ -495,6 +487,11 @@ IN_TURNS = [
 ]
 
 
+def by_four_threads(read: Callable[[int], None]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(read, range(4)))
+
+
 def read_by_threads(source: Source) -> int:
     """Read all images by four threads, which must be the right ones; return how many threads were inside at once."""
     most_inside.clear()
@@ -505,8 +502,7 @@ def read_by_threads(source: Source) -> int:
         order = np.random.default_rng(number).permutation(len(MANY))
         np.testing.assert_array_equal(source.read(order), MANY[order])
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(read, range(4)))
+    by_four_threads(read)
     return max(most_inside)
 
 
@@ -547,8 +543,7 @@ def test_datasets_that_have_an_open_file_in_common_are_read_one_at_a_time(tmp_pa
     def read(number: int) -> None:
         np.testing.assert_array_equal(sources[number % 2].read(np.arange(20)), MANY[parts[number % 2]])
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(read, range(4)))
+    by_four_threads(read)
     assert max(most_inside) == 1
 
 
@@ -615,26 +610,24 @@ def test_a_source_goes_to_another_process_though_its_dataset_has_opened_a_file(t
     read_by_threads(sent)
 
 
+class Drawn(OfOneThread):
+    """Images are random, of a seed that it keeps."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.rng = np.random.default_rng(0)
+
+    def image(self, index: int) -> Any:
+        return self.rng.integers(0, 256, MANY.shape[1:], np.uint8)
+
+
 def test_items_drawn_from_a_seed_that_the_dataset_keeps_are_refused(tmp_path: Path) -> None:
-    class Drawn(OfOneThread):
-        def __init__(self, path: Path) -> None:
-            super().__init__(path)
-            self.rng = np.random.default_rng(0)
-
-        def image(self, index: int) -> Any:
-            return self.rng.integers(0, 256, MANY.shape[1:], np.uint8)
-
-    globals()["Drawn"] = Drawn  # As pickle looks for it.
-    Drawn.__qualname__ = "Drawn"
     with pytest.raises(ConfigurationError, match="leave random transforms to the recipe"):
         TorchDataset(Drawn(tmp_path / "images"))
 
 
 def test_an_item_that_cannot_be_read_has_a_place_in_the_fingerprint() -> None:
-    def broken() -> Any:
-        raise OSError("damaged")
-
-    items = [*pairs(IMAGES)[:2], broken]
+    items = [*pairs(IMAGES)[:2], lambda: {}["key"]]
     assert TorchDataset(Items(items), labels=range(3)).fingerprint()["images"][2] is None
 
 
@@ -649,15 +642,16 @@ def test_a_fingerprint_is_json_and_changes_with_images_labels_and_order() -> Non
     assert TorchDataset(Items(pairs(IMAGES.copy()))).fingerprint() == json.loads(prints[0])
 
 
-def bitmap(image: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "BMP")
-    return buffer.getvalue()
-
-
 @pytest.fixture(scope="module")
 def hugging_face() -> Any:
     return pytest.importorskip("datasets", reason="the package datasets, of Hugging Face, is not installed")
+
+
+def table(hugging_face: Any, images: list[Any]) -> Any:
+    """A dataset of images in bytes or in files, labelled by their numbers."""
+    features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
+    images = [{"bytes": image, "path": None} if isinstance(image, bytes) else image for image in images]
+    return hugging_face.Dataset.from_dict({"image": images, "label": range(len(images))}, features=features)
 
 
 @pytest.fixture
@@ -668,7 +662,7 @@ def pets(hugging_face: Any, tmp_path: Path) -> Any:
         "image": [
             {"bytes": jpeg(Image.fromarray(IMAGES[0])), "path": None},
             {"bytes": None, "path": str(tmp_path / "1.png")},
-            {"bytes": bitmap(IMAGES[2]), "path": "2.bmp"},
+            {"bytes": encode(Image.fromarray(IMAGES[2]), "BMP"), "path": "2.bmp"},
         ],
         "label": [1, 0, 1],
         "name": ["dog", "cat", "dog"],
@@ -681,12 +675,12 @@ def pets(hugging_face: Any, tmp_path: Path) -> Any:
 
 
 def test_hugging_face_images_are_read_as_stored_whatever_the_format(pets: Any, tmp_path: Path) -> None:
-    expected = [jpeg(Image.fromarray(IMAGES[0])), (tmp_path / "1.png").read_bytes(), bitmap(IMAGES[2])]
+    first, _, third = (Image.fromarray(image) for image in IMAGES[:3])
+    expected = [jpeg(first), (tmp_path / "1.png").read_bytes(), encode(third, "BMP")]
     for dataset in (pets, pets.with_format("numpy"), pets.with_transform(lambda rows: {"image": [None] * 3})):
         source = HuggingFaceImages(dataset)
-        assert [each.tobytes() for each in source.read(np.array([2, 1, 0, 2]))] == [
-            expected[index] for index in (2, 1, 0, 2)
-        ]
+        read = source.read(np.array([2, 1, 0, 2]))
+        assert [each.tobytes() for each in read] == [expected[index] for index in (2, 1, 0, 2)]
         assert source.read(np.array([], np.int64)) == []
         assert source.labels.tolist() == [1, 0, 1]
         assert source.classes == ["no", "yes"]
@@ -700,19 +694,14 @@ def test_hugging_face_labels_can_be_names_or_lists(pets: Any) -> None:
 
 
 def test_hugging_face_images_are_served_as_a_folder_of_the_same_images(hugging_face: Any, folder: ImageFolder) -> None:
-    images = [{"bytes": each.tobytes(), "path": None} for each in folder.read(np.arange(15))]
-    features = {"photo": hugging_face.Image(), "kind": hugging_face.Value("int64")}
-    columns = {"photo": images, "kind": folder.labels.tolist()}
-    dataset = hugging_face.Dataset.from_dict(columns, features=hugging_face.Features(features))
+    dataset = table(hugging_face, [each.tobytes() for each in folder.read(np.arange(15))])
+    dataset = dataset.rename_column("image", "photo").add_column("kind", folder.labels)
     assert_served_alike(folder, HuggingFaceImages(dataset, image="photo", label="kind"))
 
 
 def test_hugging_face_images_are_read_by_several_threads_at_once(hugging_face: Any, tmp_path: Path) -> None:
     contents = [bytes([number]) * (number + 1) for number in range(200)]
-    images = [{"bytes": content, "path": None} for content in contents]
-    features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
-    dataset = hugging_face.Dataset.from_dict({"image": images, "label": range(200)}, features=features)
-    dataset.save_to_disk(tmp_path, num_shards=3)
+    table(hugging_face, contents).save_to_disk(tmp_path, num_shards=3)
     order = np.random.default_rng(0).permutation(200)
     source = HuggingFaceImages(hugging_face.load_from_disk(tmp_path).select(order.tolist()))
 
@@ -721,8 +710,7 @@ def test_hugging_face_images_are_read_by_several_threads_at_once(hugging_face: A
             rows = np.random.default_rng(number).integers(0, 200, 16)
             assert [each.tobytes() for each in source.read(rows)] == [contents[order[row]] for row in rows]
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(read, range(4)))
+    by_four_threads(read)
 
 
 def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_columns(pets: Any) -> None:
@@ -733,9 +721,7 @@ def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_col
 
 
 def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp_path: Path) -> None:
-    images = [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]
-    features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
-    source = HuggingFaceImages(hugging_face.Dataset.from_dict({"image": images, "label": [0, 1]}, features=features))
+    source = HuggingFaceImages(table(hugging_face, [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]))
     for index, reason in enumerate(["has no image", "cannot be read: No such file"]):
         with pytest.raises(SampleError, match=reason) as caught:
             source.read(np.array([index]))

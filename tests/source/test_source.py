@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Arrays, FileList, ImageFolder, Source
@@ -125,20 +124,6 @@ def test_a_list_reads_the_files_asked_for_in_that_order(tmp_path: Path) -> None:
     assert source.image_shape is None
 
 
-def test_an_encoded_image_is_read_byte_for_byte(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "noise.png")
-    (encoded,) = FileList([tmp_path / "noise.png"], [0]).read(np.array([0]))
-    assert encoded.tobytes() == (tmp_path / "noise.png").read_bytes()
-
-
-def test_labels_can_have_any_fixed_shape(tmp_path: Path) -> None:
-    labels = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
-    source = FileList(["a.jpg", "b.jpg"], labels)
-    np.testing.assert_array_equal(source.labels, labels)
-    assert source.labels.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("paths", "labels", "message"),
     [
@@ -188,11 +173,6 @@ def test_names_in_a_csv_file_are_numbered_in_sorted_order(tmp_path: Path) -> Non
     assert source.labels.tolist() == [1, 0, 1]
     assert source.classes == ["ant", "dog"]
     assert source.fingerprint() == FileList([tmp_path / f"{n}.jpg" for n in (1, 2, 3)], [1, 0, 1]).fingerprint()
-
-
-def test_fractions_in_a_csv_file_are_labels(tmp_path: Path) -> None:
-    source = FileList.from_csv(write_csv(tmp_path / "list.csv", "path,label", "1.jpg,-0.5", "2.jpg,1e3"))
-    assert source.labels.tolist() == [-0.5, 1000.0]
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,13 @@ import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dalirefurb import ImageFolder, MemoryStore, Refurbish, simple
+from dalirefurb import ImageFolder
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source import Source, TarShards
+from dalirefurb.source import TarShards
 from dalirefurb.source.shards import expand_braces
-from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder
+from tests.source.test_dataset_source import assert_served_alike
+from tests.source.test_source import contents
 
 Members = Iterable[tuple[str, bytes]]
 
@@ -50,14 +51,17 @@ def tar_bytes(members: Members, tar_format: int = tarfile.GNU_FORMAT) -> bytes:
     return buffer.getvalue()
 
 
+def damaged(members: Members) -> bytes:
+    """A tar file of small members in which a byte of the third one's header is another."""
+    content = bytearray(tar_bytes(members))
+    content[4 * 512 + 150] ^= 1
+    return bytes(content)
+
+
 def write_tar(path: Path, members: Members) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(tar_bytes(members))
     return path
-
-
-def contents(source: Source) -> list[bytes]:
-    return [encoded.tobytes() for encoded in source.read(np.arange(len(source)))]
 
 
 @pytest.fixture(autouse=True)
@@ -90,14 +94,8 @@ def test_shards_are_served_as_a_folder_of_the_same_images(tmp_path: Path, memory
     for number, shard in enumerate(as_shards(folder, 3)):
         (tmp_path / f"train-{number:03}.tar").write_bytes(shard)
         memory.pipe(f"/shards/train-{number:03}.tar", shard)
-    planner = Refurbish(15, batch_size=4, reuse_factor=2, seed=7)
-    expected, _ = serve(folder, simple(32), planner, epochs=2)
     for urls in (f"{tmp_path}/train-{{000..002}}.tar", "memory://shards/train-{000..002}.tar"):
-        source = TarShards(urls)
-        assert source.labels.tolist() == folder.labels.tolist()
-        served, stats = serve(source, simple(32), planner, MemoryStore(), epochs=2)
-        assert stats.hits > 0
-        assert_same(expected, served)
+        assert_served_alike(folder, TarShards(urls))
 
 
 def test_samples_come_in_the_order_of_shards_and_members(tmp_path: Path) -> None:
@@ -228,11 +226,7 @@ def test_an_extension_chooses_among_images(tmp_path: Path) -> None:
 
 
 def test_tar_files_one_after_another_in_one_are_all_served(tmp_path: Path, memory: MemoryFileSystem) -> None:
-    more = [[(f"{part}.jpg", part), (f"{part}.cls", b"9")] for part in (b"x", b"y", b"z")]
-    parts = [
-        PETS,
-        *[[(str(name, "ascii") if isinstance(name, bytes) else name, each) for name, each in part] for part in more],
-    ]
+    parts = [PETS, *([(f"{key}.jpg", key.encode()), (f"{key}.cls", b"9")] for key in "xyz")]
     whole = b"".join(tar_bytes(part) for part in parts)
     (tmp_path / "all.tar").write_bytes(whole)
     memory.pipe("/all.tar", whole)
@@ -245,12 +239,6 @@ def test_tar_files_one_after_another_in_one_are_all_served(tmp_path: Path, memor
             source = TarShards(url)
             assert contents(source) == [b"first", b"the second", b"third", b"x", b"y", b"z"]
             assert source.labels.tolist() == [3, 1, 2, 9, 9, 9]
-
-
-def test_a_key_that_is_in_two_tar_files_of_one_shard_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "twice.tar").write_bytes(tar_bytes(PETS[:2]) * 2)
-    with pytest.raises(ConfigurationError, match=r"one image, but in .*twice.tar both a.jpg and a.jpg are"):
-        TarShards(tmp_path / "twice.tar")
 
 
 @pytest.mark.parametrize("tail", [b"\n", b"x" * 512, b"text " * 999, tar_bytes(PETS)[100:]])
@@ -267,29 +255,26 @@ def test_what_follows_a_tar_file_and_is_none_is_refused(tmp_path: Path, tail: by
 
 def test_a_second_tar_file_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
     shard = tmp_path / "0.tar"
-    second = bytearray(tar_bytes([(f"second/{name}", content) for name, content in PETS]))
-    shard.write_bytes(tar_bytes(PETS) + second[:600])
+    second = [(f"second/{name}", content) for name, content in PETS]
+    shard.write_bytes(tar_bytes(PETS) + tar_bytes(second)[:600])
     with pytest.raises(
         ConfigurationError, match=r"0.tar is cut off: second/a.jpg ends at byte 11264, but it has 10840"
     ):
         TarShards(shard)
-    second[4 * 512 + 150] ^= 1
-    shard.write_bytes(tar_bytes(PETS) + second)
+    shard.write_bytes(tar_bytes(PETS) + damaged(second))
     with pytest.raises(ConfigurationError, match=r"damaged header after second/a.cls, at byte 12288 of 20480"):
         TarShards(shard)
 
 
-def remembered(shard: Path, **changes: Any) -> Path:
-    """Change what the index beside a shard says."""
-    index = Path(f"{shard}.index.json")
+def remember(index: Path, **changes: Any) -> None:
+    """Change what an index says."""
     index.write_text(json.dumps({**json.loads(index.read_text()), **changes}))
-    return index
 
 
 def test_headers_are_read_once(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "pets.tar", PETS)
     before = TarShards(shard)
-    remembered(shard, labels=["7", "8", "9"])
+    remember(tmp_path / "pets.tar.index.json", labels=["7", "8", "9"])
     again = TarShards(shard)
     assert contents(again) == contents(before) == [b"first", b"the second", b"third"]
     assert again.labels.tolist() == [7, 8, 9]
@@ -339,12 +324,13 @@ def test_an_index_that_is_stale_whatever_the_times_say_serves_no_other_members_b
     shard = tmp_path / "pets.tar"
     shard.write_bytes(tar_bytes([(folder + name, content) for name, content in PETS], tar_format))
     TarShards(shard)
-    index = json.loads(Path(f"{shard}.index.json").read_text())
+    index = tmp_path / "pets.tar.index.json"
+    key = json.loads(index.read_text())["key"]
     swapped = [PETS[4], PETS[1], PETS[2], PETS[3], PETS[0], PETS[5]]  # First and third, of equal sizes.
     shard.write_bytes(tar_bytes([(folder + name, content) for name, content in swapped], tar_format))
     status = shard.stat()
-    index["key"]["shard"] |= {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns, "inode": status.st_ino}
-    remembered(shard, **index)
+    key["shard"] |= {"mtime_ns": status.st_mtime_ns, "ctime_ns": status.st_ctime_ns, "inode": status.st_ino}
+    remember(index, key=key)
     source = TarShards(shard)
     assert source.name(0).endswith("a.jpg")
     reason = r"a.jpg\): is not where it was indexed: its shard has been written again; start again"
@@ -418,7 +404,7 @@ def test_an_index_is_beside_its_shard_or_in_a_given_folder_or_in_the_cache(tmp_p
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["pets.tar", "pets.tar.index.json"]
     for options, folder in (({}, cache), ({"index": tmp_path / "given"}, tmp_path / "given")):
         (index,) = folder.rglob("*.json")
-        index.write_text(json.dumps({**json.loads(index.read_text()), "labels": ["7", "8", "9"]}))
+        remember(index, labels=["7", "8", "9"])
         assert TarShards(shard, **options).labels.tolist() == [7, 8, 9]
 
 
@@ -451,15 +437,6 @@ def test_every_cut_of_a_shard_is_refused_with_both_numbers(tmp_path: Path) -> No
         assert len(TarShards(tmp_path / "cut.tar")) == 4
 
 
-def test_a_damaged_header_is_refused(tmp_path: Path) -> None:
-    shard = write_tar(tmp_path / "pets.tar", PETS)
-    content = bytearray(shard.read_bytes())
-    content[4 * 512 + 150] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"damaged header after b.JPG|after a.cls, at byte 2048 of 10240"):
-        TarShards(shard)
-
-
 def hard_link(path: Path) -> Path:
     (path.parent / "a.jpg").write_bytes(b"image")
     os.link(path.parent / "a.jpg", path.parent / "b.jpg")
@@ -486,6 +463,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "null": ([("a.jpg", b""), ("a.json", b'{"x": null}')], {"label": "json.x"}, "0.tar:a.jpg has none"),
     "same label": ([*PETS, PETS[1]], {}, "one label, but .*0.tar holds a.cls twice: give each sample its own key"),
     "same image": ([*PETS, PETS[0]], {}, "one image, but in .*0.tar both a.jpg and a.jpg are: choose by image='jpg'"),
+    "same image in two tar files": (tar_bytes(PETS[:2]) * 2, {}, "one image, but in .* both a.jpg and a.jpg are"),
+    "damaged header": (damaged(PETS), {}, r"damaged header after b.JPG|after a.cls, at byte 2048 of 10240"),
     "two images": ([*PETS, ("c.jpg", b"")], {}, "both c.png and c.jpg are"),
     "link": (hard_link, {"label": len}, "must be plain files, but b.jpg in .*0.tar is a link or sparse: .*dereference"),
 }
@@ -598,15 +577,6 @@ def test_a_remote_shard_is_indexed_anew_when_its_filesystem_tells_of_another_or_
         assert TarShards("memory://pets.tar").labels.tolist() == [label, 1, 2]
 
 
-def test_a_remote_shard_that_is_written_again_names_the_samples_that_are_gone(memory: MemoryFileSystem) -> None:
-    memory.pipe("/pets.tar", tar_bytes(PETS))
-    source = TarShards("memory://pets.tar")
-    memory.pipe("/pets.tar", tar_bytes([("n.jpg", b"newer"), *PETS[1:]]))
-    with pytest.raises(SampleError, match=r"memory://pets.tar:a.jpg.*is not where it was indexed"):
-        source.read(np.array([0]))
-    assert source.read(np.array([1]))[0].tobytes() == b"the second"
-
-
 def test_a_batch_of_remote_samples_is_asked_for_at_once(
     memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,9 +604,13 @@ def test_threads_read_remote_shards_at_once(memory: MemoryFileSystem) -> None:
             assert [each.tobytes() for each in read] == [images[index] for index in indices]
 
 
-def test_a_remote_shard_that_goes_or_shrinks_names_the_sample(memory: MemoryFileSystem) -> None:
+def test_a_remote_shard_that_is_written_again_shrinks_or_goes_names_the_sample(memory: MemoryFileSystem) -> None:
     memory.pipe("/pets.tar", tar_bytes(PETS))
     source = TarShards("memory://pets.tar")
+    memory.pipe("/pets.tar", tar_bytes([("n.jpg", b"newer"), *PETS[1:]]))
+    with pytest.raises(SampleError, match=r"memory://pets.tar:a.jpg.*is not where it was indexed"):
+        source.read(np.array([0]))
+    assert source.read(np.array([1]))[0].tobytes() == b"the second"
     memory.pipe("/pets.tar", tar_bytes(PETS)[:515])
     with pytest.raises(SampleError, match=r"sample 0 \(memory://pets.tar:a.jpg\): must have 5 bytes, but 3 are there"):
         source.read(np.array([0]))

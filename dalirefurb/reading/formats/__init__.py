@@ -1,1 +1,5 @@
 """What the headers and the bodies of image files say."""
+
+
+class StructureError(ValueError):
+    """A file is not built as it must be, so that it can be read in one way only; says what of it."""

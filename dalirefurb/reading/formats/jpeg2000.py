@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.reading.formats.structure import StructureError
+from dalirefurb.reading.formats import StructureError
 
 _CODESTREAM = b"\xff\x4f"
 _CONTAINER = b"\0\0\0\x0cjP  \r\n\x87\n"

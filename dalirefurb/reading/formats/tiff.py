@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.reading.formats import StructureError
+
 MAGIC = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """What files begin with: in either order of bytes, of 32 bits and of 64."""
 
 SHORT = 3
 """The type of a number of 16 bits."""
+
+_NUMBERS = (SHORT, 4, 16)
+"""Types of entries that are numbers without sign, of 16, 32 and 64 bits."""
+
+_SIZES = {256: "width", 257: "height"}
+"""Tags of the size of an image."""
 
 
 class Directory:
@@ -60,3 +71,23 @@ class Directory:
         if start > len(self._content):  # It may be more than an index can be.
             raise ValueError(start)
         return struct.unpack_from(self._order + kind, self._content, start)
+
+
+def check(encoded: NDArray[np.uint8]) -> None:
+    """Do nothing if a file is no TIFF, or one that tells its size once.
+
+    Of a size that is told twice nvImageCodec takes one and libtiff the other, and writes pixels beyond the image.
+
+    Raises:
+        StructureError: If it is another TIFF.
+    """
+    if encoded[:4].tobytes() not in MAGIC:
+        return
+    try:
+        entries = Directory(encoded.data).entries
+    except (struct.error, ValueError):
+        raise StructureError("its first directory ends early") from None
+    for tag, name in _SIZES.items():
+        told = [entry[1:3] for entry in entries if entry[0] == tag]
+        if len(told) != 1 or told[0][0] not in _NUMBERS or told[0][1] != 1:
+            raise StructureError(f"its {name} must be told once, as one number, but is {len(told)} times: {told}")

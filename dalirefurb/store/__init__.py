@@ -5,6 +5,7 @@ from dalirefurb.store.base import Lease, Store
 from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.memory.store import MemoryStore
+from dalirefurb.store.spec import StoreSpec
 from dalirefurb.store.tiered.store import Tier, TieredStore
 
-__all__ = ["DeviceStore", "DiskStore", "Image", "Lease", "MemoryStore", "Store", "Tier", "TieredStore"]
+__all__ = ["DeviceStore", "DiskStore", "Image", "Lease", "MemoryStore", "Store", "StoreSpec", "Tier", "TieredStore"]

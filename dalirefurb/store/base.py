@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
+from dalirefurb.store.spec import StoreSpec
 
 Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Sample indices and their versions, each of shape (n,)."""
@@ -100,15 +100,8 @@ class Store(ABC):
     takes_advice: bool = False
 
     @abstractmethod
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Set room aside; with the arguments it is open with already, keep the contents. See `spec.StoreSpec`.
+    def open(self, spec: StoreSpec) -> None:
+        """Set room aside; for the spec that it is open for already, keep the contents.
 
         Raises:
             StoreError: The store is open for something else, or what it keeps belongs to something else.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,33 +77,22 @@ class Compressed(Store):
         self._expected_ratio = expected_ratio
         self._num_threads = num_threads or usable_cores()
         self._lock = Lock()
-        self._opening: StoreSpec | None = None
+        self._spec: StoreSpec | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
+    def open(self, spec: StoreSpec) -> None:
         """Open the other store for samples of varying size, as `Store.open` says."""
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
-            if self._opening is not None:
-                self._opening.check_same(opening)
+            if self._spec is not None:
+                self._spec.check_same(spec)
                 return
-            self._store.open(
-                None,
-                slots=slots,
-                fingerprint={
-                    "compression": {"codec": "differences, zstd", "format": _FORMAT},
-                    "slot_shape": slot_shape,
-                    "samples": opening.fingerprint,
-                },
-                arena_bytes=max(1, int(opening.nbytes / self._expected_ratio) + slots * _SLOT_EXTRA),
-            )
-            self._opening = opening
+            fingerprint = {
+                "compression": {"codec": "differences, zstd", "format": _FORMAT},
+                "slot_shape": spec.slot_shape,
+                "samples": spec.fingerprint,
+            }
+            arena_bytes = max(1, int(spec.nbytes / self._expected_ratio) + spec.slots * _SLOT_EXTRA)
+            self._store.open(StoreSpec(None, spec.slots, fingerprint, arena_bytes))
+            self._spec = spec
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend samples, as `Store.get` says, decompressed into memory of their own."""
@@ -128,9 +117,9 @@ class Compressed(Store):
     ) -> NDArray[np.bool_]:
         """Compress samples, as `Store.put` says."""
         with self._lock:
-            if self._opening is None:
+            if self._spec is None:
                 raise StoreError("a store must be open to be used, but this one is not: call open first")
-            self._opening.check_samples(samples, len(indices))
+            self._spec.check_samples(samples, len(indices))
         return self._store.put(indices, versions, self._share(_compress, samples))
 
     def evict(self, indices: NDArray[np.int64]) -> None:
@@ -144,7 +133,7 @@ class Compressed(Store):
     def close(self) -> None:
         """Close the other store, as `Store.close` says."""
         with self._lock:
-            self._opening = None
+            self._spec = None
             self._store.close()
 
     @property

@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, StoreSpec
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.disk.records import RECORD_BYTES, Table, read_table
-from dalirefurb.store.spec import StoreSpec
 
 SHAPE = (40, 50, 3)
 SLOTS = 4
@@ -34,9 +33,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def opened(path: Path, slots: int = SLOTS, shape: tuple[int, int, int] | None = SHAPE, **more: Any) -> DiskStore:
+def opened(
+    path: Path, slots: int = SLOTS, shape: tuple[int, int, int] | None = SHAPE, arena_bytes: int = 0
+) -> DiskStore:
     store = DiskStore(path)
-    store.open(shape, slots=slots, fingerprint={"name": "first"}, **more)
+    store.open(StoreSpec(shape, slots, {"name": "first"}, arena_bytes))
     return store
 
 
@@ -158,7 +159,7 @@ def announce(path: Path, store: DiskStore) -> None:
 
 def reopen(path: Path, store: DiskStore) -> None:
     store.close()
-    store.open(SHAPE, slots=SLOTS, fingerprint={"name": "first"})
+    store.open(StoreSpec(SHAPE, SLOTS, {"name": "first"}))
 
 
 STAGES = pytest.mark.parametrize("stage", [begin, lend, keep_lent, announce, reopen])
@@ -261,12 +262,12 @@ def test_a_record_of_another_configuration_is_not_believed(path: Path, tmp_path:
     with opened(path) as store:
         fill(store)
     other = DiskStore(tmp_path / "other")
-    other.open(SHAPE, slots=SLOTS, fingerprint={"name": "other"})
+    other.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
     other.close()
     content = bytearray((tmp_path / "other").read_bytes())
     content[SAMPLES_START:] = path.read_bytes()[SAMPLES_START:]
     (tmp_path / "other").write_bytes(content)
-    other.open(SHAPE, slots=SLOTS, fingerprint={"name": "other"})
+    other.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
     assert len(other) == 0
     other.close()
 
@@ -282,7 +283,7 @@ def test_a_record_that_contradicts_another_or_the_file_is_dropped(path: Path, in
     with path.open("r+b") as file:
         records = read_table(file.fileno(), layout.table_start, slots)
         assert (records["index"][0], records["start"][0]) == (0, 0)
-        table = Table(file.fileno(), layout.table_start, identity(layout.opening), records)
+        table = Table(file.fileno(), layout.table_start, identity(layout.spec), records)
         pixels = int(records["pixels"][0])
         table.set(SLOTS, (index, index), start, pixels, SHAPE)
     with opened(path, slots) as store:

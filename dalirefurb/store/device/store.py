@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,20 +45,13 @@ class DeviceStore(Store):
         self._lock = Lock()
         self._contents: _Contents | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
+    def open(self, spec: StoreSpec) -> None:
         """Set memory aside, as `Store.open` says.
 
         Raises:
             ConfigurationError: Samples vary in size.
         """
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
+        slot_shape = spec.slot_shape
         if slot_shape is None:
             raise ConfigurationError(
                 "the samples of a DeviceStore must have one size, but these vary: end the partial part with a crop or "
@@ -66,14 +59,14 @@ class DeviceStore(Store):
             )
         with self._lock:
             if self._contents is not None:
-                self._contents.opening.check_same(opening)
+                self._contents.spec.check_same(spec)
                 return
-            self._check_memory(opening)
+            self._check_memory(spec)
             try:
-                room = DeviceSlots(self.memory, slots, slot_shape, pinned_host=self._pinned_host)
+                room = DeviceSlots(self.memory, spec.slots, slot_shape, pinned_host=self._pinned_host)
             except MemoryError as error:
-                raise _out_of_memory(opening, "they cannot be allocated") from error
-            self._contents = _Contents(opening, slot_shape, room)
+                raise _out_of_memory(spec, "they cannot be allocated") from error
+            self._contents = _Contents(spec, slot_shape, room)
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> DeviceLease:
         """Lend samples, as `Store.get` says; they stay where they are until they are gathered or looked at."""
@@ -99,7 +92,7 @@ class DeviceStore(Store):
         keys = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            contents.opening.check_samples(samples, len(keys[0]))
+            contents.spec.check_samples(samples, len(keys[0]))
             return contents.keep(keys, samples)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
@@ -124,7 +117,7 @@ class DeviceStore(Store):
     def nbytes(self) -> int:
         """Bytes set aside for samples."""
         with self._lock:
-            return 0 if self._contents is None else self._contents.opening.nbytes
+            return 0 if self._contents is None else self._contents.spec.nbytes
 
     def __len__(self) -> int:
         """Count the versions held; none when closed."""
@@ -148,14 +141,12 @@ class DeviceStore(Store):
             raise StoreError("a store must be open to be used, but this one is not: call open first")
         return self._contents
 
-    def _check_memory(self, opening: StoreSpec) -> None:
+    def _check_memory(self, spec: StoreSpec) -> None:
         """Refuse slots that exceed the memory at hand."""
         given = self._max_bytes is not None
         limit = self._max_bytes if given else self.memory.available_bytes(pinned=self._pinned_host)
-        if limit is not None and opening.nbytes > limit:
-            raise _out_of_memory(
-                opening, f"{limit / 1e9:.2f} GB are {'allowed by max_bytes' if given else 'available'}"
-            )
+        if limit is not None and spec.nbytes > limit:
+            raise _out_of_memory(spec, f"{limit / 1e9:.2f} GB are {'allowed by max_bytes' if given else 'available'}")
 
 
 class DeviceLease(Lease):
@@ -203,10 +194,10 @@ class DeviceLease(Lease):
 class _Contents:
     """One opening's slots: their names and their bytes."""
 
-    def __init__(self, opening: StoreSpec, slot_shape: tuple[int, int, int], room: DeviceSlots) -> None:
-        self.opening = opening
+    def __init__(self, spec: StoreSpec, slot_shape: tuple[int, int, int], room: DeviceSlots) -> None:
+        self.spec = spec
         self.slot_shape = slot_shape
-        self.slot_table = SlotTable(opening.slots)
+        self.slot_table = SlotTable(spec.slots)
         self.room = room
 
     def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
@@ -233,8 +224,8 @@ class _Contents:
         return held
 
 
-def _out_of_memory(opening: StoreSpec, why: str) -> OutOfMemoryError:
+def _out_of_memory(spec: StoreSpec, why: str) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"the slots must fit in the device's memory, but {opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and "
+        f"the slots must fit in the device's memory, but {spec.slots} slots need {spec.nbytes / 1e9:.2f} GB and "
         f"{why}: use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
     )

@@ -76,7 +76,7 @@ class SlotReader:
         if fits:
             with suppress(OSError):  # Some file systems map nothing, or do not tell what is in memory.
                 self._mapped = Mapped(fd, SAMPLES_START + nbytes)
-                if nbytes < SMALL * layout.opening.slots:
+                if nbytes < SMALL * layout.spec.slots:
                     self._read_ahead = BlockReadAhead(fd, self._mapped, SAMPLES_START)
         # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)

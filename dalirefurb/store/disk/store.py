@@ -16,12 +16,11 @@ How it is intended to behave (if the code differs, that is a bug):
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,26 +65,18 @@ class DiskStore(Store):
     verify = staticmethod(upkeep.verify)
     purge = staticmethod(upkeep.purge)
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
+    def open(self, spec: StoreSpec) -> None:
         """Set the file aside, as `Store.open` says; another number of slots keeps of the contents what fits.
 
         Raises:
             StoreError: The file cannot be used, is in use, holds samples of another fingerprint, or does not fit.
             ConfigurationError: The fingerprint is too long.
         """
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._contents is not None:
-                self._contents.opening.check_same(opening)
+                self._contents.spec.check_same(spec)
                 return
-            self._contents = DiskContents(self._path, opening)
+            self._contents = DiskContents(self._path, spec)
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend samples, as `Store.get` says: where they lie if the page cache has them, else in memory of their own."""
@@ -127,7 +118,7 @@ class DiskStore(Store):
         """Write samples, as `Store.put` says."""
         keys = checked_keys(indices, versions)
         with self._using() as contents:
-            contents.opening.check_samples(samples, len(keys[0]))
+            contents.spec.check_samples(samples, len(keys[0]))
             with self._lock:
                 steps = contents.slot_table.steps(keys[0])
             stored = np.zeros(len(keys[0]), np.bool_)

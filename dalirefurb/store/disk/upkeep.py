@@ -23,7 +23,7 @@ class Inspection:
 
     Attributes:
         path: The file.
-        opening: What the file was opened for: slots, their shape, fingerprint.
+        spec: What the file was opened for: slots, their shape, fingerprint.
         held: Number of versions that the file holds.
         held_bytes: Bytes of the pixels of the versions that the file holds.
         nbytes: Size of the file in bytes.
@@ -31,7 +31,7 @@ class Inspection:
     """
 
     path: Path
-    opening: StoreSpec
+    spec: StoreSpec
     held: int
     held_bytes: int
     nbytes: int
@@ -66,9 +66,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     """
     path = Path(path)
     with _reading(path) as fd:
-        opening, records = _contents(fd, path)
-        held = records[believable(records, identity(opening))]
-        return Inspection(path, opening, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
+        spec, records = _contents(fd, path)
+        held = records[believable(records, identity(spec))]
+        return Inspection(path, spec, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
@@ -80,8 +80,8 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     path = Path(path)
     with _reading(path) as fd:
         lock(fd, path, shared=True)
-        opening, records = _contents(fd, path)
-        seed = identity(opening)
+        spec, records = _contents(fd, path)
+        seed = identity(spec)
         damaged: list[tuple[int, int]] = []
         held = records[believable(records, seed)]
         for record, size in zip(held, sizes(held).tolist(), strict=True):
@@ -115,10 +115,10 @@ def _reading(path: Path) -> Iterator[int]:
 
 
 def _contents(fd: int, path: Path) -> tuple[StoreSpec, Records]:
-    opening = read_header(fd, path)
-    if opening is None:
+    spec = read_header(fd, path)
+    if spec is None:
         raise StoreError(
             f"a store's header must be intact, but that of {path} is damaged: "
             f"open it to write it anew, or delete it by `dalirefurb cache purge {path}`"
         )
-    return opening, read_table(fd, Layout(opening).table_start, opening.slots)
+    return spec, read_table(fd, Layout(spec).table_start, spec.slots)

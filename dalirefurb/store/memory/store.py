@@ -6,11 +6,10 @@ import math
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,21 +45,13 @@ class MemoryStore(Store):
         self._lock = Lock()
         self._contents: _Contents | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
+    def open(self, spec: StoreSpec) -> None:
         """Set memory aside, as `Store.open` says."""
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
             if self._contents is not None:
-                self._contents.opening.check_same(opening)
+                self._contents.spec.check_same(spec)
                 return
-            self._contents = _Contents(opening, self._affordable(opening))
+            self._contents = _Contents(spec, self._affordable(spec))
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend samples, as `Store.get` says."""
@@ -80,7 +71,7 @@ class MemoryStore(Store):
         keys = checked_keys(indices, versions)
         with self._lock:
             contents = self._opened()
-            contents.opening.check_samples(samples, len(keys[0]))
+            contents.spec.check_samples(samples, len(keys[0]))
             return contents.keep(keys, samples)
 
     def reserve(self, count: int) -> Images | None:
@@ -129,12 +120,12 @@ class MemoryStore(Store):
             raise StoreError("a store must be open to be used, but this one is not: call open first")
         return self._contents
 
-    def _affordable(self, opening: StoreSpec) -> StoreSpec:
+    def _affordable(self, spec: StoreSpec) -> StoreSpec:
         """Return what there is memory for: all that is asked for, or as much as `max_bytes` allows."""
         limit = available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
-        if limit is None or opening.nbytes <= limit:
-            return opening
-        need = f"{opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and {limit / 1e9:.2f} GB are"
+        if limit is None or spec.nbytes <= limit:
+            return spec
+        need = f"{spec.slots} slots need {spec.nbytes / 1e9:.2f} GB and {limit / 1e9:.2f} GB are"
         if self._max_bytes is None:
             raise OutOfMemoryError(
                 f"the store must fit in memory, but {need} available: {REMEDY}; "
@@ -145,9 +136,9 @@ class MemoryStore(Store):
             f"so batches miss unequally; to cache evenly, {REMEDY}",
             stacklevel=3,
         )
-        if opening.slot_shape is None:
-            return replace(opening, arena_bytes=max(1, limit))
-        return replace(opening, slots=limit // math.prod(opening.slot_shape))
+        if spec.slot_shape is None:
+            return replace(spec, arena_bytes=max(1, limit))
+        return replace(spec, slots=limit // math.prod(spec.slot_shape))
 
 
 class _User:
@@ -158,15 +149,15 @@ class _Contents:
     """One opening's slots: their names and their bytes.
 
     Args:
-        opening: What the store is open for.
-        affordable: What memory is set aside for: the same as `opening`, or less of it.
+        spec: What the store is open for.
+        affordable: What memory is set aside for: the same as `spec`, or less of it.
     """
 
-    def __init__(self, opening: StoreSpec, affordable: StoreSpec) -> None:
-        self.opening = opening
+    def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
+        self.spec = spec
         self.nbytes = affordable.nbytes
         # The bytes of slots of one shape are rows, of which some can be spare.
-        shape = opening.slot_shape
+        shape = spec.slot_shape
         self._rows = None
         if shape is not None:
             spare = min(affordable.slots, max(_SPARE, _SPARE_BYTES // math.prod(shape)))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +41,12 @@ class Tier:
     available: Callable[[], int | None] = available_bytes
     nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
 
-    def slots(self, opening: StoreSpec) -> int:
+    def slots(self, spec: StoreSpec) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
-        if self.budget is None or not opening.slots:
-            return opening.slots
-        slot_bytes = -(-self.nbytes(opening) // opening.slots)
-        return min(opening.slots, budget_bytes(self.budget, available=self.available) // slot_bytes)
+        if self.budget is None or not spec.slots:
+            return spec.slots
+        slot_bytes = -(-self.nbytes(spec) // spec.slots)
+        return min(spec.slots, budget_bytes(self.budget, available=self.available) // slot_bytes)
 
 
 class TieredStore(Store):
@@ -111,37 +110,27 @@ class TieredStore(Store):
             )
         self._tiers = tuple(tiers)
         self._lock = Lock()
-        self._opening: StoreSpec | None = None
+        self._spec: StoreSpec | None = None
         self._open_tiers: Tiers | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
+    def open(self, spec: StoreSpec) -> None:
         """Open each tier for the slots of its budget, as `Store.open` says; warn if they are fewer than asked for."""
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
         with self._lock:
-            if self._opening is not None:
-                self._opening.check_same(opening)
+            if self._spec is not None:
+                self._spec.check_same(spec)
                 return
-            self._open_tiers = self._opened_for(opening)
-            self._opening = opening
+            self._open_tiers = self._opened_for(spec)
+            self._spec = spec
 
-    def _opened_for(self, opening: StoreSpec) -> Tiers:
+    def _opened_for(self, spec: StoreSpec) -> Tiers:
         shares: list[tuple[Store, int]] = []
-        missing = opening.slots
+        missing = spec.slots
         try:
             for tier in self._tiers:
-                slots = tier.slots(opening) if missing > 0 else 0
+                slots = tier.slots(spec) if missing > 0 else 0
                 if slots:
-                    arena_bytes = opening.arena_bytes * slots // opening.slots
-                    tier.store.open(
-                        opening.slot_shape, slots=slots, fingerprint=opening.fingerprint, arena_bytes=arena_bytes
-                    )
+                    arena_bytes = spec.arena_bytes * slots // spec.slots
+                    tier.store.open(replace(spec, slots=slots, arena_bytes=arena_bytes))
                     shares.append((tier.store, slots))
                     missing -= slots
             stores, counts = zip(*shares, strict=True) if shares else ((), ())
@@ -152,11 +141,11 @@ class TieredStore(Store):
                 store.close()
             raise
         if missing > 0:
-            held = opening.slots - missing
+            held = spec.slots - missing
             warnings.warn(
-                f"the plan needs {opening.slots} slots, {opening.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
+                f"the plan needs {spec.slots} slots, {spec.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
                 f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
-                f"{held / opening.slots:.2f} times the present one",
+                f"{held / spec.slots:.2f} times the present one",
                 stacklevel=4,
             )
         return tiers
@@ -178,8 +167,8 @@ class TieredStore(Store):
     ) -> NDArray[np.bool_]:
         """Copy samples in, as `Store.put` says."""
         keys, tiers = checked_keys(indices, versions), self._opened()
-        assert self._opening is not None
-        self._opening.check_samples(samples, len(keys[0]))
+        assert self._spec is not None
+        self._spec.check_samples(samples, len(keys[0]))
         return tiers.put(keys, samples)
 
     def evict(self, indices: NDArray[np.int64]) -> None:
@@ -193,7 +182,7 @@ class TieredStore(Store):
     def close(self) -> None:
         """Close the tiers, as `Store.close` says."""
         with self._lock:
-            self._opening = self._open_tiers = None
+            self._spec = self._open_tiers = None
             self.takes_advice = True
             for tier in self._tiers:
                 tier.store.close()
@@ -236,4 +225,4 @@ def _disk_tier(path: Path, budget: Budget | None) -> Tier:
         own = path.stat().st_blocks * 512 if path.exists() else 0
         return (shutil.disk_usage(path.parent).free + own) // local_processes()
 
-    return Tier(DiskStore(path), budget, available, lambda opening: Layout(opening).samples_bytes)
+    return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)

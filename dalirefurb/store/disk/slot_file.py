@@ -72,7 +72,7 @@ class SlotFile:
         if before is None:
             warnings.warn(
                 f"the header of the store {self._path} was damaged and is written anew: what it held may be lost",
-                stacklevel=5,
+                stacklevel=6,
             )
             write_header(fd, spec)
             before = spec

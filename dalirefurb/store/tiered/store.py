@@ -9,15 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.image_batch import Image
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import Lease, Store, checked_keys
+from dalirefurb.store.base import Contents, Store
 from dalirefurb.store.memory.store import MemoryStore
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.store.spec import StoreSpec
@@ -108,21 +103,11 @@ class TieredStore(Store):
             raise ConfigurationError(
                 "a TieredStore needs at least one tier, got none: pass memory='60%', path=... or both"
             )
+        super().__init__()
         self._tiers = tuple(tiers)
-        self._lock = Lock()
-        self._spec: StoreSpec | None = None
-        self._open_tiers: Tiers | None = None
 
-    def open(self, spec: StoreSpec) -> None:
-        """Open each tier for the slots of its budget, as `Store.open` says; warn if they are fewer than asked for."""
-        with self._lock:
-            if self._spec is not None:
-                self._spec.check_same(spec)
-                return
-            self._open_tiers = self._opened_for(spec)
-            self._spec = spec
-
-    def _opened_for(self, spec: StoreSpec) -> Tiers:
+    def _open(self, spec: StoreSpec) -> Contents:
+        """Open each tier for the slots of its budget; warn if they are fewer than asked for."""
         shares: list[tuple[Store, int]] = []
         missing = spec.slots
         try:
@@ -134,80 +119,51 @@ class TieredStore(Store):
                     shares.append((tier.store, slots))
                     missing -= slots
             stores, counts = zip(*shares, strict=True) if shares else ((), ())
-            tiers = Tiers(stores, counts)
-            self.takes_advice = len(shares) > 1 or missing > 0
+            contents = _Contents(spec, stores, counts)
+            if missing > 0:
+                held = spec.slots - missing
+                warnings.warn(
+                    f"the plan needs {spec.slots} slots, {spec.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
+                    f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
+                    f"{held / spec.slots:.2f} times the present one",
+                    stacklevel=4,
+                )
         except BaseException:
             for store, _ in shares:
                 store.close()
             raise
-        if missing > 0:
-            held = spec.slots - missing
-            warnings.warn(
-                f"the plan needs {spec.slots} slots, {spec.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
-                f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
-                f"{held / spec.slots:.2f} times the present one",
-                stacklevel=4,
-            )
-        return tiers
-
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend samples, as `Store.get` says."""
-        return self._opened().get(checked_keys(indices, versions))
-
-    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Announce to each tier what is to be read from it, as `Store.prefetch` says."""
-        self._opened().prefetch(checked_keys(indices, versions))
-
-    def advise(self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]) -> None:
-        """Move samples to where they should be, as `Store.advise` says."""
-        self._opened().advise(checked_keys(indices, versions), next_uses)
-
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
-    ) -> NDArray[np.bool_]:
-        """Copy samples in, as `Store.put` says."""
-        keys, tiers = checked_keys(indices, versions), self._opened()
-        assert self._spec is not None
-        self._spec.check_samples(samples, len(keys[0]))
-        return tiers.put(keys, samples)
-
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget these indices, as `Store.evict` says."""
-        self._opened().evict(checked_keys(indices, indices)[0])
-
-    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Forget all but these versions, as `Store.retain` says."""
-        self._opened().retain(checked_keys(indices, versions))
+        self.takes_advice = len(shares) > 1 or missing > 0
+        return contents
 
     def close(self) -> None:
         """Close the tiers, as `Store.close` says."""
-        with self._lock:
-            self._spec = self._open_tiers = None
-            self.takes_advice = True
-            for tier in self._tiers:
-                tier.store.close()
+        super().close()
+        self.takes_advice = True
 
     @property
     def hits(self) -> tuple[int, ...]:
         """Samples lent by each tier that is open, from the fastest, since it was opened."""
-        return tuple(self._opened().hits.tolist())
+        contents = self._opened()
+        assert isinstance(contents, _Contents)
+        return tuple(contents.hits.tolist())
+
+
+class _Contents(Tiers, Contents):
+    """Open tiers."""
+
+    def __init__(self, spec: StoreSpec, stores: Sequence[Store], slots: Sequence[int]) -> None:
+        Tiers.__init__(self, stores, slots)
+        self.spec = spec
+
+    def close(self) -> None:
+        """Close the tiers."""
+        for store in self.stores:
+            store.close()
 
     @property
     def nbytes(self) -> int:
         """Bytes set aside in all tiers."""
-        return sum(tier.store.nbytes for tier in self._tiers)
-
-    def __len__(self) -> int:
-        """Count the versions held; none when closed."""
-        tiers = self._open_tiers
-        return 0 if tiers is None else len(tiers)
-
-    def _opened(self) -> Tiers:
-        """Return the tiers of an open store."""
-        tiers = self._open_tiers
-        if tiers is None:
-            raise StoreError("a store must be open to be used, but this one is not: call open first")
-        return tiers
+        return sum(store.nbytes for store in self.stores)
 
 
 def _device_tier(budget: Budget) -> Tier:

@@ -108,36 +108,28 @@ class _Contents(Contents):
         return Lease(lease.found, images, lease.release)
 
     def prefetch(self, keys: Keys) -> None:
-        """Prepare to lend samples."""
         self._store.prefetch(*keys)
 
     def recovered(self) -> Keys:
-        """Tell what was there from the beginning."""
         return self._store.recovered()
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
-        """Compress samples."""
         return self._store.put(*keys, self._share(_compress, samples))
 
     def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget indices."""
         self._store.evict(indices)
 
     def retain(self, keys: Keys) -> None:
-        """Forget all but these versions."""
         self._store.retain(*keys)
 
     def close(self) -> None:
-        """Close the other store."""
         self._store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside for compressed samples."""
         return self._store.nbytes
 
     def __len__(self) -> int:
-        """Count the versions held."""
         return len(self._store)
 
     def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:

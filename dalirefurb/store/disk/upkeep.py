@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
-from dalirefurb.store.disk.file_lock import holder, lock, open_to_read
+from dalirefurb.store.disk.file_lock import holder, lock, reading
 from dalirefurb.store.disk.records import Records, believable, read_table, sizes, torn
 from dalirefurb.store.spec import StoreSpec
 
@@ -65,7 +63,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         StoreError: There is no store at the path, or its header is damaged.
     """
     path = Path(path)
-    with _reading(path) as fd:
+    with reading(path) as fd:
         spec, records = _contents(fd, path)
         held = records[believable(records, identity(spec))]
         return Inspection(path, spec, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
@@ -78,7 +76,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         StoreError: There is no store at the path, its header is damaged, or it is in use.
     """
     path = Path(path)
-    with _reading(path) as fd:
+    with reading(path) as fd:
         lock(fd, path, shared=True)
         spec, records = _contents(fd, path)
         seed = identity(spec)
@@ -97,21 +95,12 @@ def purge(path: str | os.PathLike[str]) -> int:
         StoreError: There is no store at the path, or it is in use.
     """
     path = Path(path)
-    with _reading(path) as fd:
+    with reading(path) as fd:
         lock(fd, path, shared=False)
         read_header(fd, path)
         nbytes = os.fstat(fd).st_size
         path.unlink()
         return nbytes
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[int]:
-    fd = open_to_read(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _contents(fd: int, path: Path) -> tuple[StoreSpec, Records]:

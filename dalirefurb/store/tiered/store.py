@@ -156,13 +156,11 @@ class _Contents(Tiers, Contents):
         self.spec = spec
 
     def close(self) -> None:
-        """Close the tiers."""
         for store in self.stores:
             store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside in all tiers."""
         return sum(store.nbytes for store in self.stores)
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis.stateful import invariant
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Arrays, Loader, Recipe, Refurbish, rand_augment
@@ -34,7 +33,7 @@ from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.gather import gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 from tests.pictures import picture
-from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, image, ints
+from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, agree, image, ints
 
 EMPTY = 77
 """What a batch holds before anything is gathered."""
@@ -105,13 +104,7 @@ class DeviceMachine(StoreMachine):
 
 
 def test_a_device_store_agrees_with_a_dict_while_leases_are_held(make: Callable[[], DeviceStore]) -> None:
-    kind = Kind(lambda folder: make(), SHAPE)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        partial(DeviceMachine, kind),
-        settings=settings(
-            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    agree(DeviceMachine, Kind(lambda folder: make(), SHAPE))
 
 
 @given(data=st.data())

@@ -62,8 +62,8 @@ def opened(path: Path, **changes: Any) -> DiskStore:
     return store
 
 
-def image(value: int) -> np.ndarray:
-    return np.random.default_rng(value).integers(0, 256, SHAPE, dtype=np.uint8)
+def image(key: int | tuple[int, int], shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(key).integers(0, 256, shape, dtype=np.uint8)
 
 
 def fill(store: DiskStore, count: int = SLOTS) -> None:

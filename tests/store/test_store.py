@@ -269,13 +269,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-def test_a_store_agrees_with_a_dict_while_leases_are_held(kind: Kind) -> None:
+def agree(machine: type[StoreMachine], kind: Kind, *, examples: int = 60, steps: int = 30) -> None:
+    """See whether a kind of store agrees with a dict."""
+    options = {"max_examples": examples, "stateful_step_count": steps, "suppress_health_check": list(HealthCheck)}
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        partial(StoreMachine, kind),
-        settings=settings(
-            max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
+        partial(machine, kind), settings=settings(deadline=None, **options)
     )
+
+
+def test_a_store_agrees_with_a_dict_while_leases_are_held(kind: Kind) -> None:
+    agree(StoreMachine, kind)
 
 
 def test_a_store_copies_what_is_put(store: Store) -> None:

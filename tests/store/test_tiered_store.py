@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 from numpy.typing import NDArray
 
 from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
@@ -32,7 +31,7 @@ from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_placement import hits
-from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, held, image, ints
+from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, agree, held, image, ints
 
 SLOT_BYTES = 60
 IMAGE = image_of(0, 0).shape
@@ -103,12 +102,7 @@ MACHINES = {
 
 @pytest.mark.parametrize(("machine", "kind"), MACHINES.values(), ids=MACHINES.keys())
 def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[StoreMachine], kind: Kind) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        partial(machine, kind),
-        settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    agree(machine, kind, examples=25, steps=25)
 
 
 KernelOp = tuple[dict[int, int], list[int], bool]

@@ -78,7 +78,6 @@ class Compressed(Store):
         self._num_threads = num_threads or usable_cores()
 
     def _open(self, spec: StoreSpec) -> Contents:
-        """Open the other store for samples of varying size."""
         fingerprint = {
             "compression": {"codec": "differences, zstd", "format": _FORMAT},
             "slot_shape": spec.slot_shape,

@@ -39,6 +39,9 @@ from dalirefurb.store.spec import StoreSpec
 class DiskStore(Store):
     """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
 
+    Opened with another number of slots it keeps of its samples what fits. `open` raises `StoreError` where the file
+    cannot be used, is in use, holds samples of another fingerprint, or does not fit on its disk.
+
     Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
     has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. The file
     is locked, but a lock keeps out only those who ask: nobody else may write to it. What was changed before a sample is

@@ -13,6 +13,9 @@ from pathlib import Path
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.base import Contents, Store
+from dalirefurb.store.device.store import DeviceStore
+from dalirefurb.store.disk.file_header import Layout
+from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.memory.store import MemoryStore
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.store.spec import StoreSpec
@@ -48,7 +51,8 @@ class TieredStore(Store):
     """Keeps samples in GPU memory, host memory and on a disk, those that are used again soonest where it is fastest.
 
     A loader tells it when each sample is used next, and no other placement would serve more of them from the faster
-    tiers: see `placement`. A tier that the faster ones leave nothing to do stays closed.
+    tiers: see `placement`. A tier that the faster ones leave nothing to do stays closed. Where
+    the budgets pay for fewer slots than are asked for, `open` warns.
 
         TieredStore(memory="60%", path="/local/cache")    # the rest on disk
         TieredStore(memory="16GB")                        # the rest is computed again
@@ -80,7 +84,8 @@ class TieredStore(Store):
             raise ConfigurationError(f"a disk tier needs a file, but disk={disk!r} came without path: pass path=...")
         tiers = []
         if device is not None:
-            tiers.append(_device_tier(device))
+            store = DeviceStore()
+            tiers.append(Tier(store, device, lambda: store.memory.available_bytes(pinned=False)))
         if memory is not None:
             tiers.append(Tier(MemoryStore(), memory))
         if path is not None:
@@ -107,7 +112,6 @@ class TieredStore(Store):
         self._tiers = tuple(tiers)
 
     def _open(self, spec: StoreSpec) -> Contents:
-        """Open each tier for the slots of its budget; warn if they are fewer than asked for."""
         shares: list[tuple[Store, int]] = []
         missing = spec.slots
         try:
@@ -164,17 +168,7 @@ class _Contents(Tiers, Contents):
         return sum(store.nbytes for store in self.stores)
 
 
-def _device_tier(budget: Budget) -> Tier:
-    from dalirefurb.store.device.memory import device_memory
-    from dalirefurb.store.device.store import DeviceStore
-
-    return Tier(DeviceStore(), budget, lambda: device_memory("gpu").available_bytes(pinned=False))
-
-
 def _disk_tier(path: Path, budget: Budget | None) -> Tier:
-    from dalirefurb.store.disk.file_header import Layout
-    from dalirefurb.store.disk.store import DiskStore
-
     def available() -> int:
         own = path.stat().st_blocks * 512 if path.exists() else 0
         return (shutil.disk_usage(path.parent).free + own) // local_processes()

@@ -81,9 +81,10 @@ class _Contents(SlotContents):
     """
 
     def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
-        slots, shape, spare = affordable.slots, spec.slot_shape, 0
+        slots, shape = affordable.slots, spec.slot_shape
         self._room: Rows | Blocks
         if shape is None:
+            spare = 0
             self._room = Blocks(affordable.arena_bytes, slots)
         else:
             spare = min(slots, max(_SPARE, _SPARE_BYTES // math.prod(shape)))

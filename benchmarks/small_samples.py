@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from page_cache import StoreReads, Usage, drop
 
 from dalirefurb import Frozen
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, StoreSpec
 
 STORE = "DiskStore"
 FILES = "a file of bare pixels each"
@@ -63,7 +63,7 @@ class OneFile:
         height, width, channels = images.shape[1:]
         self._planner = _planner(images)
         self._store = DiskStore(folder / "store")
-        self._store.open((height, width, channels), slots=len(images), fingerprint={})
+        self._store.open(StoreSpec((height, width, channels), len(images), {}))
         self._reads = StoreReads(STORE, self._store, self._planner)
 
     def write(self, images: Images) -> None:

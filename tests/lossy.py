@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store import Image, Lease, Store
+from dalirefurb.store import Image, Lease, Store, StoreSpec
 
 Meddle = Callable[[Store, int], None]
 """Is called with the store after each batch, and its number within the epoch."""
@@ -17,8 +17,8 @@ Meddle = Callable[[Store, int], None]
 class TooSmall:
     """A store with a third of the slots, or of the arena, that the plan needs."""
 
-    def open(self, slot_shape: Any, *, slots: int, fingerprint: Any, arena_bytes: int = 0) -> None:
-        super().open(slot_shape, slots=max(1, slots // 3), fingerprint=fingerprint, arena_bytes=arena_bytes // 3)
+    def open(self, spec: StoreSpec) -> None:
+        super().open(replace(spec, slots=max(1, spec.slots // 3), arena_bytes=spec.arena_bytes // 3))
 
 
 class Leaky:

@@ -22,10 +22,10 @@ def inspect(options: argparse.Namespace) -> None:
     found = upkeep.inspect(options.path)
     say(f"store        {escaped(found.path)}, {amount(found.nbytes)}")
     say(f"in use by    {escaped(found.holder or 'nobody')}")
-    say(f"slots        {_slots(found.opening)}")
+    say(f"slots        {_slots(found.spec)}")
     say(f"held         {found.held:,} samples, {amount(found.held_bytes)}")
     say("fingerprint")
-    say(json.dumps(found.opening.fingerprint, indent=2))
+    say(json.dumps(found.spec.fingerprint, indent=2))
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -55,9 +55,9 @@ def purge(options: argparse.Namespace) -> None:
     say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
 
 
-def _slots(opening: StoreSpec) -> str:
+def _slots(spec: StoreSpec) -> str:
     from dalirefurb.store.memory_budget import amount
 
-    if opening.slot_shape is None:
-        return f"{opening.slots:,} of any size, together at most {amount(opening.nbytes)}"
-    return f"{opening.slots:,} of {' x '.join(map(str, opening.slot_shape))}, together {amount(opening.nbytes)}"
+    if spec.slot_shape is None:
+        return f"{spec.slots:,} of any size, together at most {amount(spec.nbytes)}"
+    return f"{spec.slots:,} of {' x '.join(map(str, spec.slot_shape))}, together {amount(spec.nbytes)}"

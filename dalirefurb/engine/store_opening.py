@@ -11,7 +11,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-from dalirefurb.store import DeviceStore, Store
+from dalirefurb.store import DeviceStore, Store, StoreSpec
 
 
 def open_store(
@@ -36,7 +36,7 @@ def open_store(
     if content := source.content():
         partial["content"] = content
     slots = planner.peak_slots
-    store.open(sizes.slot_shape, slots=slots, fingerprint=partial, arena_bytes=sizes.arena_bytes(slots))
+    store.open(StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots)))
 
 
 def _made_by(

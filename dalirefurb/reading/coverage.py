@@ -107,8 +107,8 @@ def propose_coverage(
 
     def nbytes(covered: int) -> int:
         slots = covering(covered).peak_slots
-        opening = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
-        return opening.nbytes if file is None else Layout(opening).nbytes
+        spec = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
+        return spec.nbytes if file is None else Layout(spec).nbytes
 
     covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)
     if covered == 0:

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from threading import Lock
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
+from dalirefurb.store.spec import StoreSpec
 
 Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Sample indices and their versions, each of shape (n,)."""
@@ -88,10 +89,67 @@ class Lease:
         self.release()
 
 
+class Contents(ABC):
+    """What a store holds from `Store.open` to `Store.close`. Safe to use from several threads.
+
+    Its methods do what those of `Store` say, which have looked at the arguments before. Leases outlive `close`; another
+    thread may still ask for something after it.
+
+    Attributes:
+        spec: What the store is open for.
+    """
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def get(self, keys: Keys) -> Lease:
+        """Lend samples."""
+
+    def prefetch(self, keys: Keys) -> None:  # noqa: B027 - most stores have nothing to do
+        """Prepare to lend samples."""
+
+    def advise(self, keys: Keys, next_uses: NDArray[np.int64]) -> None:  # noqa: B027 - most stores have no choice
+        """Learn when samples will be asked for next."""
+
+    def recovered(self) -> Keys:
+        """Return the versions that were there from the beginning."""
+        return NO_KEYS
+
+    def reserve(self, count: int) -> Images | None:
+        """Return room for samples."""
+        return None
+
+    @abstractmethod
+    def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Keep samples, which fit the spec."""
+
+    @abstractmethod
+    def evict(self, indices: NDArray[np.int64]) -> None:
+        """Forget indices."""
+
+    @abstractmethod
+    def retain(self, keys: Keys) -> None:
+        """Forget all but these versions."""
+
+    def close(self) -> None:  # noqa: B027 - memory goes when nobody refers to it any more
+        """Let the room go; called once."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside for samples."""
+        return self.spec.nbytes
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the versions held."""
+
+
 class Store(ABC):
     """Holds partially augmented samples by (index, version). Safe to use from several threads.
 
-    Two versions of one index can be held, but putting a newer one evicts the older ones.
+    Two versions of one index can be held, but putting a newer one evicts the older ones. To write a kind of store is to
+    write its `Contents`, and `_open`, which makes them.
 
     Attributes:
         takes_advice: Whether `advise` does anything, as far as is known.
@@ -99,38 +157,41 @@ class Store(ABC):
 
     takes_advice: bool = False
 
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._contents: Contents | None = None
+
     @abstractmethod
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Set room aside; with the arguments it is open with already, keep the contents. See `spec.StoreSpec`.
+    def _open(self, spec: StoreSpec) -> Contents:
+        """Set room aside, as `open` says."""
+
+    def open(self, spec: StoreSpec) -> None:
+        """Set room aside; for the spec that it is open for already, keep the contents.
 
         Raises:
             StoreError: The store is open for something else, or what it keeps belongs to something else.
             OutOfMemoryError: The slots exceed the memory at hand.
+            ConfigurationError: This kind of store cannot hold such samples.
         """
+        with self._lock:
+            if self._contents is None:
+                self._contents = self._open(spec)
+            else:
+                self._contents.spec.check_same(spec)
 
-    @abstractmethod
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend the samples of these indices, shape (n,), in these versions, shape (n,).
 
         Raises:
             StoreError: The store is not open.
         """
+        return self._opened().get(checked_keys(indices, versions))
 
-    def prefetch(  # noqa: B027 - most stores have nothing to do
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64]
-    ) -> None:
+    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Prepare to lend these versions soon, without waiting; those that are not held are ignored."""
+        self._opened().prefetch(checked_keys(indices, versions))
 
-    def advise(  # noqa: B027 - most stores have no choice
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]
-    ) -> None:
+    def advise(self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]) -> None:
         """Tell when versions that are held, or are put next, will be asked for next.
 
         Args:
@@ -139,10 +200,11 @@ class Store(ABC):
             next_uses: When each version is asked for next, as numbers that grow with time, negative for never, shape
                 (n,).
         """
+        self._opened().advise(checked_keys(indices, versions), next_uses)
 
     def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
-        return NO_KEYS
+        return self._opened().recovered()
 
     def reserve(self, count: int) -> Images | None:
         """Return room for `count` images of the slots' shape, which are made there and then put without being copied.
@@ -156,9 +218,8 @@ class Store(ABC):
         Raises:
             StoreError: The store is not open.
         """
-        return None
+        return self._opened().reserve(count)
 
-    @abstractmethod
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
     ) -> NDArray[np.bool_]:
@@ -172,31 +233,45 @@ class Store(ABC):
             ConfigurationError: A sample does not fit the slots; nothing is stored then.
             StoreError: The store is not open.
         """
+        contents, keys = self._opened(), checked_keys(indices, versions)
+        contents.spec.check_samples(samples, len(keys[0]))
+        return contents.put(keys, samples)
 
-    @abstractmethod
     def evict(self, indices: NDArray[np.int64]) -> None:
         """Forget every version of these indices, shape (n,); indices that are not held are ignored."""
+        self._opened().evict(checked_keys(indices, indices)[0])
 
-    @abstractmethod
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget everything but these indices, shape (n,), in these versions, shape (n,); leases stay valid."""
+        self._opened().retain(checked_keys(indices, versions))
 
     def clear(self) -> None:
         """Forget everything; the store stays open and its leases stay valid."""
         self.retain(*NO_KEYS)
 
-    @abstractmethod
     def close(self) -> None:
         """Let the room go, leased views last, and forget everything that is only in memory. Twice is as once."""
+        with self._lock:
+            contents, self._contents = self._contents, None
+            if contents is not None:
+                contents.close()
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes set aside for samples, used or not; 0 when closed."""
+        contents = self._contents
+        return 0 if contents is None else contents.nbytes
 
-    @abstractmethod
     def __len__(self) -> int:
-        """Count the versions held."""
+        """Count the versions held; none when closed."""
+        contents = self._contents
+        return 0 if contents is None else len(contents)
+
+    def _opened(self) -> Contents:
+        contents = self._contents
+        if contents is None:
+            raise not_open()
+        return contents
 
     def __enter__(self) -> Store:
         self._entered_pid = os.getpid()
@@ -208,3 +283,8 @@ class Store(ABC):
         # A forked child leaves the store to its parent: a thread that exists only there may have held its lock.
         if os.getpid() == self._entered_pid:
             self.close()
+
+
+def not_open() -> StoreError:
+    """Return the error of using a store that is not open."""
+    return StoreError("a store must be open to be used, but this one is not: call open first")

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import importlib.util
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Lease, Store
+from dalirefurb.store.base import Contents, Keys, Lease, Store
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 
@@ -73,41 +72,33 @@ class Compressed(Store):
             )
         if num_threads is not None and num_threads < 1:
             raise ConfigurationError(f"num_threads must be at least 1, got {num_threads}: leave it out for all cores")
+        super().__init__()
         self._store = store
         self._expected_ratio = expected_ratio
         self._num_threads = num_threads or usable_cores()
-        self._lock = Lock()
-        self._opening: StoreSpec | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Open the other store for samples of varying size, as `Store.open` says."""
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
-        with self._lock:
-            if self._opening is not None:
-                self._opening.check_same(opening)
-                return
-            self._store.open(
-                None,
-                slots=slots,
-                fingerprint={
-                    "compression": {"codec": "differences, zstd", "format": _FORMAT},
-                    "slot_shape": slot_shape,
-                    "samples": opening.fingerprint,
-                },
-                arena_bytes=max(1, int(opening.nbytes / self._expected_ratio) + slots * _SLOT_EXTRA),
-            )
-            self._opening = opening
+    def _open(self, spec: StoreSpec) -> Contents:
+        fingerprint = {
+            "compression": {"codec": "differences, zstd", "format": _FORMAT},
+            "slot_shape": spec.slot_shape,
+            "samples": spec.fingerprint,
+        }
+        arena_bytes = max(1, int(spec.nbytes / self._expected_ratio) + spec.slots * _SLOT_EXTRA)
+        self._store.open(StoreSpec(None, spec.slots, fingerprint, arena_bytes))
+        return _Contents(spec, self._store, self._num_threads)
 
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend samples, as `Store.get` says, decompressed into memory of their own."""
-        lease = self._store.get(indices, versions)
+
+class _Contents(Contents):
+    """Blocks in an open store, and as many threads as compress them."""
+
+    def __init__(self, spec: StoreSpec, store: Store, num_threads: int) -> None:
+        super().__init__(spec)
+        self._store = store
+        self._num_threads = num_threads
+
+    def get(self, keys: Keys) -> Lease:
+        """Lend samples, decompressed into memory of their own."""
+        lease = self._store.get(*keys)
         try:
             images = Images(self._share(_decompress, lease.images))
         except BaseException:
@@ -115,45 +106,29 @@ class Compressed(Store):
             raise
         return Lease(lease.found, images, lease.release)
 
-    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Prepare to lend samples, as `Store.prefetch` says."""
-        self._store.prefetch(indices, versions)
+    def prefetch(self, keys: Keys) -> None:
+        self._store.prefetch(*keys)
 
-    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tell what was there when it was opened, as `Store.recovered` says."""
+    def recovered(self) -> Keys:
         return self._store.recovered()
 
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
-    ) -> NDArray[np.bool_]:
-        """Compress samples, as `Store.put` says."""
-        with self._lock:
-            if self._opening is None:
-                raise StoreError("a store must be open to be used, but this one is not: call open first")
-            self._opening.check_samples(samples, len(indices))
-        return self._store.put(indices, versions, self._share(_compress, samples))
+    def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+        return self._store.put(*keys, self._share(_compress, samples))
 
     def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget these indices, as `Store.evict` says."""
         self._store.evict(indices)
 
-    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Forget all but these versions, as `Store.retain` says."""
-        self._store.retain(indices, versions)
+    def retain(self, keys: Keys) -> None:
+        self._store.retain(*keys)
 
     def close(self) -> None:
-        """Close the other store, as `Store.close` says."""
-        with self._lock:
-            self._opening = None
-            self._store.close()
+        self._store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside for compressed samples."""
         return self._store.nbytes
 
     def __len__(self) -> int:
-        """Count the versions held."""
         return len(self._store)
 
     def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:

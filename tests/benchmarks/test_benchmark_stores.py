@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from dalirefurb import Frozen, MemoryStore, Refurbish, rand_augment
-from dalirefurb.store import DiskStore, TieredStore
+from dalirefurb.store import DiskStore, StoreSpec, TieredStore
 from dalirefurb.store.tiered.store import Tier
 from tests.pictures import write_folder
 
@@ -86,7 +86,7 @@ def images(count, seed=0):
 
 
 def filled(store, count):
-    store.open(SHAPE, slots=count, fingerprint={})
+    store.open(StoreSpec(SHAPE, count, {}))
     indices = np.arange(count)
     assert store.put(indices, np.zeros_like(indices), list(images(count))).all()
     return store
@@ -272,7 +272,7 @@ def test_first_come_is_what_a_tiered_store_does_that_nobody_advises(planner):
     slots = planner.peak_slots // 3
     shares = []
     with TieredStore.of(Tier(MemoryStore(), slots * int(np.prod(SHAPE))), Tier(MemoryStore())) as store:
-        store.open(SHAPE, slots=planner.peak_slots, fingerprint={})
+        store.open(StoreSpec(SHAPE, planner.peak_slots, {}))
         for epoch in range(6):
             before = np.array(store.hits)
             for plan in planner.epoch(epoch):

@@ -17,7 +17,7 @@ from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, StoreSpec
 from tests.interruptible import interruptible
 from tests.one_line import error_of
 
@@ -517,7 +517,7 @@ def cache(tmp_path):
     """A store's file with 12 samples in 20 slots, and the store, open."""
     path = tmp_path / "cache"
     with DiskStore(path) as store:
-        store.open((4, 5, 3), slots=20, fingerprint={"seed": 3, "stages": [{"name": "decode"}]})
+        store.open(StoreSpec((4, 5, 3), 20, {"seed": 3, "stages": [{"name": "decode"}]}))
         indices = np.arange(12)
         assert store.put(indices, indices * 0, [np.full((4, 5, 3), 7, np.uint8) for _ in indices]).all()
         yield path, store
@@ -552,7 +552,7 @@ def test_cache_inspect_prints_what_is_in_a_store_also_while_it_is_in_use(cache, 
 
 def test_cache_inspect_tells_that_sizes_vary(tmp_path, capsys):
     with DiskStore(tmp_path / "cache") as store:
-        store.open(None, slots=20, fingerprint={}, arena_bytes=5 * 10**6)
+        store.open(StoreSpec(None, 20, {}, 5 * 10**6))
     assert main(["cache", "inspect", str(tmp_path / "cache")]) == 0
     assert "slots        20 of any size, together at most 5.00 MB\n" in capsys.readouterr().out
 

@@ -31,6 +31,7 @@ from dalirefurb.augment.stage import Device
 from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.store import StoreSpec
 from dalirefurb.store.memory.slots import Rows
 from tests.pictures import picture, write_folder
 
@@ -133,9 +134,9 @@ def test_a_state_of_other_kernels_is_refused(folder: ImageFolder) -> None:
 
 def test_a_store_is_told_which_kernels_made_its_images(folder: ImageFolder) -> None:
     class Listening(MemoryStore):
-        def open(self, *arguments: Any, fingerprint: Any, **others: Any) -> None:
-            told.append(fingerprint)
-            super().open(*arguments, fingerprint=fingerprint, **others)
+        def open(self, spec: StoreSpec) -> None:
+            told.append(spec.fingerprint)
+            super().open(spec)
 
     told: list[Any] = []
     planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)

@@ -25,7 +25,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Arrays, Source
-from dalirefurb.store import MemoryStore
+from dalirefurb.store import MemoryStore, StoreSpec
 from tests.planners import batch_echoes, example_echoes, refurbishing, smartcaches
 
 PLANNERS = st.one_of(refurbishing(ablations=False), example_echoes(), batch_echoes(), smartcaches())
@@ -50,7 +50,7 @@ class Line:
         self.source = Arrays(np.zeros((planner.num_samples, *SHAPE), np.uint8), np.zeros(planner.num_samples))
         self.reader = Reader(self.source, max_batch_size=1, num_threads=1)
         self.store = MemoryStore() if store is None else store
-        self.store.open(SHAPE, slots=max(1, planner.peak_slots if slots is None else slots), fingerprint="tests")
+        self.store.open(StoreSpec(SHAPE, max(1, planner.peak_slots if slots is None else slots), "tests"))
         self.cache = CacheClient(self.reader, self.store)
         self.computed: list[tuple[int, int]] = []
         self.declined = 0
@@ -115,7 +115,7 @@ class LineOfFiles(Line):
         self.reader = Reader(self.source, max_batch_size=64, num_threads=1)
         self.store = MemoryStore()
         slots = max(1, planner.peak_slots if slots is None else slots)
-        self.store.open(None, slots=slots, fingerprint="tests", arena_bytes=64 * slots)
+        self.store.open(StoreSpec(None, slots, "tests", 64 * slots))
         self.cache = CacheClient(self.reader, self.store, encoded=True)
         self.computed = []
         self.declined = 0

@@ -40,7 +40,7 @@ from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import BackendFactory, Devices
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.image_batch import Images
-from dalirefurb.store import Store
+from dalirefurb.store import Store, StoreSpec
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceStore
 from tests.occupied import Spin
@@ -240,7 +240,7 @@ def busy(cupy: Any) -> Callable[[], None]:
 @pytest.fixture(params=[False, True], ids=["device", "pinned host"])
 def device_store(cupy: Any, request: pytest.FixtureRequest) -> Iterator[DeviceStore]:
     with DeviceStore(pinned_host=request.param) as store:
-        store.open(SLOT_SHAPE, slots=SLOTS, fingerprint={})
+        store.open(StoreSpec(SLOT_SHAPE, SLOTS, {}))
         yield store
 
 
@@ -336,7 +336,7 @@ def test_closing_a_device_store_gives_the_memory_back(cupy: Any, pinned_host: bo
     slots, shape = 2000, (224, 224, 3)
     free_before, _ = cupy.cuda.Device().mem_info
     with DeviceStore(pinned_host=pinned_host) as store:
-        store.open(shape, slots=slots, fingerprint={})
+        store.open(StoreSpec(shape, slots, {}))
         store.put(np.arange(100), np.zeros(100, np.int64), [np.zeros(shape, np.uint8)] * 100)
         taken = free_before - cupy.cuda.Device().mem_info[0]
         assert (taken >= store.nbytes) == (not pinned_host)
@@ -366,7 +366,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
     feeds = InputBuilder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images)
     made: dict[str, list[np.ndarray]] = {}
     with DeviceStore() as store:
-        store.open((SIZE, SIZE, 3), slots=6, fingerprint={})
+        store.open(StoreSpec((SIZE, SIZE, 3), 6, {}))
         store.put(plan.indices[:4], plan.version[:4], images[:4])
         buffer = BatchBuffer(store, max_rows=6, max_runs=1)
         for entering in ("cpu", "gpu"):

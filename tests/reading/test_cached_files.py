@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
-from dalirefurb.store import Lease, Store
+from dalirefurb.store import Lease, Store, StoreSpec
 from tests.bad_files import Batches, bad_content, encoded
 from tests.bad_files import assert_same as assert_alike
 from tests.engine.test_bit_identity import assert_same, serve
@@ -197,7 +198,7 @@ def test_what_a_run_was_given_stays_as_it_is_when_the_store_uses_its_room_for_ot
     reader = Reader(source, max_batch_size=NUM_SAMPLES, num_threads=1)
     (plan,) = Frozen(NUM_SAMPLES, batch_size=NUM_SAMPLES).epoch(1)
     with MemoryStore() as store:
-        store.open(None, slots=NUM_SAMPLES, fingerprint={}, arena_bytes=NUM_SAMPLES * 4096)
+        store.open(StoreSpec(None, NUM_SAMPLES, {}, NUM_SAMPLES * 4096))
         assert store.put(indices, versions, files).all()
         client = cache_client.CacheClient(reader, store, encoded=True)
         cache_plan = client.lookup(BatchGroup(Position(1, 0), (plan,)))
@@ -264,8 +265,8 @@ def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_ask
             asked.extend(indices.tolist())
             return super().get(indices, versions)
 
-        def open(self, *arguments: Any, **named: Any) -> None:
-            super().open(*arguments, **{**named, "arena_bytes": 10 * named["arena_bytes"]})
+        def open(self, spec: StoreSpec) -> None:
+            super().open(replace(spec, arena_bytes=10 * spec.arena_bytes))
             files = [np.frombuffer(file, np.uint8).reshape(-1, 1, 1) for file in contents(source)]
             assert self.put(np.arange(NUM_SAMPLES), np.zeros(NUM_SAMPLES, np.int64), files).all()
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from dalirefurb import ImageFolder, MemoryStore, Refurbish, simple
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, StoreSpec
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.tiered.store import TieredStore
 from tests.engine.test_bit_identity import assert_same, serve
@@ -46,7 +46,7 @@ def test_samples_come_back_bit_for_bit_whatever_their_shapes_and_in_order(
 ) -> None:
     samples = [noise(*shape, seed=seed) // (100 if flat else 1) for seed, shape in enumerate(shapes)]
     with Compressed(MemoryStore(), expected_ratio=1, num_threads=num_threads) as store:
-        store.open(None, slots=len(samples), fingerprint={}, arena_bytes=sum(sample.nbytes for sample in samples))
+        store.open(StoreSpec(None, len(samples), {}, sum(sample.nbytes for sample in samples)))
         for sample, expected in zip(kept(store, samples), samples, strict=True):
             assert sample is not None
             np.testing.assert_array_equal(sample, expected)
@@ -55,21 +55,21 @@ def test_samples_come_back_bit_for_bit_whatever_their_shapes_and_in_order(
 def test_a_view_with_gaps_comes_back_bit_for_bit() -> None:
     sample = noise(8, 8, 4)[::2, ::-1, :3]
     with Compressed(MemoryStore(), expected_ratio=1) as store:
-        store.open((4, 8, 3), slots=1, fingerprint={})
+        store.open(StoreSpec((4, 8, 3), 1, {}))
         np.testing.assert_array_equal(kept(store, [sample])[0], sample)
 
 
 def test_photographs_find_room_in_the_share_that_is_expected(photos: list[Path]) -> None:
     samples = [np.asarray(Image.open(path).convert("RGB").resize((224, 224))) for path in photos[::8]]
     with Compressed(MemoryStore()) as store:
-        store.open((224, 224, 3), slots=len(samples), fingerprint={})
+        store.open(StoreSpec((224, 224, 3), len(samples), {}))
         assert store.nbytes < 0.67 * sum(sample.nbytes for sample in samples)
         assert np.mean([sample is not None for sample in kept(store, samples)]) > 0.95
 
 
 def test_samples_that_compress_less_than_expected_are_declined() -> None:
     with Compressed(MemoryStore(), expected_ratio=2) as store:
-        store.open((32, 32, 3), slots=8, fingerprint={})
+        store.open(StoreSpec((32, 32, 3), 8, {}))
         held = [sample is not None for sample in kept(store, [noise(32, 32, 3, seed=seed) for seed in range(8)])]
     assert held == [True] * 4 + [False] * 4
 
@@ -90,14 +90,14 @@ def test_a_compressed_store_serves_the_same_tensors(tmp_path: Path, split: int |
 def test_a_file_of_compressed_samples_is_no_file_of_plain_ones(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with Compressed(DiskStore(path), expected_ratio=1) as store:
-        store.open((4, 5, 3), slots=2, fingerprint={"seed": 1})
+        store.open(StoreSpec((4, 5, 3), 2, {"seed": 1}))
     with Compressed(DiskStore(path), expected_ratio=1) as store:
         with pytest.raises(StoreError, match=r"samples\.seed 1, not 2"):
-            store.open((4, 5, 3), slots=2, fingerprint={"seed": 2})
+            store.open(StoreSpec((4, 5, 3), 2, {"seed": 2}))
         with pytest.raises(StoreError, match=r"slot_shape\[0\] 4, not 5"):
-            store.open((5, 5, 3), slots=2, fingerprint={"seed": 1})
+            store.open(StoreSpec((5, 5, 3), 2, {"seed": 1}))
     with DiskStore(path) as plain, pytest.raises(StoreError, match="compression"):
-        plain.open(None, slots=2, fingerprint={"seed": 1}, arena_bytes=500)
+        plain.open(StoreSpec(None, 2, {"seed": 1}, 500))
 
 
 @pytest.mark.parametrize(

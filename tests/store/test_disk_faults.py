@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +19,24 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.store import DiskStore
+from dalirefurb.store import DiskStore, StoreSpec
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.disk.records import RECORD_BYTES, Table, read_table
-from dalirefurb.store.spec import StoreSpec
+from tests.store import test_disk_store
+from tests.store.test_disk_store import FINGERPRINT, SHAPE, image
 
-SHAPE = (40, 50, 3)
 SLOTS = 4
 BLOCK = 2 * PAGE
 TABLE = Layout(StoreSpec(SHAPE, SLOTS, {})).table_start
+
+opened = partial(test_disk_store.opened, slots=SLOTS)
+fill = partial(test_disk_store.fill, count=SLOTS)
+held = partial(test_disk_store.held, count=SLOTS)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
-
-
-def opened(path: Path, slots: int = SLOTS, shape: tuple[int, int, int] | None = SHAPE, **more: Any) -> DiskStore:
-    store = DiskStore(path)
-    store.open(shape, slots=slots, fingerprint={"name": "first"}, **more)
-    return store
-
-
-def image(index: int, version: int, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
-    return np.random.default_rng((index, version)).integers(0, 256, shape, dtype=np.uint8)
-
-
-def fill(store: DiskStore) -> None:
-    indices = np.arange(SLOTS)
-    assert store.put(indices, indices, [image(index, index) for index in indices]).all()
-
-
-def held(store: DiskStore) -> list[int]:
-    """The indices of `fill` that the store holds, with the pixels that they were put with."""
-    indices = np.arange(SLOTS)
-    with store.get(indices, indices) as lease:
-        for index in np.flatnonzero(lease.found):
-            np.testing.assert_array_equal(lease.samples[index], image(index, index))
-        return np.flatnonzero(lease.found).tolist()
 
 
 def flip(path: Path, place: int) -> None:
@@ -67,9 +48,9 @@ def flip(path: Path, place: int) -> None:
 
 
 KINDS: dict[str, Any] = {
-    "fixed": {"shape": SHAPE},
-    "small": {"shape": (20, 30, 3)},
-    "arena": {"shape": None, "arena_bytes": 200_000},
+    "fixed": {"slot_shape": SHAPE},
+    "small": {"slot_shape": (20, 30, 3)},
+    "arena": {"slot_shape": None, "arena_bytes": 200_000},
 }
 
 
@@ -80,8 +61,9 @@ def write_at_random(path: Path, seed: int, begun: int) -> None:
     store = opened(path, slots=int(rng.integers(10, 40)), **kind)
     while True:
         indices, versions = rng.integers(0, 50, 8), rng.integers(0, 3, 8)
-        shapes = [kind["shape"] or (int(h), 50, 3) for h in rng.integers(1, 200, 8)]
-        store.put(indices, versions, [image(*row) for row in zip(indices, versions, shapes, strict=True)])
+        shapes = [kind["slot_shape"] or (int(h), 50, 3) for h in rng.integers(1, 200, 8)]
+        rows = zip(indices, versions, shapes, strict=True)
+        store.put(indices, versions, [image((index, version), shape) for index, version, shape in rows])
         if begun >= 0:
             os.close(begun)
             begun = -1
@@ -112,7 +94,7 @@ def kill_writers(folder: Path, processes: int) -> None:
             with store.get(indices, versions) as lease:
                 for index, version, sample in zip(indices, versions, lease.samples, strict=True):
                     if sample is not None:
-                        np.testing.assert_array_equal(sample, image(int(index), int(version), sample.shape))
+                        np.testing.assert_array_equal(sample, image((int(index), int(version)), sample.shape))
                         served += 1
             assert store.corrupt == 0
         assert DiskStore.verify(path).ok
@@ -136,7 +118,7 @@ def test_a_pixel_that_turned_is_caught_counted_and_computed_again(path: Path, pl
         flip(path, _start(path, 2) + place)
         assert held(store) == [0, 1, 3]
         assert (store.corrupt, len(store)) == (1, SLOTS - 1)
-        assert store.put(np.array([2]), np.array([2]), [image(2, 2)])[0]
+        assert store.put(np.array([2]), np.array([4]), [image(2)])[0]
         assert held(store) == [0, 1, 2, 3]
 
 
@@ -149,22 +131,24 @@ def lend(path: Path, store: DiskStore) -> None:
 
 
 def keep_lent(path: Path, store: DiskStore) -> None:
-    store.get(np.arange(SLOTS), np.arange(SLOTS))
+    store.get(np.arange(SLOTS), 2 * np.arange(SLOTS))
 
 
 def announce(path: Path, store: DiskStore) -> None:
-    store.prefetch(np.arange(SLOTS), np.arange(SLOTS))
+    store.prefetch(np.arange(SLOTS), 2 * np.arange(SLOTS))
 
 
 def reopen(path: Path, store: DiskStore) -> None:
     store.close()
-    store.open(SHAPE, slots=SLOTS, fingerprint={"name": "first"})
+    store.open(StoreSpec(SHAPE, SLOTS, FINGERPRINT))
 
 
-STAGES = pytest.mark.parametrize("stage", [begin, lend, keep_lent, announce, reopen])
-
-
-def assert_flipped_is_a_miss(path: Path, stage: Callable[[Path, DiskStore], None]) -> None:
+@pytest.mark.parametrize("lent", ["page_cache", "copying"])
+@pytest.mark.parametrize("stage", [begin, lend, keep_lent, announce, reopen])
+def test_a_byte_that_is_flipped_before_a_sample_is_lent_where_it_lies_or_as_a_copy_is_a_miss(
+    path: Path, lent: str, stage: Callable[[Path, DiskStore], None], request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(lent)
     with opened(path) as store:
         fill(store)
         place = _start(path, 2) + 3000
@@ -172,20 +156,6 @@ def assert_flipped_is_a_miss(path: Path, stage: Callable[[Path, DiskStore], None
         flip(path, place)
         assert held(store) == [0, 1, 3]
         assert store.corrupt == 1
-
-
-@STAGES
-def test_a_byte_that_is_flipped_before_a_sample_is_lent_where_it_lies_is_a_miss(
-    path: Path, page_cache: None, stage: Callable[[Path, DiskStore], None]
-) -> None:
-    assert_flipped_is_a_miss(path, stage)
-
-
-@STAGES
-def test_a_byte_that_is_flipped_before_a_sample_is_lent_as_a_copy_is_a_miss(
-    path: Path, copying: None, stage: Callable[[Path, DiskStore], None]
-) -> None:
-    assert_flipped_is_a_miss(path, stage)
 
 
 def test_a_byte_that_is_flipped_while_the_store_is_closed_is_a_miss(path: Path) -> None:
@@ -199,9 +169,9 @@ def test_a_byte_that_is_flipped_while_the_store_is_closed_is_a_miss(path: Path) 
 def test_a_byte_that_is_flipped_while_a_copy_is_lent_does_not_show(path: Path, copying: None) -> None:
     with opened(path) as store:
         fill(store)
-        lease = store.get(np.array([2]), np.array([2]))
+        lease = store.get(np.array([2]), np.array([4]))
         flip(path, _start(path, 2))
-        np.testing.assert_array_equal(lease.samples[0], image(2, 2))
+        np.testing.assert_array_equal(lease.samples[0], image(2))
 
 
 def test_a_byte_that_is_flipped_while_a_sample_is_lent_where_it_lies_shows_until_it_is_released(
@@ -209,15 +179,15 @@ def test_a_byte_that_is_flipped_while_a_sample_is_lent_where_it_lies_shows_until
 ) -> None:
     with opened(path) as store:
         fill(store)
-        with store.get(np.array([2]), np.array([2])) as lease:
+        with store.get(np.array([2]), np.array([4])) as lease:
             flip(path, _start(path, 2))
-            assert (lease.samples[0] != image(2, 2)).sum() == 1
+            assert (lease.samples[0] != image(2)).sum() == 1
         assert held(store) == [0, 1, 3]
 
 
 def _start(path: Path, index: int) -> int:
     """Return where a sample of `fill` begins in the file."""
-    (slot,) = np.flatnonzero([image(index, index).tobytes() == block for block in _blocks(path)])
+    (slot,) = np.flatnonzero([image(index).tobytes() == block for block in _blocks(path)])
     return SAMPLES_START + int(slot) * BLOCK
 
 
@@ -251,22 +221,22 @@ def test_what_lies_between_samples_does_not_matter(path: Path) -> None:
 def test_verify_names_the_versions_that_are_damaged(path: Path) -> None:
     with opened(path) as store:
         fill(store)
-    (first,) = np.flatnonzero([image(2, 2).tobytes() == block for block in _blocks(path)])
+    (first,) = np.flatnonzero([image(2).tobytes() == block for block in _blocks(path)])
     flip(path, SAMPLES_START + int(first) * BLOCK + 77)
     found = DiskStore.verify(path)
-    assert (found.intact, found.damaged, found.torn, found.ok) == (SLOTS - 1, ((2, 2),), 0, False)
+    assert (found.intact, found.damaged, found.torn, found.ok) == (SLOTS - 1, ((2, 4),), 0, False)
 
 
 def test_a_record_of_another_configuration_is_not_believed(path: Path, tmp_path: Path) -> None:
     with opened(path) as store:
         fill(store)
     other = DiskStore(tmp_path / "other")
-    other.open(SHAPE, slots=SLOTS, fingerprint={"name": "other"})
+    other.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
     other.close()
     content = bytearray((tmp_path / "other").read_bytes())
     content[SAMPLES_START:] = path.read_bytes()[SAMPLES_START:]
     (tmp_path / "other").write_bytes(content)
-    other.open(SHAPE, slots=SLOTS, fingerprint={"name": "other"})
+    other.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
     assert len(other) == 0
     other.close()
 
@@ -276,21 +246,21 @@ def test_a_record_of_another_configuration_is_not_believed(path: Path, tmp_path:
 )
 def test_a_record_that_contradicts_another_or_the_file_is_dropped(path: Path, index: int, start: int) -> None:
     slots = 2 * SLOTS
-    layout = Layout(StoreSpec(SHAPE, slots, {"name": "first"}))
-    with opened(path, slots) as store:
+    layout = Layout(StoreSpec(SHAPE, slots, FINGERPRINT))
+    with opened(path, slots=slots) as store:
         fill(store)
     with path.open("r+b") as file:
         records = read_table(file.fileno(), layout.table_start, slots)
         assert (records["index"][0], records["start"][0]) == (0, 0)
-        table = Table(file.fileno(), layout.table_start, identity(layout.opening), records)
+        table = Table(file.fileno(), layout.table_start, identity(layout.spec), records)
         pixels = int(records["pixels"][0])
         table.set(SLOTS, (index, index), start, pixels, SHAPE)
-    with opened(path, slots) as store:
+    with opened(path, slots=slots) as store:
         assert len(held(store)) == len(store) == SLOTS
         others = np.arange(100, 100 + SLOTS)
-        assert store.put(others, others, [image(other, other) for other in others]).all()
+        assert store.put(others, others, [image(other) for other in others]).all()
         assert len(held(store)) == SLOTS
-        assert not store.put(np.array([8]), np.array([8]), [image(8, 8)])[0]
+        assert not store.put(np.array([8]), np.array([8]), [image(8)])[0]
     assert DiskStore.verify(path).ok
 
 
@@ -330,7 +300,7 @@ def test_a_disk_that_fills_up_meanwhile_gets_its_room_back(path: Path, monkeypat
     before = path.stat().st_size
     monkeypatch.setattr(os, "posix_fallocate", take_a_part)
     with pytest.raises(StoreError, match=r"GB are free \(No space left on device\): use a smaller"):
-        opened(path, 2 * SLOTS)
+        opened(path, slots=2 * SLOTS)
     assert path.stat().st_size == before
 
 
@@ -381,13 +351,13 @@ store = opened(path)
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 indices = np.arange(SLOTS)
 with pytest.warns(UserWarning, match="cannot be written .*: what it holds is served, .*; make room and open") as seen:
-    stored = store.put(indices, indices, [image(index, index) for index in indices])
+    stored = store.put(indices, 2 * indices, [image(index) for index in indices])
 for _ in range(2):
-    assert not store.put(indices[2:], indices[2:], [image(index, index) for index in indices[2:]]).any()
+    assert not store.put(indices[2:], 2 * indices[2:], [image(index) for index in indices[2:]]).any()
 assert len(seen) == 1
 assert held(store) == np.flatnonzero(stored).tolist()
 assert len(store) == COUNT
-assert not store.put(indices[:1] + 9, indices[:1], [image(9, 0)])[0]
+assert not store.put(indices[:1] + 9, indices[:1], [image(9)])[0]
 store.evict(indices)
 assert len(store) == 0
 """.replace("COUNT", str(count)),
@@ -423,8 +393,8 @@ def use_in_vain(store: DiskStore, message: str) -> None:
         warnings.simplefilter("always")
         for _ in range(2):
             assert held(store) == []
-            store.prefetch(indices, indices)
-            assert not store.put(indices, indices, [image(index, index) for index in indices]).any()
+            store.prefetch(indices, 2 * indices)
+            assert not store.put(indices, 2 * indices, [image(index) for index in indices]).any()
             store.evict(indices)
             store.clear()
     (warning,) = seen
@@ -435,10 +405,10 @@ def use_in_vain(store: DiskStore, message: str) -> None:
 def test_a_store_removed_while_in_use_holds_nothing_more_with_one_warning(path: Path) -> None:
     store = opened(path)
     fill(store)
-    lease = store.get(np.array([1]), np.array([1]))
+    lease = store.get(np.array([1]), np.array([2]))
     path.unlink()
     use_in_vain(store, f"{path} was removed while in use")
-    np.testing.assert_array_equal(lease.samples[0], image(1, 1))
+    np.testing.assert_array_equal(lease.samples[0], image(1))
     lease.release()
     store.close()
     assert not list(path.parent.iterdir())
@@ -451,13 +421,13 @@ def test_a_removed_store_gives_its_room_back_when_nothing_of_it_is_lent_any_more
     store = opened(path)
     fill(store)
     with path.open("rb") as file:
-        leases = [store.get(np.array([1]), np.array([1])) for _ in range(2)]
+        leases = [store.get(np.array([1]), np.array([2])) for _ in range(2)]
         path.unlink()
         with pytest.warns(UserWarning, match="was removed while in use"):
             assert held(store) == []
         for lease in leases:
             assert os.fstat(file.fileno()).st_size > 0
-            np.testing.assert_array_equal(lease.samples[0], image(1, 1))
+            np.testing.assert_array_equal(lease.samples[0], image(1))
             lease.release()
         assert os.fstat(file.fileno()).st_size == 0
         store.close()
@@ -468,7 +438,7 @@ def test_a_store_cut_short_while_something_is_lent_says_that_it_may_have_been_se
 ) -> None:
     with opened(path) as store:
         fill(store)
-        lease = store.get(np.array([1]), np.array([1]))
+        lease = store.get(np.array([1]), np.array([2]))
         os.truncate(path, SAMPLES_START)
         with pytest.raises(StoreError, match=f"but {path} was cut short while samples were lent, .*: go back to the"):
             lease.release()
@@ -495,7 +465,7 @@ def test_a_store_that_is_found_cut_short_while_reading_lends_nothing_and_says_so
 def test_a_store_cut_short_while_something_is_lent_can_be_closed(path: Path) -> None:
     store = opened(path)
     fill(store)
-    lease = store.get(np.array([1]), np.array([1]))
+    lease = store.get(np.array([1]), np.array([2]))
     os.truncate(path, SAMPLES_START)
     with pytest.warns(UserWarning, match="was cut short while in use"):
         store.close()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store import DiskStore, Lease
+from dalirefurb.store import DiskStore, Lease, StoreSpec
 from dalirefurb.store.disk import file_lock, mapped, read_ahead, slot_reader
 from dalirefurb.store.disk.file_header import PAGE
 from dalirefurb.store.disk.records import RECORD, Table, read_table
@@ -57,14 +57,13 @@ def kind(request: pytest.FixtureRequest) -> Arguments:
 
 
 def opened(path: Path, **changes: Any) -> DiskStore:
-    arguments = {**FIXED, "slots": SLOTS, "fingerprint": FINGERPRINT, **changes}
     store = DiskStore(path)
-    store.open(arguments.pop("slot_shape"), **arguments)
+    store.open(StoreSpec(**{**FIXED, "slots": SLOTS, "fingerprint": FINGERPRINT, **changes}))
     return store
 
 
-def image(value: int) -> np.ndarray:
-    return np.random.default_rng(value).integers(0, 256, SHAPE, dtype=np.uint8)
+def image(key: int | tuple[int, int], shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(key).integers(0, 256, shape, dtype=np.uint8)
 
 
 def fill(store: DiskStore, count: int = SLOTS) -> None:
@@ -574,8 +573,8 @@ def test_inspect_says_what_is_held_and_for_what(path: Path, kind: Arguments) -> 
     found = DiskStore.inspect(path)
     assert (found.held, found.held_bytes, found.holder) == (SLOTS - 1, (SLOTS - 1) * 6000, None)
     assert (found.nbytes, found.path) == (path.stat().st_size, path)
-    assert (found.opening.slots, found.opening.fingerprint) == (SLOTS, FINGERPRINT)
-    assert found.opening.slot_shape == kind["slot_shape"]
+    assert (found.spec.slots, found.spec.fingerprint) == (SLOTS, FINGERPRINT)
+    assert found.spec.slot_shape == kind["slot_shape"]
 
 
 def test_verify_reads_everything_and_writes_nothing(path: Path, kind: Arguments) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import deque
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule, run_state_machine_as_test
+from hypothesis.stateful import rule
 from numpy.typing import NDArray
 
 from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
@@ -25,14 +24,14 @@ from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
-from dalirefurb.store import DiskStore, MemoryStore, Store, Tier, TieredStore
+from dalirefurb.store import DiskStore, MemoryStore, Store, StoreSpec, Tier, TieredStore
 from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_placement import hits
-from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, held, image, ints
+from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, agree, held, image, ints
 
 SLOT_BYTES = 60
 IMAGE = image_of(0, 0).shape
@@ -46,7 +45,7 @@ def memories(*slots: int, slot_bytes: int = SLOT_BYTES) -> TieredStore:
 
 
 def opened(store: TieredStore, slots: int = SLOTS) -> TieredStore:
-    store.open(SHAPE, slots=slots, fingerprint={})
+    store.open(StoreSpec(SHAPE, slots, {}))
     return store
 
 
@@ -103,12 +102,7 @@ MACHINES = {
 
 @pytest.mark.parametrize(("machine", "kind"), MACHINES.values(), ids=MACHINES.keys())
 def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[StoreMachine], kind: Kind) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        partial(machine, kind),
-        settings=settings(
-            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+    agree(machine, kind, examples=25, steps=25)
 
 
 KernelOp = tuple[dict[int, int], list[int], bool]
@@ -180,7 +174,7 @@ def carry_out(
 def test_each_tier_lends_as_many_samples_as_the_best_placement_has_there(planner: Planner, slots: list[int]) -> None:
     store = memories(*slots, slot_bytes=12)
     with warnings.catch_warnings(action="ignore"):
-        store.open(IMAGE, slots=max(sum(slots), planner.peak_slots), fingerprint={})
+        store.open(StoreSpec(IMAGE, max(sum(slots), planner.peak_slots), {}))
     carry_out(planner, store, ahead=0, batches_per_group=1, epochs=4)
     assert list(store.hits) == hits(planner, slots, 4, exact=False)
     store.close()
@@ -196,7 +190,7 @@ def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_t
     slots, lent = max(1, planner.peak_slots), ahead * batches_per_group * planner.batch_size
     fast = int(share * slots)
     store = memories(fast + lent, slots - fast + lent, slot_bytes=12)
-    store.open(IMAGE, slots=slots + 2 * lent, fingerprint={})
+    store.open(StoreSpec(IMAGE, slots + 2 * lent, {}))
     computed = carry_out(planner, store, ahead=ahead, batches_per_group=batches_per_group, epochs=4)
     assert len(set(computed)) == len(computed)
     store.close()
@@ -208,7 +202,7 @@ def test_tiers_too_small_for_what_is_on_its_way_lend_nothing_wrong(
     planner: Planner, slots: list[int], ahead: int
 ) -> None:
     with memories(*slots, slot_bytes=12) as store:
-        store.open(IMAGE, slots=sum(slots), fingerprint={})
+        store.open(StoreSpec(IMAGE, sum(slots), {}))
         carry_out(planner, store, ahead=ahead, batches_per_group=2, epochs=3)
 
 
@@ -346,7 +340,7 @@ def test_what_is_lost_on_its_way_down_is_not_said_to_be_held() -> None:
 def test_what_one_tier_declines_the_next_one_takes() -> None:
     """The samples fit the slots of the fast arena, but not its bytes."""
     store = TieredStore.of(Tier(MemoryStore(), 256), Tier(MemoryStore()))
-    store.open(None, slots=4, fingerprint={}, arena_bytes=512)
+    store.open(StoreSpec(None, 4, {}, 512))
     indices = ints(0, 1, 2)
     images = [image(index, (1, 192, 1)) for index in indices]
     store.advise(indices, indices * 0, ints(5, 6, 7))
@@ -438,7 +432,7 @@ def test_a_budget_on_disk_pays_for_what_the_file_sets_aside(
         path = tmp_path / f"store_{expected}"
         with TieredStore(disk=int(budget), path=path) as store:
             with pytest.warns(UserWarning, match=f"pay for {expected}"):
-                store.open(shape, slots=6, fingerprint={}, arena_bytes=arena_bytes)
+                store.open(StoreSpec(shape, 6, {}, arena_bytes))
             if shape is not None:
                 assert store.nbytes <= budget
                 samples = [image(index, shape) for index in range(6)]

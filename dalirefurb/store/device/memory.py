@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,34 +30,43 @@ Array = Any
 Shape = tuple[int, ...]
 
 
-class DeviceMemory(Protocol):
-    """An array library, memory for its arrays, and the order in which they are used."""
+class DeviceMemory:
+    """An array library, memory for its arrays, and the order in which they are used.
 
-    @property
-    def xp(self) -> Any:
-        """The library."""
+    This one is NumPy's: host memory, in which everything is done by the time it returns.
 
-    @property
-    def device_id(self) -> int | None:
-        """Number of the CUDA device; None on the host."""
+    Attributes:
+        xp: The library.
+        device_id: Number of the CUDA device; None on the host.
+    """
+
+    xp: Any = np
+    device_id: int | None = None
 
     def empty(self, shape: Shape) -> Array:
         """Allocate uint8 on the device, until the last array of it goes; MemoryError where there is no room."""
+        return np.empty(shape, np.uint8)
 
     def empty_pinned(self, shape: Shape) -> tuple[Array, NDArray[np.uint8]]:
         """Allocate uint8 on the host where the device reaches it; return the device's view of it, and the host's."""
+        slab = np.empty(shape, np.uint8)
+        return slab, slab
 
     def available_bytes(self, *, pinned: bool) -> int | None:
         """Estimate what can be allocated; None where that is unknown."""
+        return available_bytes()
 
     def on_stream(self) -> AbstractContextManager[None]:
         """Queue what is done inside on the store's stream, with temporary arrays of its own."""
+        return nullcontext()
 
     def in_turn(self) -> AbstractContextManager[None]:
         """Do likewise, after what the caller's current stream was given before and before what it is given then."""
+        return nullcontext()
 
     def to_host(self, array: Array) -> NDArray[np.uint8]:
         """Wait for an array on the store's stream, and copy it to the host."""
+        return np.asarray(array)
 
     def synchronize(self) -> None:
         """Wait for all that was queued on the store's stream."""
@@ -66,60 +75,7 @@ class DeviceMemory(Protocol):
         """Wait likewise, and give the memory of temporary arrays back."""
 
 
-def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
-    """Choose the array library: CuPy on the current CUDA device for "gpu", NumPy for "cpu".
-
-    Raises:
-        ConfigurationError: There is no CuPy, or no CUDA device.
-    """
-    if device not in ("cpu", "gpu"):
-        raise ConfigurationError(f"device must be 'gpu', or 'cpu' to try the same without one, but is {device!r}")
-    if device == "cpu":
-        return _NumPyMemory()
-    try:
-        import cupy
-    except ImportError as error:
-        raise ConfigurationError(
-            "a DeviceStore needs CuPy, which is not installed: pip install 'dalirefurb[gpu]', or use a MemoryStore"
-        ) from error
-    if not cupy.cuda.is_available():
-        raise ConfigurationError("a DeviceStore needs a CUDA device, but CuPy finds none: use a MemoryStore")
-    return _CuPyMemory(cupy)
-
-
-class _NumPyMemory:
-    """Host memory, in which everything is done by the time it returns."""
-
-    xp = np
-    device_id = None
-
-    def empty(self, shape: Shape) -> Array:
-        return np.empty(shape, np.uint8)
-
-    def empty_pinned(self, shape: Shape) -> tuple[Array, NDArray[np.uint8]]:
-        slab = np.empty(shape, np.uint8)
-        return slab, slab
-
-    def available_bytes(self, *, pinned: bool) -> int | None:
-        return available_bytes()
-
-    def on_stream(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def in_turn(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def to_host(self, array: Array) -> NDArray[np.uint8]:
-        return np.asarray(array)
-
-    def synchronize(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-
-class _CuPyMemory:
+class _CuPyMemory(DeviceMemory):
     """Memory of the CUDA device that is current now, whichever is current when it is used."""
 
     def __init__(self, cupy: Any) -> None:
@@ -195,3 +151,24 @@ class _CuPyMemory:
 def _nbytes(shape: Shape) -> int:
     """Bytes of an array, but at least one: CUDA gives no address for none."""
     return max(1, math.prod(shape))
+
+
+def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
+    """Choose the array library: CuPy on the current CUDA device for "gpu", NumPy for "cpu".
+
+    Raises:
+        ConfigurationError: There is no CuPy, or no CUDA device.
+    """
+    if device not in ("cpu", "gpu"):
+        raise ConfigurationError(f"device must be 'gpu', or 'cpu' to try the same without one, but is {device!r}")
+    if device == "cpu":
+        return DeviceMemory()
+    try:
+        import cupy
+    except ImportError as error:
+        raise ConfigurationError(
+            "a DeviceStore needs CuPy, which is not installed: pip install 'dalirefurb[gpu]', or use a MemoryStore"
+        ) from error
+    if not cupy.cuda.is_available():
+        raise ConfigurationError("a DeviceStore needs a CUDA device, but CuPy finds none: use a MemoryStore")
+    return _CuPyMemory(cupy)

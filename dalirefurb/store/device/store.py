@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Keys, Lease, Store, checked_keys
-from dalirefurb.store.device.memory import Array, device_memory
+from dalirefurb.store.base import Contents, Keys, Lease, Store
+from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory
 from dalirefurb.store.device.slots import DeviceSlots
+from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import SlotTable
 from dalirefurb.store.spec import StoreSpec
 
@@ -22,7 +22,10 @@ from dalirefurb.store.spec import StoreSpec
 class DeviceStore(Store):
     """Keeps samples of one size in the memory of the CUDA device that is current when it is made.
 
-    One lock guards the bookkeeping; what the device does is ordered by one stream. Leases outlive `close`.
+    One lock guards the bookkeeping; what the device does is ordered by one stream. Samples stay where they are until
+    their lease, a `DeviceLease`, is gathered or looked at. What is put are host images, or `Images` on the device that
+    are there already, or one array (n, H, W, C) on the device: it is read after what CuPy's current stream was given
+    before, and before what it is given then.
 
     Args:
         max_bytes: The most memory to set aside, in bytes; by default what is free.
@@ -38,124 +41,38 @@ class DeviceStore(Store):
     def __init__(
         self, *, max_bytes: int | None = None, pinned_host: bool = False, device: Literal["cpu", "gpu"] = "gpu"
     ) -> None:
+        super().__init__()
         self._max_bytes = max_bytes
         self._pinned_host = pinned_host
         self.device = device
         self.memory = device_memory(device)
-        self._lock = Lock()
-        self._contents: _Contents | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Set memory aside, as `Store.open` says.
-
-        Raises:
-            ConfigurationError: Samples vary in size.
-        """
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
-        if slot_shape is None:
+    def _open(self, spec: StoreSpec) -> Contents:
+        if spec.slot_shape is None:
             raise ConfigurationError(
                 "the samples of a DeviceStore must have one size, but these vary: end the partial part with a crop or "
                 "a resize, or use a MemoryStore"
             )
-        with self._lock:
-            if self._contents is not None:
-                self._contents.opening.check_same(opening)
-                return
-            self._check_memory(opening)
-            try:
-                room = DeviceSlots(self.memory, slots, slot_shape, pinned_host=self._pinned_host)
-            except MemoryError as error:
-                raise _out_of_memory(opening, "they cannot be allocated") from error
-            self._contents = _Contents(opening, slot_shape, room)
-
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> DeviceLease:
-        """Lend samples, as `Store.get` says; they stay where they are until they are gathered or looked at."""
-        keys = checked_keys(indices, versions)
-        with self._lock:
-            contents = self._opened()
-            slots = contents.slot_table.find(*keys)
-            lent = slots[slots >= 0]
-            contents.slot_table.pin(lent)
-        return DeviceLease(slots, contents.room, partial(self._release, contents, lent))
-
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image] | Array
-    ) -> NDArray[np.bool_]:
-        """Copy samples in, as `Store.put` says.
-
-        Args:
-            indices: Indices of the samples, shape (n,).
-            versions: Versions of the samples, shape (n,).
-            samples: Host images, or `Images` on the device that are there already, or one array (n, H, W, C) on the
-                device: it is read after what CuPy's current stream was given before, and before what it is given then.
-        """
-        keys = checked_keys(indices, versions)
-        with self._lock:
-            contents = self._opened()
-            contents.opening.check_samples(samples, len(keys[0]))
-            return contents.keep(keys, samples)
-
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget these indices, as `Store.evict` says."""
-        keys, _ = checked_keys(indices, indices)
-        with self._lock:
-            self._opened().slot_table.hide(keys)
-
-    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Forget all but these versions, as `Store.retain` says."""
-        wanted = checked_keys(indices, versions)
-        with self._lock:
-            self._opened().slot_table.retain(*wanted)
-
-    def close(self) -> None:
-        """Give the memory back, as `Store.close` says."""
-        with self._lock:
-            self.memory.release()
-            self._contents = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes set aside for samples."""
-        with self._lock:
-            return 0 if self._contents is None else self._contents.opening.nbytes
-
-    def __len__(self) -> int:
-        """Count the versions held; none when closed."""
-        with self._lock:
-            return 0 if self._contents is None else len(self._contents.slot_table)
+        self._check_memory(spec)
+        try:
+            room = DeviceSlots(self.memory, spec.slots, spec.slot_shape, pinned_host=self._pinned_host)
+        except MemoryError as error:
+            raise _out_of_memory(spec, "they cannot be allocated") from error
+        return _Contents(spec, self.memory, room)
 
     @property
     def slot_shape(self) -> tuple[int, int, int]:
         """(H, W, C) of every sample."""
-        with self._lock:
-            return self._opened().slot_shape
+        shape = self._opened().spec.slot_shape
+        assert shape is not None
+        return shape
 
-    def _release(self, contents: _Contents, slots: NDArray[np.int64]) -> None:
-        """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
-        with self._lock:
-            contents.slot_table.unpin(slots)
-
-    def _opened(self) -> _Contents:
-        """Return the contents of an open store."""
-        if self._contents is None:
-            raise StoreError("a store must be open to be used, but this one is not: call open first")
-        return self._contents
-
-    def _check_memory(self, opening: StoreSpec) -> None:
+    def _check_memory(self, spec: StoreSpec) -> None:
         """Refuse slots that exceed the memory at hand."""
         given = self._max_bytes is not None
         limit = self._max_bytes if given else self.memory.available_bytes(pinned=self._pinned_host)
-        if limit is not None and opening.nbytes > limit:
-            raise _out_of_memory(
-                opening, f"{limit / 1e9:.2f} GB are {'allowed by max_bytes' if given else 'available'}"
-            )
+        if limit is not None and spec.nbytes > limit:
+            raise _out_of_memory(spec, f"{limit / 1e9:.2f} GB are {'allowed by max_bytes' if given else 'available'}")
 
 
 class DeviceLease(Lease):
@@ -163,10 +80,10 @@ class DeviceLease(Lease):
 
     __slots__ = ("_room", "_slots")
 
-    def __init__(self, slots: NDArray[np.int64], room: DeviceSlots, on_release: Callable[[], None]) -> None:
-        found = slots >= 0
-        lent = slots[found]
-        super().__init__(found, Images.on_demand(len(lent), lambda: room.host_images(lent)), on_release)
+    def __init__(
+        self, found: NDArray[np.bool_], slots: NDArray[np.int64], room: DeviceSlots, on_release: Callable[[], None]
+    ) -> None:
+        super().__init__(found, Images.on_demand(len(slots), lambda: room.host_images(slots)), on_release)
         self._slots = slots
         self._room: DeviceSlots | None = room
 
@@ -192,7 +109,7 @@ class DeviceLease(Lease):
                 f"rows must name a row of the batch, 0..{len(out) - 1}, for each of the {count} samples asked for, "
                 f"but are {rows.tolist()}"
             )
-        self._room.gather(self._slots[self.found], out, rows[self.found])
+        self._room.gather(self._slots, out, rows[self.found])
 
     def release(self) -> None:
         """Give the slots back, as `Lease.release` says."""
@@ -200,41 +117,52 @@ class DeviceLease(Lease):
         self._room = None
 
 
-class _Contents:
-    """One opening's slots: their names and their bytes."""
+class _Contents(SlotContents):
+    """Slots on the device: their names and their bytes."""
 
-    def __init__(self, opening: StoreSpec, slot_shape: tuple[int, int, int], room: DeviceSlots) -> None:
-        self.opening = opening
-        self.slot_shape = slot_shape
-        self.slot_table = SlotTable(opening.slots)
-        self.room = room
+    def __init__(self, spec: StoreSpec, memory: DeviceMemory, room: DeviceSlots) -> None:
+        super().__init__(spec, SlotTable(spec.slots))
+        self._memory = memory
+        self._room = room
 
-    def keep(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
-        """Copy n samples in, unless their versions are held; say which are held now, shape (n,)."""
+    def get(self, keys: Keys) -> DeviceLease:
+        """Lend samples where they are."""
+        with self._lock:
+            found, slots = self._pin(keys)
+        return DeviceLease(found, slots, self._room, partial(self._release, slots))
+
+    def put(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
+        """Copy samples in, unless their versions are held."""
         slot_table = self.slot_table
         held = np.zeros(len(keys[0]), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.
         row_of_slot: dict[int, int] = {}
-        for step in slot_table.steps(keys[0]):
-            rows, held[step], _ = slot_table.make_way(keys[0][step], keys[1][step])
-            new = step[rows]
-            held[new] = True
-            slots = slot_table.take(keys[0][new], keys[1][new])
-            row_of_slot.update(zip(slots.tolist(), new.tolist(), strict=True))
-        try:
-            self.room.write(row_of_slot, samples)
-        except BaseException as error:
-            written = list(row_of_slot.values())
-            slot_table.forget(keys[0][written], keys[1][written])
-            # Where there is no room for what writing needs beside the slots, the store declines.
-            if not isinstance(error, MemoryError):
-                raise
-            held[written] = False
+        with self._lock:
+            for step in slot_table.steps(keys[0]):
+                rows, held[step], _ = slot_table.make_way(keys[0][step], keys[1][step])
+                new = step[rows]
+                held[new] = True
+                slots = slot_table.take(keys[0][new], keys[1][new])
+                row_of_slot.update(zip(slots.tolist(), new.tolist(), strict=True))
+            try:
+                self._room.write(row_of_slot, samples)
+            except BaseException as error:
+                written = list(row_of_slot.values())
+                slot_table.forget(keys[0][written], keys[1][written])
+                # Where there is no room for what writing needs beside the slots, the store declines.
+                if not isinstance(error, MemoryError):
+                    raise
+                held[written] = False
         return held
 
+    def close(self) -> None:
+        """Wait for the device, and give the memory of temporary arrays back; that of slots goes with the last lease."""
+        with self._lock:
+            self._memory.release()
 
-def _out_of_memory(opening: StoreSpec, why: str) -> OutOfMemoryError:
+
+def _out_of_memory(spec: StoreSpec, why: str) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"the slots must fit in the device's memory, but {opening.slots} slots need {opening.nbytes / 1e9:.2f} GB and "
+        f"the slots must fit in the device's memory, but {spec.slots} slots need {spec.nbytes / 1e9:.2f} GB and "
         f"{why}: use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
     )

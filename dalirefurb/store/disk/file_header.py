@@ -1,6 +1,6 @@
 """The layout of a store's file: a header that says what it was opened for, samples, and a table of them.
 
-    header    magic, format, checksum, and the opening as JSON; in its last page, who uses the file
+    header    magic, format, checksum, and the spec as JSON; in its last page, who uses the file
     samples   blocks of whole pages, or of cache lines where a sample is less than a page
     table     a record for each slot, see `records`
 
@@ -39,21 +39,21 @@ _PREFIX = struct.Struct("<16sIIQ")
 class Layout:
     """Where a file's parts are, in bytes."""
 
-    opening: StoreSpec
+    spec: StoreSpec
 
     @property
     def alignment(self) -> int:
         """Bytes that blocks begin at, and are written in, multiples of."""
-        shape = self.opening.slot_shape
+        shape = self.spec.slot_shape
         return PAGE if shape is None else alignment_of(math.prod(shape))
 
     @property
     def samples_bytes(self) -> int:
         """Size of all blocks. In an arena each sample may need up to a page more than its pixels."""
-        opening = self.opening
-        if opening.slot_shape is None:
-            return rounded(opening.arena_bytes, PAGE) + opening.slots * PAGE
-        return opening.slots * rounded(math.prod(opening.slot_shape), self.alignment)
+        spec = self.spec
+        if spec.slot_shape is None:
+            return rounded(spec.arena_bytes, PAGE) + spec.slots * PAGE
+        return spec.slots * rounded(math.prod(spec.slot_shape), self.alignment)
 
     @property
     def table_start(self) -> int:
@@ -63,7 +63,7 @@ class Layout:
     @property
     def nbytes(self) -> int:
         """Size of the file."""
-        return self.table_start + self.opening.slots * RECORD_BYTES
+        return self.table_start + self.spec.slots * RECORD_BYTES
 
 
 def alignment_of(sample_bytes: int) -> int:
@@ -75,18 +75,18 @@ def alignment_of(sample_bytes: int) -> int:
     return PAGE if sample_bytes >= PAGE else ALIGNMENT
 
 
-def identity(opening: StoreSpec) -> int:
+def identity(spec: StoreSpec) -> int:
     """Return a number that ties records to what their samples come from, whatever the number of slots."""
-    return int(xxh3_64_intdigest(json.dumps([opening.slot_shape, opening.fingerprint], sort_keys=True).encode()))
+    return int(xxh3_64_intdigest(json.dumps([spec.slot_shape, spec.fingerprint], sort_keys=True).encode()))
 
 
-def write_header(fd: int, opening: StoreSpec) -> None:
+def write_header(fd: int, spec: StoreSpec) -> None:
     """Write what a file is opened for.
 
     Raises:
         ConfigurationError: It is too long.
     """
-    text = json.dumps(asdict(opening)).encode()
+    text = json.dumps(asdict(spec)).encode()
     limit = HOLDER_START - _PREFIX.size
     if len(text) > limit:
         raise ConfigurationError(

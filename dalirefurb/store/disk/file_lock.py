@@ -8,6 +8,8 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dalirefurb.errors import StoreError
@@ -52,8 +54,9 @@ def open_locked(path: Path) -> tuple[int, bool]:
         os.close(fd)
 
 
-def open_to_read(path: Path) -> int:
-    """Open a file that exists, unlocked.
+@contextmanager
+def reading(path: Path) -> Iterator[int]:
+    """Open a file that exists to read it meanwhile, unlocked.
 
     Raises:
         StoreError: It cannot be opened.
@@ -62,10 +65,12 @@ def open_to_read(path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         raise StoreError(f"there must be a store at {path}, but it cannot be read ({error.strerror})") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise StoreError(f"there must be a store at {path}, but it is no regular file: name the file itself")
+        yield fd
+    finally:
         os.close(fd)
-        raise StoreError(f"there must be a store at {path}, but it is no regular file: name the file itself")
-    return fd
 
 
 def lock(fd: int, path: Path, *, shared: bool = False) -> None:
@@ -75,13 +80,21 @@ def lock(fd: int, path: Path, *, shared: bool = False) -> None:
         StoreError: Somebody else uses it, or its file system knows no locks.
     """
     end = time.monotonic() + PATIENCE_S
-    while not _locked(fd, path, shared):
-        if time.monotonic() > end:
+    while True:
+        try:
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise StoreError(
+                    f"a store has one user at a time, but {path} is in use by {_signer(fd)}: "
+                    "close it there (by store.close(), since a loader leaves its store open), wait for it to end, or "
+                    "use another path (each rank of a run needs its own)"
+                ) from None
+        except OSError as error:
             raise StoreError(
-                f"a store has one user at a time, but {path} is in use by {_signer(fd)}: "
-                "close it there (by store.close(), since a loader leaves its store open), wait for it to end, or use "
-                "another path (each rank of a run needs its own)"
-            )
+                f"a store's file must be lockable, but {path} is not ({error.strerror}): use a path on a local disk"
+            ) from error
         time.sleep(0.01)
 
 
@@ -122,15 +135,3 @@ def _signer(fd: int) -> str:
     except (ValueError, TypeError, KeyError):
         return "another process"
     return f"{'this process,' if pid == os.getpid() else 'process'} {pid} on {host}"
-
-
-def _locked(fd: int, path: Path, shared: bool) -> bool:
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise StoreError(
-            f"a store's file must be lockable, but {path} is not ({error.strerror}): use a path on a local disk"
-        ) from error
-    return True

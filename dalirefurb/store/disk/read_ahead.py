@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,24 +34,8 @@ Span = tuple[int, int]
 """The first block, and the one after the last."""
 
 
-class ReadAhead(Protocol):
-    """Reads parts of a file into the page cache.
-
-    Of n samples it is told the first byte of each among the samples, and the bytes of each, shape (n,).
-    """
-
-    def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Begin to read n samples, some time; nothing waits."""
-
-    def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Wait for what was asked for of n samples, as far as waiting for it is worth while."""
-
-    def close(self) -> None:
-        """Read no more. Nobody may be waiting."""
-
-
 class SampleReadAhead:
-    """Has the kernel read samples; whoever needs one waits for that one.
+    """Has the kernel read samples into the page cache; whoever needs one waits for that one.
 
     Args:
         fd: The file.
@@ -64,17 +47,22 @@ class SampleReadAhead:
         self._start = start
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Announce n samples, as `ReadAhead.ask` says."""
+        """Begin to read n samples, some time; nothing waits.
+
+        Args:
+            starts: First byte of each sample among the samples, shape (n,).
+            sizes: Bytes of each sample, shape (n,).
+        """
         _announce(self._fd, zip((self._start + starts).tolist(), sizes.tolist(), strict=True))
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Do nothing."""
+        """Wait for what was asked for of n samples, as far as waiting for it is worth while."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Read no more. Nobody may be waiting."""
 
 
-class BlockReadAhead:
+class BlockReadAhead(SampleReadAhead):
     """Reads blocks of a file, in order, on a thread that ends when there is nothing to do. Thread-safe.
 
     Args:
@@ -84,9 +72,8 @@ class BlockReadAhead:
     """
 
     def __init__(self, fd: int, mapped: Mapped, start: int) -> None:
-        self._fd = fd
+        super().__init__(fd, start)
         self._mapped = mapped
-        self._start = start
         self._changed = Condition()
         self._asked: list[Span] = []
         self._coming: set[int] = set()
@@ -94,7 +81,7 @@ class BlockReadAhead:
         self._closed = False
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Have the blocks of n samples read, as `ReadAhead.ask` says."""
+        """Have the blocks of n samples read."""
         blocks = _blocks(starts, sizes)
         with self._changed:
             new = [block for block in blocks if block not in self._coming]
@@ -111,14 +98,14 @@ class BlockReadAhead:
             self._asked += spans(new)
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Wait for the blocks of n samples, as `ReadAhead.wait` says."""
+        """Wait for the blocks of n samples."""
         if self._coming:
             blocks = _blocks(starts, sizes)
             with self._changed:
                 self._changed.wait_for(lambda: self._coming.isdisjoint(blocks))
 
     def close(self) -> None:
-        """Read no more, as `ReadAhead.close` says."""
+        """Read no more, and wait until the thread has ended."""
         with self._changed:
             self._closed = True
             thread = self._thread

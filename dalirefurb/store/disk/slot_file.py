@@ -31,7 +31,7 @@ class SlotFile:
 
     Args:
         path: Path where the file is, or will be. Its folder exists.
-        opening: What the file is for.
+        spec: What the file is for.
 
     Attributes:
         layout: Layout that says where the file's parts are.
@@ -43,13 +43,13 @@ class SlotFile:
         ConfigurationError: The fingerprint is too long.
     """
 
-    def __init__(self, path: Path, opening: StoreSpec) -> None:
-        self.layout = Layout(opening)
+    def __init__(self, path: Path, spec: StoreSpec) -> None:
+        self.layout = Layout(spec)
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
         self._end = weakref.finalize(self, file_lock.close, self._fd, os.getpid())
         try:
-            self.table = self._prepare(opening)
+            self.table = self._prepare(spec)
             self.reader = SlotReader(self._fd, self.layout)
         except BaseException as error:
             if is_new:
@@ -62,32 +62,32 @@ class SlotFile:
                 ) from error
             raise
 
-    def _prepare(self, opening: StoreSpec) -> Table:
+    def _prepare(self, spec: StoreSpec) -> Table:
         """Bring the file into shape and return what it holds: what it held, as far as there is still room for it."""
         fd = self._fd
         if os.fstat(fd).st_size == 0:
-            write_header(fd, opening)
+            write_header(fd, spec)
             os.fsync(fd)
         before = read_header(fd, self._path)
         if before is None:
             warnings.warn(
                 f"the header of the store {self._path} was damaged and is written anew: what it held may be lost",
-                stacklevel=5,
+                stacklevel=6,
             )
-            write_header(fd, opening)
-            before = opening
-        self._check_same(before, opening)
+            write_header(fd, spec)
+            before = spec
+        self._check_same(before, spec)
         file_lock.sign(fd)
-        old, new, seed = Layout(before), self.layout, identity(opening)
+        old, new, seed = Layout(before), self.layout, identity(spec)
         _set_aside(fd, new.nbytes, self._path)
         records = read_table(fd, old.table_start, before.slots)
         kept = _usable(records, seed, new)
         if old == new and kept.sum() == np.count_nonzero(records["check"]):
             return Table(fd, new.table_start, seed, records)
         # Before the table is written there may be anything in its place, and nothing there will be believed.
-        write_header(fd, opening)
-        fresh = np.zeros(opening.slots, RECORD)
-        held = records[kept][: opening.slots]
+        write_header(fd, spec)
+        fresh = np.zeros(spec.slots, RECORD)
+        held = records[kept][: spec.slots]
         fresh[: len(held)] = held
         table = Table(fd, new.table_start, seed, fresh)
         table.write()

@@ -21,7 +21,7 @@ from dalirefurb.store.allocator import ALIGNMENT, rounded
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout
 from dalirefurb.store.disk.mapped import Mapped
-from dalirefurb.store.disk.read_ahead import SMALL, BlockReadAhead, ReadAhead, SampleReadAhead
+from dalirefurb.store.disk.read_ahead import SMALL, BlockReadAhead, SampleReadAhead
 from dalirefurb.store.disk.records import Records, sizes
 
 _WARM_READS = 16
@@ -70,15 +70,15 @@ class SlotReader:
         fits = room is None or nbytes * _LEAST_ROOM <= room
         self.buffers = Buffers()
         self._fd = fd
-        self._read_ahead: ReadAhead = SampleReadAhead(fd, SAMPLES_START)
+        self._read_ahead = SampleReadAhead(fd, SAMPLES_START)
         self._mapped: Mapped | None = None
         self._warm_reads = 0
         if fits:
             with suppress(OSError):  # Some file systems map nothing, or do not tell what is in memory.
                 self._mapped = Mapped(fd, SAMPLES_START + nbytes)
-                if nbytes < SMALL * layout.opening.slots:
+                if nbytes < SMALL * layout.spec.slots:
                     self._read_ahead = BlockReadAhead(fd, self._mapped, SAMPLES_START)
-        # A sample is asked for whole, and its neighbour is none that comes next, unless `ReadAhead` says so.
+        # A sample is asked for whole, and its neighbour is none that comes next, unless `BlockReadAhead` says so.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     @property

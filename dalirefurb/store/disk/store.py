@@ -16,26 +16,31 @@ How it is intended to behave (if the code differs, that is a bug):
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Condition, Lock
-from typing import Any
+from threading import Condition
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Keys, Lease, Store, checked_keys
+from dalirefurb.store.base import Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
-from dalirefurb.store.disk.contents import DiskContents
+from dalirefurb.store.disk.ledger import Ledger
+from dalirefurb.store.key_index import Numbers
+from dalirefurb.store.slot_contents import SlotContents
+from dalirefurb.store.slot_table import Hidden
 from dalirefurb.store.spec import StoreSpec
 
 
 class DiskStore(Store):
     """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
+
+    Opened with another number of slots it keeps of its samples what fits. `open` raises `StoreError` where the file
+    cannot be used, is in use, holds samples of another fingerprint, or does not fit on its disk.
 
     Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
     has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. The file
@@ -50,169 +55,147 @@ class DiskStore(Store):
 
     Args:
         path: The file. It is made if there is none; its folder must exist.
-
-    Attributes:
-        corrupt: Number of samples that were found damaged, and so reported as not found.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
         self._path = Path(path)
-        self._lock = Lock()
-        self._unused = Condition(self._lock)
-        self._contents: DiskContents | None = None
-        self.corrupt = 0
+        self._counts = Counter[str]()
 
     inspect = staticmethod(upkeep.inspect)
     verify = staticmethod(upkeep.verify)
     purge = staticmethod(upkeep.purge)
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Set the file aside, as `Store.open` says; another number of slots keeps of the contents what fits.
+    def _open(self, spec: StoreSpec) -> Contents:
+        return _Contents(spec, Ledger(self._path, spec), self._counts)
 
-        Raises:
-            StoreError: The file cannot be used, is in use, holds samples of another fingerprint, or does not fit.
-            ConfigurationError: The fingerprint is too long.
-        """
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
-        with self._lock:
-            if self._contents is not None:
-                self._contents.opening.check_same(opening)
-                return
-            self._contents = DiskContents(self._path, opening)
+    @property
+    def corrupt(self) -> int:
+        """Number of samples that were found damaged, and so reported as not found."""
+        return self._counts["corrupt"]
 
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend samples, as `Store.get` says: where they lie if the page cache has them, else in memory of their own."""
-        keys = checked_keys(indices, versions)
-        with self._using() as contents:
+
+class _Contents(SlotContents):
+    """An open file. It is read and written without the lock, which guards all else.
+
+    Args:
+        spec: What the file is open for.
+        ledger: What is in the file.
+        counts: The store's counts: of "corrupt" samples.
+    """
+
+    def __init__(self, spec: StoreSpec, ledger: Ledger, counts: Counter[str]) -> None:
+        super().__init__(spec, ledger.slot_table)
+        self._ledger = ledger
+        self._file = ledger.file
+        self._counts = counts
+        # Calls that are at work on the file.
+        self._users = 0
+        self._unused = Condition(self._lock)
+
+    def get(self, keys: Keys) -> Lease:
+        """Lend samples where they lie if the page cache has them, else in memory of their own."""
+        with self._using():
             with self._lock:
-                slots = contents.find(keys)
+                slots = self._ledger.find(keys)
                 found = slots >= 0
                 pinned = slots[found]
-                contents.slot_table.pin(pinned)
-                records = contents.records.take(pinned)
+                self.slot_table.pin(pinned)
+                records = self._ledger.records.take(pinned)
             try:
-                whole, images, buffer = contents.file.reader.read(records)
+                whole, images, buffer = self._file.reader.read(records)
             except OSError as error:
                 whole, images, buffer = np.zeros(len(pinned), np.bool_), Images(()), np.empty(0, np.uint8)
                 with self._lock:
-                    contents.lose(f"cannot be read ({error.strerror})")
+                    self._ledger.lose(f"cannot be read ({error.strerror})")
             with self._lock:
-                self.corrupt += contents.forget_damaged(records[~whole])
+                self._counts["corrupt"] += self._ledger.forget_damaged(records[~whole])
         found[found] = whole
         in_place = bool(whole.any()) and not len(buffer)
-        release = partial(self._release, contents, pinned, buffer, in_place=in_place)
+        release = partial(self._release_read, pinned, buffer, in_place=in_place)
         return Lease(found, images.chosen(np.flatnonzero(whole)), release)
 
-    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Have the kernel begin to read samples, as `Store.prefetch` says."""
-        keys = checked_keys(indices, versions)
-        with self._using() as contents:
-            if contents.file.reader.is_warm:
+    def prefetch(self, keys: Keys) -> None:
+        """Have the kernel begin to read samples."""
+        with self._using():
+            if self._file.reader.is_warm:
                 return
             with self._lock:
-                slots = contents.find(keys)
-                records = contents.records.take(slots[slots >= 0])
-            contents.file.reader.prefetch(records)
+                slots = self._ledger.find(keys)
+                records = self._ledger.records.take(slots[slots >= 0])
+            self._file.reader.prefetch(records)
 
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
-    ) -> NDArray[np.bool_]:
-        """Write samples, as `Store.put` says."""
-        keys = checked_keys(indices, versions)
-        with self._using() as contents:
-            contents.opening.check_samples(samples, len(keys[0]))
+    def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Write samples."""
+        stored = np.zeros(len(keys[0]), np.bool_)
+        with self._using():
             with self._lock:
-                steps = contents.slot_table.steps(keys[0])
-            stored = np.zeros(len(keys[0]), np.bool_)
+                steps = self.slot_table.steps(keys[0])
             for rows in steps:
                 chosen = [samples[row] for row in rows.tolist()]
-                stored[rows] = self._keep(contents, (keys[0][rows], keys[1][rows]), chosen)
+                stored[rows] = self._keep((keys[0][rows], keys[1][rows]), chosen)
         return stored
 
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget these indices, as `Store.evict` says."""
-        keys, _ = checked_keys(indices, indices)
-        with self._using() as contents, self._lock:
-            contents.clear(contents.slot_table.hide(keys))
-
-    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Forget all but these versions, as `Store.retain` says."""
-        wanted = checked_keys(indices, versions)
-        with self._using() as contents, self._lock:
-            contents.clear(contents.slot_table.retain(*wanted))
-
-    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Tell what the file held, as `Store.recovered` says."""
-        with self._using() as contents, self._lock:
-            held = contents.records[contents.records["check"] != 0]
-            return held["index"].astype(np.int64), held["version"].astype(np.int64)
+    def recovered(self) -> Keys:
+        """Tell what the file held."""
+        with self._lock:
+            self._look()
+            held = self._ledger.records[self._ledger.records["check"] != 0]
+        return held["index"].astype(np.int64), held["version"].astype(np.int64)
 
     def close(self) -> None:
-        """Let the file go, as `Store.close` says; what it holds is there when it is opened again."""
+        """Let the file go, once nobody is at work on it; what it holds is there when it is opened again."""
         with self._lock:
-            contents, self._contents = self._contents, None
-            if contents is not None:
-                self._unused.wait_for(lambda: not contents.users)
-                contents.close()
+            self._unused.wait_for(lambda: not self._users)
+            self._ledger.close()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the file that are set aside for samples."""
-        with self._lock:
-            return 0 if self._contents is None else self._contents.file.layout.samples_bytes
-
-    def __len__(self) -> int:
-        """Count the versions held; none when closed."""
-        with self._lock:
-            return 0 if self._contents is None else len(self._contents.slot_table)
+        return self._file.layout.samples_bytes
 
     @contextmanager
-    def _using(self) -> Iterator[DiskContents]:
-        """Keep the file open meanwhile; reading and writing are done without the lock."""
+    def _using(self) -> Iterator[None]:
+        """Keep the file open meanwhile."""
         with self._lock:
-            contents = self._contents
-            if contents is None:
-                raise StoreError("a store must be open to be used, but this one is not: call open first")
-            contents.users += 1
+            self._look()
+            self._users += 1
         try:
-            with self._lock:
-                contents.look()
-            yield contents
+            yield
         finally:
             with self._lock:
-                contents.users -= 1
+                self._users -= 1
                 self._unused.notify_all()
 
-    def _keep(self, contents: DiskContents, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+    def _keep(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Write n samples of different indices, unless their versions are held; False where there is no room."""
         with self._lock:
-            slots, held = contents.take(keys, samples)
+            slots, held = self._ledger.take(keys, samples)
             rows = np.flatnonzero(slots >= 0)
-            starts = contents.starts(slots[rows])
+            starts = self._ledger.starts(slots[rows])
         written = [samples[row] for row in rows.tolist()]
         pixels: list[int | None] = [None] * len(rows)
         try:
             for place, (start, sample) in enumerate(zip(starts, written, strict=True)):
-                pixels[place] = contents.file.write(start, sample)
+                pixels[place] = self._file.write(start, sample)
         except OSError as error:
             with self._lock:
-                contents.decline(error)
+                self._ledger.decline(error)
         finally:
             with self._lock:
-                held[rows] = contents.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, written)
+                held[rows] = self._ledger.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, written)
         return held
 
-    def _release(
-        self, contents: DiskContents, slots: NDArray[np.int64], buffer: NDArray[np.uint8], *, in_place: bool
-    ) -> None:
+    def _release_read(self, slots: Numbers, buffer: NDArray[np.uint8], *, in_place: bool) -> None:
         """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
-        contents.file.reader.buffers.give(buffer)
+        self._file.reader.buffers.give(buffer)
         with self._lock:
-            contents.release(slots, in_place=in_place)
+            self._ledger.release(slots, in_place=in_place)
+
+    def _look(self) -> None:
+        if self._ledger.closed:
+            raise not_open()
+        self._ledger.look()
+
+    def _clear(self, hidden: Hidden) -> None:
+        self._ledger.clear(hidden)

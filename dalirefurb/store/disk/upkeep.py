@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
-from dalirefurb.store.disk.file_lock import holder, lock, open_to_read
+from dalirefurb.store.disk.file_lock import holder, lock, reading
 from dalirefurb.store.disk.records import Records, believable, read_table, sizes, torn
 from dalirefurb.store.spec import StoreSpec
 
@@ -23,7 +21,7 @@ class Inspection:
 
     Attributes:
         path: The file.
-        opening: What the file was opened for: slots, their shape, fingerprint.
+        spec: What the file was opened for: slots, their shape, fingerprint.
         held: Number of versions that the file holds.
         held_bytes: Bytes of the pixels of the versions that the file holds.
         nbytes: Size of the file in bytes.
@@ -31,7 +29,7 @@ class Inspection:
     """
 
     path: Path
-    opening: StoreSpec
+    spec: StoreSpec
     held: int
     held_bytes: int
     nbytes: int
@@ -65,10 +63,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         StoreError: There is no store at the path, or its header is damaged.
     """
     path = Path(path)
-    with _reading(path) as fd:
-        opening, records = _contents(fd, path)
-        held = records[believable(records, identity(opening))]
-        return Inspection(path, opening, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
+    with reading(path) as fd:
+        spec, records = _contents(fd, path)
+        held = records[believable(records, identity(spec))]
+        return Inspection(path, spec, len(held), int(sizes(held).sum()), os.fstat(fd).st_size, holder(fd))
 
 
 def verify(path: str | os.PathLike[str]) -> Verification:
@@ -78,10 +76,10 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         StoreError: There is no store at the path, its header is damaged, or it is in use.
     """
     path = Path(path)
-    with _reading(path) as fd:
+    with reading(path) as fd:
         lock(fd, path, shared=True)
-        opening, records = _contents(fd, path)
-        seed = identity(opening)
+        spec, records = _contents(fd, path)
+        seed = identity(spec)
         damaged: list[tuple[int, int]] = []
         held = records[believable(records, seed)]
         for record, size in zip(held, sizes(held).tolist(), strict=True):
@@ -97,7 +95,7 @@ def purge(path: str | os.PathLike[str]) -> int:
         StoreError: There is no store at the path, or it is in use.
     """
     path = Path(path)
-    with _reading(path) as fd:
+    with reading(path) as fd:
         lock(fd, path, shared=False)
         read_header(fd, path)
         nbytes = os.fstat(fd).st_size
@@ -105,20 +103,11 @@ def purge(path: str | os.PathLike[str]) -> int:
         return nbytes
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[int]:
-    fd = open_to_read(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
 def _contents(fd: int, path: Path) -> tuple[StoreSpec, Records]:
-    opening = read_header(fd, path)
-    if opening is None:
+    spec = read_header(fd, path)
+    if spec is None:
         raise StoreError(
             f"a store's header must be intact, but that of {path} is damaged: "
             f"open it to write it anew, or delete it by `dalirefurb cache purge {path}`"
         )
-    return opening, read_table(fd, Layout(opening).table_start, opening.slots)
+    return spec, read_table(fd, Layout(spec).table_start, spec.slots)

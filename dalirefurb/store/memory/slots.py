@@ -24,10 +24,6 @@ class Rows:
         self._lent = self._rows.view()
         self._lent.flags.writeable = False
 
-    def __len__(self) -> int:
-        """Count the rows."""
-        return len(self._rows)
-
     def place(self, slot: int, sample: Image) -> bool:
         """Copy a sample into a slot, whose shape it has."""
         self._rows[slot] = sample

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.image_batch import Image
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import Lease, Store, checked_keys
+from dalirefurb.store.base import Contents, Store
+from dalirefurb.store.device.store import DeviceStore
+from dalirefurb.store.disk.file_header import Layout
+from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.memory.store import MemoryStore
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.store.spec import StoreSpec
@@ -42,19 +39,20 @@ class Tier:
     available: Callable[[], int | None] = available_bytes
     nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
 
-    def slots(self, opening: StoreSpec) -> int:
+    def slots(self, spec: StoreSpec) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
-        if self.budget is None or not opening.slots:
-            return opening.slots
-        slot_bytes = -(-self.nbytes(opening) // opening.slots)
-        return min(opening.slots, budget_bytes(self.budget, available=self.available) // slot_bytes)
+        if self.budget is None or not spec.slots:
+            return spec.slots
+        slot_bytes = -(-self.nbytes(spec) // spec.slots)
+        return min(spec.slots, budget_bytes(self.budget, available=self.available) // slot_bytes)
 
 
 class TieredStore(Store):
     """Keeps samples in GPU memory, host memory and on a disk, those that are used again soonest where it is fastest.
 
     A loader tells it when each sample is used next, and no other placement would serve more of them from the faster
-    tiers: see `placement`. A tier that the faster ones leave nothing to do stays closed.
+    tiers: see `placement`. A tier that the faster ones leave nothing to do stays closed. Where
+    the budgets pay for fewer slots than are asked for, `open` warns.
 
         TieredStore(memory="60%", path="/local/cache")    # the rest on disk
         TieredStore(memory="16GB")                        # the rest is computed again
@@ -86,7 +84,8 @@ class TieredStore(Store):
             raise ConfigurationError(f"a disk tier needs a file, but disk={disk!r} came without path: pass path=...")
         tiers = []
         if device is not None:
-            tiers.append(_device_tier(device))
+            store = DeviceStore()
+            tiers.append(Tier(store, device, lambda: store.memory.available_bytes(pinned=False)))
         if memory is not None:
             tiers.append(Tier(MemoryStore(), memory))
         if path is not None:
@@ -109,131 +108,69 @@ class TieredStore(Store):
             raise ConfigurationError(
                 "a TieredStore needs at least one tier, got none: pass memory='60%', path=... or both"
             )
+        super().__init__()
         self._tiers = tuple(tiers)
-        self._lock = Lock()
-        self._opening: StoreSpec | None = None
-        self._open_tiers: Tiers | None = None
 
-    def open(
-        self,
-        slot_shape: tuple[int, int, int] | None,
-        *,
-        slots: int,
-        fingerprint: Mapping[str, Any],
-        arena_bytes: int = 0,
-    ) -> None:
-        """Open each tier for the slots of its budget, as `Store.open` says; warn if they are fewer than asked for."""
-        opening = StoreSpec(slot_shape, slots, fingerprint, arena_bytes)
-        with self._lock:
-            if self._opening is not None:
-                self._opening.check_same(opening)
-                return
-            self._open_tiers = self._opened_for(opening)
-            self._opening = opening
-
-    def _opened_for(self, opening: StoreSpec) -> Tiers:
+    def _open(self, spec: StoreSpec) -> Contents:
         shares: list[tuple[Store, int]] = []
-        missing = opening.slots
+        missing = spec.slots
         try:
             for tier in self._tiers:
-                slots = tier.slots(opening) if missing > 0 else 0
+                slots = tier.slots(spec) if missing > 0 else 0
                 if slots:
-                    arena_bytes = opening.arena_bytes * slots // opening.slots
-                    tier.store.open(
-                        opening.slot_shape, slots=slots, fingerprint=opening.fingerprint, arena_bytes=arena_bytes
-                    )
+                    arena_bytes = spec.arena_bytes * slots // spec.slots
+                    tier.store.open(replace(spec, slots=slots, arena_bytes=arena_bytes))
                     shares.append((tier.store, slots))
                     missing -= slots
             stores, counts = zip(*shares, strict=True) if shares else ((), ())
-            tiers = Tiers(stores, counts)
-            self.takes_advice = len(shares) > 1 or missing > 0
+            contents = _Contents(spec, stores, counts)
+            if missing > 0:
+                held = spec.slots - missing
+                warnings.warn(
+                    f"the plan needs {spec.slots} slots, {spec.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
+                    f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
+                    f"{held / spec.slots:.2f} times the present one",
+                    stacklevel=4,
+                )
         except BaseException:
             for store, _ in shares:
                 store.close()
             raise
-        if missing > 0:
-            held = opening.slots - missing
-            warnings.warn(
-                f"the plan needs {opening.slots} slots, {opening.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
-                f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
-                f"{held / opening.slots:.2f} times the present one",
-                stacklevel=4,
-            )
-        return tiers
-
-    def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
-        """Lend samples, as `Store.get` says."""
-        return self._opened().get(checked_keys(indices, versions))
-
-    def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Announce to each tier what is to be read from it, as `Store.prefetch` says."""
-        self._opened().prefetch(checked_keys(indices, versions))
-
-    def advise(self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]) -> None:
-        """Move samples to where they should be, as `Store.advise` says."""
-        self._opened().advise(checked_keys(indices, versions), next_uses)
-
-    def put(
-        self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]
-    ) -> NDArray[np.bool_]:
-        """Copy samples in, as `Store.put` says."""
-        keys, tiers = checked_keys(indices, versions), self._opened()
-        assert self._opening is not None
-        self._opening.check_samples(samples, len(keys[0]))
-        return tiers.put(keys, samples)
-
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget these indices, as `Store.evict` says."""
-        self._opened().evict(checked_keys(indices, indices)[0])
-
-    def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-        """Forget all but these versions, as `Store.retain` says."""
-        self._opened().retain(checked_keys(indices, versions))
+        self.takes_advice = len(shares) > 1 or missing > 0
+        return contents
 
     def close(self) -> None:
         """Close the tiers, as `Store.close` says."""
-        with self._lock:
-            self._opening = self._open_tiers = None
-            self.takes_advice = True
-            for tier in self._tiers:
-                tier.store.close()
+        super().close()
+        self.takes_advice = True
 
     @property
     def hits(self) -> tuple[int, ...]:
         """Samples lent by each tier that is open, from the fastest, since it was opened."""
-        return tuple(self._opened().hits.tolist())
+        contents = self._opened()
+        assert isinstance(contents, _Contents)
+        return tuple(contents.hits.tolist())
+
+
+class _Contents(Tiers, Contents):
+    """Open tiers."""
+
+    def __init__(self, spec: StoreSpec, stores: Sequence[Store], slots: Sequence[int]) -> None:
+        Tiers.__init__(self, stores, slots)
+        self.spec = spec
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside in all tiers."""
-        return sum(tier.store.nbytes for tier in self._tiers)
-
-    def __len__(self) -> int:
-        """Count the versions held; none when closed."""
-        tiers = self._open_tiers
-        return 0 if tiers is None else len(tiers)
-
-    def _opened(self) -> Tiers:
-        """Return the tiers of an open store."""
-        tiers = self._open_tiers
-        if tiers is None:
-            raise StoreError("a store must be open to be used, but this one is not: call open first")
-        return tiers
-
-
-def _device_tier(budget: Budget) -> Tier:
-    from dalirefurb.store.device.memory import device_memory
-    from dalirefurb.store.device.store import DeviceStore
-
-    return Tier(DeviceStore(), budget, lambda: device_memory("gpu").available_bytes(pinned=False))
+        return sum(store.nbytes for store in self.stores)
 
 
 def _disk_tier(path: Path, budget: Budget | None) -> Tier:
-    from dalirefurb.store.disk.file_header import Layout
-    from dalirefurb.store.disk.store import DiskStore
-
     def available() -> int:
         own = path.stat().st_blocks * 512 if path.exists() else 0
         return (shutil.disk_usage(path.parent).free + own) // local_processes()
 
-    return Tier(DiskStore(path), budget, available, lambda opening: Layout(opening).samples_bytes)
+    return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)

@@ -20,22 +20,18 @@ from dalirefurb.store.slot_table import Hidden, SlotTable
 from dalirefurb.store.spec import StoreSpec
 
 
-class DiskContents:
-    """One opening of a file. Not thread-safe: the store that owns it holds a lock, but while `file` reads and writes.
+class Ledger:
+    """One opening of a file. Not thread-safe: who owns it holds a lock, but while `file` reads and writes.
 
     Attributes:
-        opening: What the file is open for.
         file: The file where the samples are.
         slot_table: Table of which slot holds which version.
-        users: Number of calls that are at work on the file.
         closed: Whether the file was let go.
     """
 
-    def __init__(self, path: Path, opening: StoreSpec) -> None:
-        self.opening = opening
-        self.file = SlotFile(path, opening)
-        self.slot_table = SlotTable(opening.slots)
-        self.users = 0
+    def __init__(self, path: Path, spec: StoreSpec) -> None:
+        self.file = SlotFile(path, spec)
+        self.slot_table = SlotTable(spec.slots)
         self.closed = False
         self._path = path
         self._accepts = True

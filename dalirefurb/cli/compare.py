@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.show.colours import CACHED, COMPARED
 from dalirefurb.system.idle import wait_until_idle
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
         say: Function that is called with a line of throughputs for each epoch, and a heading before.
     """
     widths = [max(10, len(name)) for name in trainers]
-    runs = [Run(name, [], trainer.batches_ahead) for name, trainer in trainers.items()]
+    runs = [Run(name, [], trainer.loader.batches_ahead) for name, trainer in trainers.items()]
     say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
@@ -103,7 +104,7 @@ def plot(runs: list[Run], *, caption: str) -> Figure:
     figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
     axes = figure.subplots()
     speeds = [run.images_per_s for run in runs]
-    axes.barh(range(len(runs)), speeds, 0.7, color=["#9aa1a8"] + ["#0072b2"] * (len(runs) - 1))
+    axes.barh(range(len(runs)), speeds, 0.7, color=[COMPARED] + [CACHED] * (len(runs) - 1))
     for place, (run, speed) in enumerate(zip(runs, speeds, strict=True)):
         text = f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
         axes.annotate(text, (speed, place), (8, 0), textcoords="offset points", va="center")

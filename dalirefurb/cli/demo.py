@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.packages import require
@@ -79,37 +78,32 @@ class Photographs:
             raise ConfigurationError(f"seed must be at least 0, got {self.seed}; any such number will do")
 
     @contextmanager
-    def folder(self, path: Path | None = None, *, progress: bool = False) -> Iterator[Path]:
+    def folder(self, path: Path | None = None) -> Iterator[Path]:
         """Provide the folder, one subfolder per class.
 
         Args:
             path: Path where the folder is kept; it is made unless it is there from an earlier call. None: a temporary
                 folder that is deleted in the end.
-            progress: Whether to show a bar on stderr, if that is a terminal.
 
         Raises:
             ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.
         """
-        with ExitStack() as stack:
-            if path is None:
-                path = stack.enter_context(self._made(None, progress=progress))
-            elif not self.is_made(path):
-                with self._made(path.absolute().parent, progress=progress) as made, _writing():
-                    # Whole or not at all: an interrupted call leaves nothing at `path`.
-                    made.rename(path)
+        if path is not None and self.is_made(path):
             yield path
-
-    @contextmanager
-    def _made(self, parent: Path | None, *, progress: bool) -> Iterator[Path]:
-        """Provide a new folder inside a temporary one in `parent`; what is left there is deleted in the end."""
+            return
+        parent = None if path is None else path.absolute().parent
         with ExitStack() as stack:
             with _writing():
                 if parent is not None:
                     parent.mkdir(parents=True, exist_ok=True)
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
-                self._write(made, progress=progress)
-            yield made
+                self._write(made)
+                if path is not None:
+                    # Whole or not at all: an interrupted call leaves nothing at `path`.
+                    made.rename(path)
+                    stack.close()
+            yield path or made
 
     def is_made(self, path: Path | None) -> bool:
         """Tell whether the folder is there; refuse to touch what is not the demo's, and to make what has no room.
@@ -119,7 +113,13 @@ class Photographs:
         """
         with _writing():
             if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-                self._check_own(path)
+                found = _description(path / _DESCRIPTION)
+                if found != asdict(self):
+                    given = "other files" if found is None else f"those of {_words(found)}"
+                    raise ConfigurationError(
+                        f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but "
+                        f"{path} holds {given}; name another or delete it"
+                    )
                 return True
             place = Path(tempfile.gettempdir()) if path is None else path.absolute()
             there = next(each for each in (place, *place.parents) if each.exists())
@@ -131,18 +131,10 @@ class Photographs:
             )
         return False
 
-    def _check_own(self, path: Path) -> None:
-        """Refuse what is not a folder of these images."""
-        found = _description(path / _DESCRIPTION)
-        if found != asdict(self):
-            given = "other files" if found is None else f"those of {_words(found)}"
-            raise ConfigurationError(
-                f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
-                f"holds {given}; name another or delete it"
-            )
+    def _write(self, folder: Path) -> None:
+        """Write all images, with a bar on stderr, if that is a terminal, then their description."""
+        from tqdm import tqdm
 
-    def _write(self, folder: Path, *, progress: bool) -> None:
-        """Write all images, then their description."""
         paths = _paths()
         sheets = [_Sheet(path) for path in paths]
         for path in paths:
@@ -157,14 +149,8 @@ class Photographs:
         # Pillow lets other threads run while it turns and encodes.
         pool = ThreadPoolExecutor(usable_cores())
         try:
-            bar = tqdm(
-                pool.map(write, range(self.images)),
-                desc="making images",
-                total=self.images,
-                leave=False,
-                disable=None if progress else True,
-            )
-            for _ in bar:
+            made = pool.map(write, range(self.images))
+            for _ in tqdm(made, desc="making images", total=self.images, leave=False, disable=None):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)

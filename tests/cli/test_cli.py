@@ -322,8 +322,8 @@ def test_a_picture_that_cannot_be_written_is_one_line(photographs, tmp_path, cap
     ("arguments", "package", "module"),
     [
         ([], "scikit-image", "skimage"),
-        (["FOLDER"], "Pillow", "PIL"),
-        (["FOLDER", "--operations"], "Pillow", "PIL"),
+        (["FOLDER"], "matplotlib", "matplotlib"),
+        (["FOLDER", "--operations"], "matplotlib", "matplotlib"),
         (["--plan"], "matplotlib", "matplotlib"),
         (["--plan", "--technique", "frozen"], "matplotlib", "matplotlib"),
     ],

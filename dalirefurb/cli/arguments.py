@@ -184,8 +184,9 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
     _add_option(parser, "reuse_factor", default=3)
+    images = Number(int, 8, _MOST_SAMPLES, "must be at least 8, one per class, got {}; 2000 is usual")
     for name, kind, meaning in (
-        ("images", Number(int, most=_MOST_SAMPLES), "JPEGs made, about 65 KB each"),
+        ("images", images, "JPEGs made, about 65 KB each"),
         ("epochs", Number(int, 1, _MOST), "of each run"),
         ("batch_size", Number(int, 1), "images learned from at a time"),
         ("size", _SEEN, "side in pixels of the images that the network sees"),
@@ -193,7 +194,13 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag(name), type=kind, metavar="N", help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)"
         )
-    _add_number(parser, "--seed", 0, "of everything random")
+    _add_number(
+        parser,
+        "--seed",
+        0,
+        "of everything random",
+        Number(int, 0, refusal="must be at least 0, got {}; any such number will do"),
+    )
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
@@ -227,15 +234,15 @@ def _add_option(
     kind: Callable[[str], float] | None = None,
 ) -> None:
     """Add a technique's option. By default it is None, so that one that was given can be told from one that was not."""
-    option, owners = OPTIONS[name], owners_of(name)
+    (limits, meaning), owners = OPTIONS[name], owners_of(name)
     usual = TECHNIQUES[owners[0]].options[name]
     of = "" if name == "reuse_factor" else f"{' and '.join(owners)}: "
     group.add_argument(
         flag(name),
-        type=kind or option.kind,
+        type=kind or limits,
         default=default,
-        metavar=option.letter,
-        help=f"{of}{option.help}{'' if usual is None else f' ({usual})'}",
+        metavar="N" if limits.kind is int else "X",
+        help=f"{of}{meaning}{'' if usual is None else f' ({usual})'}",
     )
 
 

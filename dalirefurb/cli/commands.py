@@ -12,7 +12,7 @@ from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
-from dalirefurb.cli.limits import check_alone, check_room
+from dalirefurb.cli.limits import check_alone, check_room, require
 from dalirefurb.cli.show import draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
@@ -22,7 +22,6 @@ from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.show.files import write
-from dalirefurb.show.packages import require
 from dalirefurb.source import ImageFolder
 from dalirefurb.system.cores import usable_cores
 

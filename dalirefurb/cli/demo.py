@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dalirefurb.cli.limits import require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.show.packages import require
 from dalirefurb.source import FileList
 from dalirefurb.system.cores import usable_cores
 
@@ -69,14 +69,6 @@ class Photographs:
     images: int = 2000
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.images < len(_PHOTOGRAPHS):
-            raise ConfigurationError(
-                f"images must be at least {len(_PHOTOGRAPHS)}, one per class, got {self.images}; 2000 is usual"
-            )
-        if self.seed < 0:
-            raise ConfigurationError(f"seed must be at least 0, got {self.seed}; any such number will do")
-
     @contextmanager
     def folder(self, path: Path | None = None) -> Iterator[Path]:
         """Provide the folder, one subfolder per class.
@@ -113,9 +105,12 @@ class Photographs:
         """
         with _writing():
             if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-                found = _description(path / _DESCRIPTION)
+                try:
+                    found = json.loads((path / _DESCRIPTION).read_text())
+                except (OSError, ValueError):
+                    found = None
                 if found != asdict(self):
-                    given = "other files" if found is None else f"those of {_words(found)}"
+                    given = f"those of {_words(found)}" if isinstance(found, dict) else "other files"
                     raise ConfigurationError(
                         f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but "
                         f"{path} holds {given}; name another or delete it"
@@ -228,19 +223,5 @@ def _writing() -> Iterator[None]:
         ) from error
 
 
-def _description(path: Path) -> dict[str, int] | None:
-    """Read what a folder of the demo's says of itself; None if it does not."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _words(description: dict[str, int]) -> str:
-    """Describe the images of a folder.
-
-    >>> _words({"images": 2000, "seed": 0})
-    'images 2000, seed 0'
-    """
     return ", ".join(f"{name} {value}" for name, value in description.items())

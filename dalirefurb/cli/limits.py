@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from dalirefurb.engine.prefetch import choose_prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import available
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.launch_env import told
+
+_MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
 
 PIXEL_BYTES = 12
 """Of a final image: three channels in float32."""
@@ -56,4 +60,22 @@ def check_alone() -> None:
         raise ConfigurationError(
             f"this trains in one process, but it is rank {told('RANK')} of {told('WORLD_SIZE')}: start it without "
             f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+        )
+
+
+def require(purpose: str, *packages: str) -> None:
+    """Look for packages, without importing them.
+
+    Args:
+        purpose: What needs the packages, for the message.
+        packages: Names of the packages to install: "Pillow", "scikit-image" or "matplotlib".
+
+    Raises:
+        ConfigurationError: If some cannot be found.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(_MODULES[name]) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{purpose} needs {' and '.join(packages)}, but {' and '.join(missing)} cannot be found; "
+            'pip install "dalirefurb[demo]"'
         )

@@ -13,14 +13,13 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import whole_photographs
-from dalirefurb.cli.limits import PIXEL_BYTES, check_memory
-from dalirefurb.cli.techniques import Chosen, choose, flag
+from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require
+from dalirefurb.cli.techniques import Technique, choose, flag
 from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show import plans
 from dalirefurb.show.files import MOST_USES, check_writable, write, write_operations, write_pictures
-from dalirefurb.show.packages import require
 from dalirefurb.source import ImageFolder
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
@@ -88,7 +87,7 @@ def show(options: argparse.Namespace) -> None:
     say(f"drawn: {escaped(out)}")
 
 
-def _show_plan(options: argparse.Namespace, technique: Chosen, out: Path) -> None:
+def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> None:
     num_samples = options.num_samples
     if num_samples is None:
         num_samples = 10_000 if options.folder is None else len(ImageFolder(options.folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dalirefurb.augment.presets import simplified
@@ -19,51 +19,30 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 
-
-@dataclass(frozen=True)
-class Option:
-    """A number that some techniques ask for.
-
-    Attributes:
-        kind: Function that turns the option's text into a number.
-        letter: Letter that stands for the number in the help.
-        help: What the number means, for the help.
-    """
-
-    kind: Callable[[str], float]
-    letter: str
-    help: str
-
-
 MOST_REUSE = 1000
 """Epochs in which a cached image can be used, on the command line. More epochs than that are `frozen`."""
 
 OPTIONS = {
-    "reuse_factor": Option(
+    "reuse_factor": (
         Number(int, 1, MOST_REUSE),
-        "N",
         "epochs in which a cached image is used before it is made anew. 2 and 3 are usual, 1 caches nothing: "
         "standard training. More is faster, but the network sees fewer different images",
     ),
-    "echoing_factor": Option(
-        Number(float, 1, 1000), "X", "how often an image, or a batch, is served on average, at least 1"
-    ),
-    "buffer_size": Option(
+    "echoing_factor": (Number(float, 1, 1000), "how often an image, or a batch, is served on average, at least 1"),
+    "buffer_size": (
         Number(int, 0),
-        "N",
         "images among which repeats are shuffled, 0 for none; by default those of 16 batches. With batch_echo batches, "
         "by default none",
     ),
-    "num_cache_objects": Option(
+    "num_cache_objects": (
         Number(int, 1),
-        "N",
         "images of an epoch, all of them cached; by default the whole batches in half of the images",
     ),
-    "replace_percent": Option(Number(float, 0, 1), "X", "share of them that is replaced after an epoch, 0 .. 1"),
-    "lag": Option(Number(int, 1, 100_000), "N", "batches between a loss and the first choice that knows of it"),
-    "remove_layers": Option(Number(int, 1), "N", "operations left out, the last ones"),
+    "replace_percent": (Number(float, 0, 1), "share of them that is replaced after an epoch, 0 .. 1"),
+    "lag": (Number(int, 1, 100_000), "batches between a loss and the first choice that knows of it"),
+    "remove_layers": (Number(int, 1), "operations left out, the last ones"),
 }
-"""By name, as a parameter has it; on the command line with hyphens."""
+"""Numbers that some techniques ask for, and what they mean, by name as a parameter has it."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +50,35 @@ class Technique:
     """A way to reuse what is computed, or something to compare with.
 
     Attributes:
+        name: Name of the technique.
         summary: Summary of the technique, for the help.
         make: Function that makes the planner, given the number of samples, `batch_size`, `seed` and the technique's
             options.
-        options: The defaults of the technique's own options by name, None where other numbers decide.
+        options: The technique's own options by name, None where other numbers decide.
         change: Function that makes the technique's recipe of a preset, given the technique's options.
     """
 
+    name: str
     summary: str
     make: Callable[..., Planner]
-    options: dict[str, float | None] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
     change: Callable[..., Recipe] = lambda recipe, **_: recipe
+
+    def planner(self, num_samples: int, *, batch_size: int, seed: int) -> Planner:
+        """Make the planner."""
+        return self.make(num_samples, batch_size=batch_size, seed=seed, **self.options)
+
+    def recipe(self, preset: Recipe, split: int | str | None) -> Recipe:
+        """Make the recipe of a preset, split at a stage, after so many stages, at "end", or as the technique says."""
+        recipe = self.change(preset, **self.options)
+        if split is None:
+            return recipe
+        return recipe.at(len(recipe.stages) if split == "end" else split)
+
+    def describe(self, planner: Planner) -> str:
+        """Name the technique, and the numbers it was given or chose."""
+        numbers = {name: getattr(planner, name, value) for name, value in self.options.items()}
+        return ", ".join([self.name, *(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())])
 
 
 def _of_standard(kind: Callable[..., Planner]) -> Callable[..., Planner]:
@@ -104,84 +101,60 @@ def _smartcache(num_samples: int, *, batch_size: int, num_cache_objects: int | N
     return SmartCache(num_samples, batch_size=batch_size, num_cache_objects=num_cache_objects, **others)
 
 
-TECHNIQUES = {
-    "standard": Technique("everything is computed anew", Standard),
-    "refurbish": Technique("partly augmented images are used in some epochs", Refurbish, {"reuse_factor": 3}),
-    "echo": Technique(
+_ALL = (
+    Technique("standard", "everything is computed anew", Standard),
+    Technique("refurbish", "partly augmented images are used in some epochs", Refurbish, {"reuse_factor": 3}),
+    Technique(
+        "echo",
         "images are served several times; --split says what is repeated",
         _of_standard(_echo),
         {"echoing_factor": 2.0, "buffer_size": None},
         lambda recipe, **_: recipe.at(1),
     ),
-    "batch_echo": Technique(
+    Technique(
+        "batch_echo",
         "whole batches are, in a row or shuffled",
         _of_standard(BatchEcho),
         {"echoing_factor": 2.0, "buffer_size": 0},
         lambda recipe, **_: recipe.at(1),
     ),
-    "smartcache": Technique(
+    Technique(
+        "smartcache",
         "only what is cached is trained on, a part of it is replaced",
         _smartcache,
         {"num_cache_objects": None, "replace_percent": 0.1},
         lambda recipe, **_: recipe.at(recipe.deterministic_prefix),
     ),
-    "autoassist": Technique("images that are learned already are left out", _of_standard(AutoAssist), {"lag": 32}),
-    "frozen": Technique("the first version of an image is used for ever", Frozen),
-    "simplified": Technique(
+    Technique("autoassist", "images that are learned already are left out", _of_standard(AutoAssist), {"lag": 32}),
+    Technique("frozen", "the first version of an image is used for ever", Frozen),
+    Technique(
+        "simplified",
         "everything is computed anew, with fewer layers",
         _of_standard(lambda standard, **_: standard),
         {"remove_layers": 1},
         lambda recipe, remove_layers: simplified(recipe, remove_layers),
     ),
-}
-"""By name on the command line."""
+)
+TECHNIQUES = {technique.name: technique for technique in _ALL}
+"""By name on the command line, with the defaults of their options."""
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """A technique and its options.
-
-    Attributes:
-        name: Name of the technique.
-        options: The technique's own options, by name.
-    """
-
-    name: str
-    options: dict[str, Any]
-
-    def planner(self, num_samples: int, *, batch_size: int, seed: int) -> Planner:
-        """Make the planner."""
-        return TECHNIQUES[self.name].make(num_samples, batch_size=batch_size, seed=seed, **self.options)
-
-    def recipe(self, preset: Recipe, split: int | str | None) -> Recipe:
-        """Make the recipe of a preset, split at a stage, after so many stages, at "end", or as the technique says."""
-        recipe = TECHNIQUES[self.name].change(preset, **self.options)
-        if split is None:
-            return recipe
-        return recipe.at(len(recipe.stages) if split == "end" else split)
-
-    def describe(self, planner: Planner) -> str:
-        """Name the technique, and the numbers it was given or chose."""
-        numbers = {name: getattr(planner, name, value) for name, value in self.options.items()}
-        return ", ".join([self.name, *(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())])
-
-
-def choose(technique: str, options: argparse.Namespace) -> Chosen:
+def choose(name: str, options: argparse.Namespace) -> Technique:
     """Return a technique with the options that were given, and defaults for the others.
 
     Raises:
         ConfigurationError: If an option was given that is another technique's.
     """
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
-    own = TECHNIQUES[technique].options
-    for name in given:
-        if name not in own:
-            owners = owners_of(name)
+    technique = TECHNIQUES[name]
+    given = {option: value for option in OPTIONS if (value := getattr(options, option)) is not None}
+    for option in given:
+        if option not in technique.options:
+            owners = owners_of(option)
             raise ConfigurationError(
-                f"{flag(name)} is for --technique {' and '.join(owners)}, but the technique is {technique}; "
+                f"{flag(option)} is for --technique {' and '.join(owners)}, but the technique is {name}; "
                 f"leave it out, or pass --technique {owners[0]}"
             )
-    return Chosen(technique, {**own, **given})
+    return replace(technique, options={**technique.options, **given})
 
 
 def owners_of(option: str) -> list[str]:

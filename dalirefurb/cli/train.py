@@ -167,16 +167,12 @@ class Trainer:
             times.append(time.perf_counter() - began)
         return float(np.median(times))
 
-    def close(self) -> None:
-        """End the loader and let the cache go."""
-        self.loader.close()
-        self.store.close()
-
     def __enter__(self) -> Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.loader.close()
+        self.store.close()
 
     def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""

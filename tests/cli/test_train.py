@@ -6,7 +6,6 @@ from dalirefurb.augment.presets import simple
 from dalirefurb.cli.compare import Run, explanation, table
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.cli.train import EpochReport, Trainer
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
@@ -127,11 +126,6 @@ def test_measuring_a_step_changes_no_weight():
 def test_the_network_takes_images_of_any_size_from_32_pixels(size):
     logits = SmallResNet(5, size=size)(torch.zeros(1, 3, size, size))
     assert logits.shape == (1, 5)
-
-
-def test_the_network_refuses_smaller_images():
-    with pytest.raises(ConfigurationError, match="at least 32 pixels, got 31"):
-        SmallResNet(2, size=31)
 
 
 def test_throughput_and_percentiles_are_those_of_the_batches():

@@ -131,14 +131,14 @@ class Photographs:
         from tqdm import tqdm
 
         paths = _paths()
-        sheets = [_Sheet(path) for path in paths]
+        sheets = [_sheet(path) for path in paths]
         for path in paths:
             (folder / path.stem).mkdir(parents=True)
         grain = _grain(self.seed)
 
         def write(index: int) -> None:
             kind = index % len(paths)
-            encoded = sheets[kind].window(np.random.default_rng((self.seed, index)), grain)
+            encoded = _window(sheets[kind], np.random.default_rng((self.seed, index)), grain)
             (folder / paths[kind].stem / f"{index:06}.jpg").write_bytes(encoded)
 
         # Pillow lets other threads run while it turns and encodes.
@@ -152,38 +152,37 @@ class Photographs:
         (folder / _DESCRIPTION).write_text(json.dumps(asdict(self)))
 
 
-class _Sheet:
-    """A photograph that goes on beyond its edges, mirrored."""
+def _sheet(path: Path) -> Image:
+    """Return a photograph that goes on beyond its edges, mirrored, to twice its width and height."""
+    from PIL import Image
 
-    def __init__(self, path: Path) -> None:
-        from PIL import Image
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    height, width = pixels.shape[:2]
+    padding = ((height // 2, height // 2), (width // 2, width // 2), (0, 0))
+    return Image.fromarray(np.pad(pixels, padding, mode="symmetric"))
 
-        pixels = np.asarray(Image.open(path).convert("RGB"))
-        height, width = pixels.shape[:2]
-        padding = ((height // 2, height // 2), (width // 2, width // 2), (0, 0))
-        self._image = Image.fromarray(np.pad(pixels, padding, mode="symmetric"))
-        self._height, self._width = height, width
 
-    def window(self, random: np.random.Generator, grain: Image) -> bytes:
-        """Return a random window as a JPEG: turned by any angle, in other light, with grain."""
-        from PIL import Image, ImageChops
+def _window(sheet: Image, random: np.random.Generator, grain: Image) -> bytes:
+    """Return a random window as a JPEG: turned by any angle, in other light, with grain."""
+    from PIL import Image, ImageChops
 
-        angle = random.uniform(0, 2 * math.pi)
-        # Pixels of the photograph per pixel of the window.
-        scale = random.uniform(0.35, 0.9) * min(self._width, self._height) / HEIGHT
-        centre_x = self._image.width / 2 + random.uniform(-0.25, 0.25) * self._width
-        centre_y = self._image.height / 2 + random.uniform(-0.25, 0.25) * self._height
-        cos, sin = scale * math.cos(angle), scale * math.sin(angle)
-        x, y = WIDTH / 2, HEIGHT / 2
-        turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
-        image = self._image.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
-        gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
-        image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
-        left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
-        image = ImageChops.add(image, grain.crop((left, top, left + WIDTH, top + HEIGHT)), 1, -128)
-        encoded = io.BytesIO()
-        image.save(encoded, "JPEG", quality=_QUALITY)
-        return encoded.getvalue()
+    photograph_width, photograph_height = (sheet.width + 1) // 2, (sheet.height + 1) // 2
+    angle = random.uniform(0, 2 * math.pi)
+    # Pixels of the photograph per pixel of the window.
+    scale = random.uniform(0.35, 0.9) * min(photograph_width, photograph_height) / HEIGHT
+    centre_x = sheet.width / 2 + random.uniform(-0.25, 0.25) * photograph_width
+    centre_y = sheet.height / 2 + random.uniform(-0.25, 0.25) * photograph_height
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    x, y = WIDTH / 2, HEIGHT / 2
+    turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
+    image = sheet.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
+    gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
+    image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
+    left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
+    image = ImageChops.add(image, grain.crop((left, top, left + WIDTH, top + HEIGHT)), 1, -128)
+    encoded = io.BytesIO()
+    image.save(encoded, "JPEG", quality=_QUALITY)
+    return encoded.getvalue()
 
 
 def _grain(seed: int) -> Image:

@@ -19,7 +19,7 @@ from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show import plans
-from dalirefurb.show.files import MOST_USES, check_writable, write, write_operations, write_pictures
+from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import ImageFolder
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
@@ -31,6 +31,9 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
     "evaluate": evaluate,
 }
 """By name on the command line."""
+
+_MOST_USES = 12
+"""Of a version on a sheet; more would not fit."""
 
 _WITHOUT_OPERATIONS = ("simple", "evaluate")
 _OPERATION_PICTURES = 80
@@ -68,7 +71,7 @@ def show(options: argparse.Namespace) -> None:
             )
         recipe = technique.recipe(PRESETS[options.preset](options.size, **order), options.split)
         reuse_factor = technique.options["reuse_factor"]
-        integer("reuse_factor", reuse_factor, 1, MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
+        integer("reuse_factor", reuse_factor, 1, _MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
         images = reuse_factor
     check_memory(
         images * PIXEL_BYTES * options.size**2,
@@ -79,11 +82,14 @@ def show(options: argparse.Namespace) -> None:
     check_writable(out)
     source = whole_photographs() if options.folder is None else ImageFolder(options.folder)
     with without_codec_noise():
+        from dalirefurb.show.sheet import operations_sheet, pictures_sheet
+
         if options.operations:
-            write_operations(out, source, preset=options.preset, size=options.size)
+            sheet = operations_sheet(source, options.preset, size=options.size)
         else:
-            write_pictures(out, source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)
+            sheet = pictures_sheet(source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)
             say(f"{recipe}\n")
+    write(out, sheet)
     say(f"drawn: {escaped(out)}")
 
 
@@ -118,11 +124,15 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
 def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Path]:
     """Draw what needs no training. It comes before training, so that a folder that cannot be written costs no time."""
     from dalirefurb.show.plots import plan_plot
+    from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
-    pictures, operations, plan = drawn = [options.out / f"{name}.png" for name in ("show", "operations", "plan")]
     source = whole_photographs()
-    uses = min(options.reuse_factor, MOST_USES)
-    write_pictures(pictures, source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed)
-    write_operations(operations, source, preset="rand_augment", size=options.size)
-    write(plan, plan_plot(plans.compare_plans(planner, epochs=9)))
-    return drawn
+    uses = min(options.reuse_factor, _MOST_USES)
+    figures = {
+        "show": pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
+        "operations": operations_sheet(source, "rand_augment", size=options.size),
+        "plan": plan_plot(plans.compare_plans(planner, epochs=9)),
+    }
+    for name, figure in figures.items():
+        write(options.out / f"{name}.png", figure)
+    return [options.out / f"{name}.png" for name in figures]

@@ -1,4 +1,4 @@
-"""Picture files: PNGs, written whole or not at all. Plots of plans need neither torch nor DALI."""
+"""Picture files: PNGs, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,65 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source import Source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SAMPLES = 4
-"""Samples of a sheet, evenly spaced in the source."""
-
-MOST_USES = 12
-"""Of a version on a sheet; more would not fit."""
-
-
-def write_pictures(path: Path, source: Source, recipe: Recipe, *, name: str, reuse_factor: int, seed: int = 0) -> None:
-    """Show a few samples: the original, what is cached of two versions, and what is made from each.
-
-    Args:
-        path: Path of the PNG, which is replaced if it is there.
-        source: Source of encoded images or arrays.
-        recipe: Recipe for what is done to the images, with its split.
-        name: Name of the recipe.
-        reuse_factor: Uses of a version, 1 .. 12.
-        seed: The run's seed.
-
-    Raises:
-        ConfigurationError: If `path` cannot be written.
-    """
-    from dalirefurb.show.pictures import take_pictures
-    from dalirefurb.show.sheet import pictures_sheet
-
-    samples = np.linspace(0, len(source) - 1, min(SAMPLES, len(source))).round().astype(int).tolist()
-    pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
-    title = f"What is cached, and what the network sees:\n{name}, reuse factor {reuse_factor}"
-    write(path, pictures_sheet(pictures, recipe, title=title, reuse_factor=reuse_factor))
-
-
-def write_operations(path: Path, source: Source, *, preset: str, size: int) -> None:
-    """Show what every operation of a preset does to the first sample.
-
-    Args:
-        path: Path of the PNG, which is replaced if it is there.
-        source: Source of encoded images or arrays.
-        preset: One of `operations.TABLES`.
-        size: Side in pixels of the picture operated on; for arrays, it is their own side.
-
-    Raises:
-        ConfigurationError: If `path` cannot be written.
-    """
-    from dalirefurb.show.operations import TABLES, operate
-    from dalirefurb.show.pictures import square_image
-    from dalirefurb.show.sheet import operations_sheet
-
-    layer, note = TABLES[preset]
-    rows = operate(square_image(source, 0, size=size), layer)
-    title = f"The operations of {preset}, over the ranges of their magnitudes"
-    write(path, operations_sheet(rows, title=title, note=note))
 
 
 def write(path: Path, figure: Figure) -> None:

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
-from dalirefurb.show.operations import MAGNITUDES, Row
-from dalirefurb.show.pictures import Image, Pictures
+from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
+from dalirefurb.show.pictures import Image, Pictures, square_image, take_pictures
+from dalirefurb.source import Source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_SAMPLES = 4
+"""Of a sheet, evenly spaced in the source."""
 
 CELL = 144
 """Side of a picture's square in pixels."""
@@ -73,15 +78,18 @@ class _Column:
         return self.x + self.width
 
 
-def pictures_sheet(pictures: Sequence[Pictures], recipe: Recipe, *, title: str, reuse_factor: int) -> Figure:
-    """Draw for each sample the original, and for each version the cached picture and those made from it.
+def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: int, seed: int = 0) -> Figure:
+    """Draw for a few samples the original, and for each of two versions the cached picture and those made from it.
 
     Args:
-        pictures: The pictures of the samples, one item for each sample.
-        recipe: The recipe that made the pictures.
-        title: The title, at the top of the sheet, two lines at most.
-        reuse_factor: Uses of each version.
+        source: Source of encoded images or arrays.
+        recipe: Recipe for what is done to the images, with its split.
+        name: Name of the recipe.
+        reuse_factor: Uses of a version, 1 .. 12.
+        seed: The run's seed.
     """
+    samples = np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).round().astype(int).tolist()
+    pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
     columns = _columns(recipe, reuse_factor)
     texts = [textwrap.fill(column.text, column.width // _LETTER) for column in columns]
     meanings = {
@@ -96,6 +104,7 @@ def pictures_sheet(pictures: Sequence[Pictures], recipe: Recipe, *, title: str, 
     width = columns[-1].end - _MARGIN
     figure, axes = _paper(width + 2 * _MARGIN, end + _GAP + _LINE + _MARGIN)
 
+    title = f"What is cached, and what the network sees:\n{name}, reuse factor {reuse_factor}"
     _write(axes, _MARGIN, _MARGIN, title, _TITLE)
     for place, colour in enumerate(used):
         _write(axes, _MARGIN, _MARGIN + 2 * _TITLE_LINE + place * _LINE, meanings[colour], _TEXT, colour)
@@ -133,12 +142,20 @@ def _draw_sample(
             epoch += 1
 
 
-def operations_sheet(rows: Sequence[Row], *, title: str, note: str) -> Figure:
-    """Draw each operation's pictures in a row, below each its magnitude."""
+def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
+    """Draw what every operation of a preset does to the first sample: pictures in a row, below each its magnitude.
+
+    Args:
+        source: Source of encoded images or arrays.
+        preset: One of `operations.TABLES`.
+        size: Side in pixels of the picture operated on; for arrays, it is their own side.
+    """
+    layer, note = TABLES[preset]
+    rows = operate(square_image(source, 0, size=size), layer)
     top, left = _MARGIN + _TITLE_LINE + _LINE + _GAP, _MARGIN + _NAMES
     step = _OPERATION_CELL + _GAP
     figure, axes = _paper(left + MAGNITUDES * step - _GAP + _MARGIN, top + len(rows) * (step + _LINE) + _MARGIN)
-    _write(axes, _MARGIN, _MARGIN, title, _TITLE)
+    _write(axes, _MARGIN, _MARGIN, f"The operations of {preset}, over the ranges of their magnitudes", _TITLE)
     _write(axes, _MARGIN, _MARGIN + _TITLE_LINE, note, _TEXT, GREY)
     for place, row in enumerate(rows):
         y = top + place * (step + _LINE)

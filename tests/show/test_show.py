@@ -24,12 +24,11 @@ from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show.colours import CACHED, FRESH
-from dalirefurb.show.files import write_operations, write_pictures
 from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
 from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
 from dalirefurb.show.plans import compare_plans, history
 from dalirefurb.show.plots import history_plot, plan_plot
-from dalirefurb.show.sheet import CELL, pictures_sheet
+from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.pictures import jpeg, picture, write_folder
@@ -176,7 +175,7 @@ def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epo
 def test_a_sheet_has_every_picture_pixel_by_pixel_and_tells_cached_from_fresh_by_the_colour_of_its_frame():
     recipe = trivial_augment(CELL, raw=True)
     (taken,) = take_pictures(arrays(size=CELL), recipe, [1], reuse_factor=2)
-    sheet = drawn(pictures_sheet([taken], recipe, title="title", reuse_factor=2))
+    sheet = drawn(pictures_sheet(arrays(size=CELL), recipe, name="trivial_augment", reuse_factor=2))
     assert len(frames(taken.original, sheet)) == 1
     for version in taken.versions:
         assert ImageColor.getrgb(CACHED) in frames(version.cached, sheet)
@@ -188,9 +187,8 @@ def test_a_sheet_has_every_picture_pixel_by_pixel_and_tells_cached_from_fresh_by
     assert all(frames(image, sheet) == {ImageColor.getrgb(FRESH)} for image in changed)
 
 
-def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source, tmp_path):
-    write_pictures(tmp_path / "one.png", source, simple(32), name="simple", reuse_factor=1)
-    sheet = read(tmp_path / "one.png")
+def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):
+    sheet = drawn(pictures_sheet(source, simple(32), name="simple", reuse_factor=1))
     assert int(CACHED[1:], 16) not in colours(sheet)
     assert int(FRESH[1:], 16) in colours(sheet)
 
@@ -198,8 +196,7 @@ def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source, tmp_path):
 @pytest.mark.parametrize("reuse_factor", [1, 12])
 def test_no_text_leaves_its_sheet(reuse_factor):
     recipe = trivial_augment(32, raw=True)
-    taken = take_pictures(arrays(size=32), recipe, [1], reuse_factor=reuse_factor)
-    sheet = pictures_sheet(taken, recipe, title="title", reuse_factor=reuse_factor)
+    sheet = pictures_sheet(arrays(size=32), recipe, name="auto_augment_cifar10", reuse_factor=reuse_factor)
     for text in sheet.axes[0].texts:
         box = text.get_window_extent()
         assert box.x0 >= 0, text
@@ -391,15 +388,10 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
     capsys.readouterr()
 
 
-def test_pictures_of_arrays_can_be_written(tmp_path):
-    recipe = simple(32, raw=True)
-    write_pictures(tmp_path / "pictures.png", arrays(size=32), recipe, name="simple", reuse_factor=2)
-    assert len(colours(read(tmp_path / "pictures.png"))) > 1000
-
-
-def test_operations_of_arrays_can_be_written(tmp_path):
-    write_operations(tmp_path / "operations.png", arrays(size=32), preset="trivial_augment", size=32)
-    assert len(colours(read(tmp_path / "operations.png"))) > 1000
+def test_pictures_and_operations_of_arrays_can_be_drawn():
+    pictures = pictures_sheet(arrays(size=32), simple(32, raw=True), name="simple", reuse_factor=2)
+    assert len(colours(drawn(pictures))) > 1000
+    assert len(colours(drawn(operations_sheet(arrays(size=32), "trivial_augment", size=32)))) > 1000
 
 
 def test_whole_photographs_are_scikit_images():

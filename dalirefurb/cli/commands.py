@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
@@ -17,16 +16,12 @@ from dalirefurb.cli.show import draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.assistant import AssistantReport
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.show.files import write
 from dalirefurb.source import ImageFolder
 from dalirefurb.system.cores import usable_cores
-
-if TYPE_CHECKING:
-    from dalirefurb.cli.train import EpochReport
 
 FULL = {"images": 2000, "epochs": 5, "batch_size": 64, "size": 224}
 """What the demo does by default."""
@@ -67,9 +62,18 @@ def train(options: argparse.Namespace) -> None:
         say(f"{technique.describe(planner)}: {_stages(recipe, trainer.store.nbytes)}")
         say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
         for _ in range(options.epochs):
-            say(_row(trainer.epoch()))
+            report = trainer.epoch()
+            say(
+                f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
+                f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
+                f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
+            )
         if planner.feedback_lag is not None:
-            say(f"\n{_assisted(trainer.loader.assistant_report())}")
+            told = trainer.loader.assistant_report()
+            say(
+                f"\nof {told.candidates} samples considered {told.accepted} were trained on, {told.saved:.0%} saved; "
+                f"the Assistant judges {told.accuracy:.0%} rightly"
+            )
         if options.on_bad_sample == "replace":
             say(f"\n{_replaced(trainer.loader.bad_samples())}")
 
@@ -186,18 +190,3 @@ def _replaced(samples: Sequence[BadSample]) -> str:
         return "no bad images"
     lines = (f"  {escaped(sample.name)}: {escaped(one_line(sample.reason))}" for sample in samples)
     return "\n".join([f"{len(samples)} bad image{'s' * (len(samples) > 1)}, replaced by others:", *lines])
-
-
-def _assisted(report: AssistantReport) -> str:
-    return (
-        f"of {report.candidates} samples considered {report.accepted} were trained on, {report.saved:.0%} saved; "
-        f"the Assistant judges {report.accuracy:.0%} rightly"
-    )
-
-
-def _row(report: EpochReport) -> str:
-    return (
-        f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
-        f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
-        f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
-    )

@@ -53,11 +53,6 @@ class Run:
         """Median time per batch, in milliseconds."""
         return float(np.median([report.batch_ms(50) for report in self.timed]))
 
-    @property
-    def accuracy(self) -> float:
-        """Of the last epoch, 0..1."""
-        return self.reports[-1].accuracy
-
 
 def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
     """Train all, epoch by epoch in turn.
@@ -86,7 +81,7 @@ def table(runs: list[Run]) -> str:
     lines = [f"{'':<{width}}   images/s   speed-up   misses per epoch   ms per batch   accuracy"]
     lines += [
         f"{run.name:<{width}}   {run.images_per_s:>8.0f}   {run.images_per_s / runs[0].images_per_s:>7.2f}x"
-        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.accuracy:>8.1%}"
+        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.reports[-1].accuracy:>8.1%}"
         for run in runs
     ]
     return "\n".join(lines)

@@ -133,7 +133,12 @@ class Trainer:
             ended = time.perf_counter()
             for images, labels in bar:
                 arrived = time.perf_counter()
-                sums += self._step(images.to(self._device), labels.to(self._device))
+                losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
+                self._optimizer.step()
+                self._schedule.step()
+                if self._planner.feedback_lag is not None:
+                    self.loader.observe(losses)
+                sums += torch.stack([losses.sum(), correct.sum()])
                 now = time.perf_counter()
                 rows.append(len(labels))
                 batch_s.append(now - ended)
@@ -173,15 +178,6 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         self.loader.close()
         self.store.close()
-
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""
-        losses, correct = self._gradients(images, labels)
-        self._optimizer.step()
-        self._schedule.step()
-        if self._planner.feedback_lag is not None:
-            self.loader.observe(losses)
-        return torch.stack([losses.sum(), correct.sum()])
 
     def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""

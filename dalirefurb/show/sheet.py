@@ -176,20 +176,11 @@ def _columns(recipe: Recipe, reuse_factor: int) -> tuple[_Column, _Column, _Colu
     fresh = not cached or _random(recipe.final)
     whole = "the file, decoded" if recipe.encoded else "the array's image"
     original = _Column(_MARGIN, 1, "original", whole, GREY)
-    partial = _Column(
-        original.end + _ARROW,
-        1,
-        "cached:" if cached else "not cached:",
-        _names(recipe.partial) if not recipe.caches_encoded else "the file, as it was read",
-        CACHED if cached else FRESH,
-    )
-    final = _Column(
-        partial.end + _ARROW,
-        reuse_factor,
-        "fresh at every use:" if fresh else "the same at every use:",
-        _names(recipe.final),
-        FRESH if fresh else CACHED,
-    )
+    heading, colour = ("cached:", CACHED) if cached else ("not cached:", FRESH)
+    names = "the file, as it was read" if recipe.caches_encoded else _names(recipe.partial)
+    partial = _Column(original.end + _ARROW, 1, heading, names, colour)
+    heading, colour = ("fresh at every use:", FRESH) if fresh else ("the same at every use:", CACHED)
+    final = _Column(partial.end + _ARROW, reuse_factor, heading, _names(recipe.final), colour)
     return original, partial, final
 
 

@@ -8,7 +8,6 @@ import re
 
 _PHRASES = (
     (r"^root must", "FOLDER must"),
-    (r"^output: size must", "size must"),
     (
         r"^layers must be a positive integer, at most the recipe's operations",
         "--remove-layers must be at most the number of operations",

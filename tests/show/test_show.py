@@ -172,19 +172,24 @@ def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epo
             assert getattr(plan, name).tolist() == getattr(theirs, name)[rows].tolist()
 
 
-def test_a_sheet_has_every_picture_pixel_by_pixel_and_tells_cached_from_fresh_by_the_colour_of_its_frame():
-    recipe = trivial_augment(CELL, raw=True)
-    (taken,) = take_pictures(arrays(size=CELL), recipe, [1], reuse_factor=2)
-    sheet = drawn(pictures_sheet(arrays(size=CELL), recipe, name="trivial_augment", reuse_factor=2))
-    assert len(frames(taken.original, sheet)) == 1
+@pytest.mark.parametrize(("size", "factor"), [(CELL, 1), (100, 1), (32, 4)])
+def test_a_sheet_has_every_pixel_of_a_picture_and_tells_cached_from_fresh_by_the_colour_of_its_frame(size, factor):
+    recipe = trivial_augment(size, raw=True)
+    (taken,) = take_pictures(arrays(size=size), recipe, [1], reuse_factor=2)
+    sheet = drawn(pictures_sheet(arrays(size=size), recipe, name="trivial_augment", reuse_factor=2))
+
+    def frames_of(image):
+        return frames(image.repeat(factor, axis=0).repeat(factor, axis=1), sheet)
+
+    assert len(frames_of(taken.original)) == 1
     for version in taken.versions:
-        assert ImageColor.getrgb(CACHED) in frames(version.cached, sheet)
+        assert ImageColor.getrgb(CACHED) in frames_of(version.cached)
         for image in version.served:
-            assert ImageColor.getrgb(FRESH) in frames(image, sheet)
+            assert ImageColor.getrgb(FRESH) in frames_of(image)
     served = [image for version in taken.versions for image in version.served]
     changed = [image for image in served if not any(np.array_equal(image, each.cached) for each in taken.versions)]
     assert changed
-    assert all(frames(image, sheet) == {ImageColor.getrgb(FRESH)} for image in changed)
+    assert all(frames_of(image) == {ImageColor.getrgb(FRESH)} for image in changed)
 
 
 def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):

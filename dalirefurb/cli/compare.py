@@ -99,11 +99,12 @@ def plot(runs: list[Run], *, caption: str) -> Figure:
     figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
     axes = figure.subplots()
     speeds = [run.images_per_s for run in runs]
-    axes.barh(range(len(runs)), speeds, 0.7, color=[COMPARED] + [CACHED] * (len(runs) - 1))
-    for place, (run, speed) in enumerate(zip(runs, speeds, strict=True)):
-        text = f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
-        axes.annotate(text, (speed, place), (8, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(runs)), [run.name for run in runs])
+    bars = axes.barh([run.name for run in runs], speeds, 0.7, color=[COMPARED] + [CACHED] * (len(runs) - 1))
+    texts = [
+        f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
+        for run, speed in zip(runs, speeds, strict=True)
+    ]
+    axes.bar_label(bars, texts, padding=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * max(speeds))
     axes.set_xlabel("images/s in training")

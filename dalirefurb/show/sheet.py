@@ -159,7 +159,7 @@ def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
     _write(axes, _MARGIN, _MARGIN + _TITLE_LINE, note, _TEXT, GREY)
     for place, row in enumerate(rows):
         y = top + place * (step + _LINE)
-        _write(axes, _MARGIN, y + step / 2 - 4, row.name, _HEADING, va="bottom")
+        _write(axes, _MARGIN, y + step / 2 - _LINE - 2, row.name, _HEADING)
         _write(axes, _MARGIN, y + step / 2, row.unit or "no magnitude", colour=GREY)
         for number, (magnitude, picture) in enumerate(zip(row.magnitudes, row.pictures, strict=True)):
             _draw_picture(axes, left + number * step, y, picture, _OPERATION_CELL, name=magnitude)
@@ -201,17 +201,10 @@ def _paper(width: int, height: int) -> tuple[Figure, Axes]:
 
 
 def _write(
-    axes: Axes,
-    x: float,
-    y: float,
-    text: str,
-    size: float = _SMALL,
-    colour: str = INK,
-    *,
-    ha: str = "left",
-    va: str = "top",
+    axes: Axes, x: float, y: float, text: str, size: float = _SMALL, colour: str = INK, ha: str = "left"
 ) -> None:
-    axes.text(x, y, text, size=size, color=colour, ha=ha, va=va, parse_math=False)
+    """Write text below a place."""
+    axes.text(x, y, text, size=size, color=colour, ha=ha, va="top", parse_math=False)
 
 
 def _fill(axes: Axes, x: int, y: int, width: int, height: int, colour: str) -> None:

@@ -1,37 +1,35 @@
-"""`dalirefurb cache`: looks into a store's file, reads it through, or deletes it. Imports come late."""
+"""`dalirefurb cache`: looks into a store's file, reads it through, or deletes it."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
 from dalirefurb.cli.terminal import escaped, say
-
-if TYPE_CHECKING:
-    from dalirefurb.store.spec import StoreSpec
+from dalirefurb.store.disk import upkeep
+from dalirefurb.store.memory_budget import amount
 
 _SHOWN_VERSIONS = 10
 
 
 def inspect(options: argparse.Namespace) -> None:
     """Print what is in a store."""
-    from dalirefurb.store.disk import upkeep
-    from dalirefurb.store.memory_budget import amount
-
     found = upkeep.inspect(options.path)
+    spec = found.spec
+    if spec.slot_shape is None:
+        slots = f"of any size, together at most {amount(spec.nbytes)}"
+    else:
+        slots = f"of {' x '.join(map(str, spec.slot_shape))}, together {amount(spec.nbytes)}"
     say(f"store        {escaped(found.path)}, {amount(found.nbytes)}")
     say(f"in use by    {escaped(found.holder or 'nobody')}")
-    say(f"slots        {_slots(found.spec)}")
+    say(f"slots        {spec.slots:,} {slots}")
     say(f"held         {found.held:,} samples, {amount(found.held_bytes)}")
     say("fingerprint")
-    say(json.dumps(found.spec.fingerprint, indent=2))
+    say(json.dumps(spec.fingerprint, indent=2))
 
 
 def verify(options: argparse.Namespace) -> int:
     """Read every sample of a store; return 1 if one is damaged, otherwise 0."""
-    from dalirefurb.store.disk import upkeep
-
     found = upkeep.verify(options.path)
     if found.ok:
         say(f"{escaped(options.path)} is intact: {found.intact:,} samples")
@@ -49,15 +47,4 @@ def verify(options: argparse.Namespace) -> int:
 
 def purge(options: argparse.Namespace) -> None:
     """Delete a store."""
-    from dalirefurb.store.disk import upkeep
-    from dalirefurb.store.memory_budget import amount
-
     say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
-
-
-def _slots(spec: StoreSpec) -> str:
-    from dalirefurb.store.memory_budget import amount
-
-    if spec.slot_shape is None:
-        return f"{spec.slots:,} of any size, together at most {amount(spec.nbytes)}"
-    return f"{spec.slots:,} of {' x '.join(map(str, spec.slot_shape))}, together {amount(spec.nbytes)}"

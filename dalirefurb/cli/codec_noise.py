@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from typing import TextIO
 
 _NOISE = re.compile(
@@ -51,7 +51,14 @@ def without_codec_noise() -> Iterator[None]:
     if keeping is None:  # Where there can be no other process, noise is borne.
         yield
         return
-    with keeping, _python_elsewhere(os.dup(2)) as real:
+    # Python's own standard error goes where it always went, and so does descriptor 2 in the end.
+    usual = sys.stderr
+    encoding = getattr(usual, "encoding", None)
+    with (
+        keeping,
+        os.fdopen(os.dup(2), "w", buffering=1, encoding=encoding, errors="backslashreplace") as real,
+        redirect_stderr(real if _is_2(usual) else usual),
+    ):
         assert keeping.stdin is not None
         done = True
         try:
@@ -67,25 +74,11 @@ def without_codec_noise() -> Iterator[None]:
             if done:
                 with suppress(OSError):
                     os.write(2, _DONE)
-            os.dup2(real, 2)
+            os.dup2(real.fileno(), 2)
             keeping.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 keeping.wait(_END_S)
             keeping.kill()
-
-
-@contextmanager
-def _python_elsewhere(descriptor: int) -> Iterator[int]:
-    """Have Python's standard error, if it is descriptor 2, written to another one, which is closed in the end."""
-    usual = sys.stderr
-    encoding = getattr(usual, "encoding", None)
-    with open(descriptor, "w", buffering=1, encoding=encoding, errors="backslashreplace") as other:
-        if _is_2(usual):
-            sys.stderr = other
-        try:
-            yield descriptor
-        finally:
-            sys.stderr = usual
 
 
 def _is_2(stream: TextIO) -> bool:

@@ -1,4 +1,4 @@
-"""The commands. They import torch and DALI when they run, after what can be checked without."""
+"""`dalirefurb train` and `dalirefurb demo`. They import torch and DALI after what can be checked without."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import argparse
 import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dalirefurb.augment.presets import rand_augment
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
-from dalirefurb.cli.memory import PIXEL_BYTES, check_memory
-from dalirefurb.cli.show import draw_all, make_folder
+from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
+from dalirefurb.cli.limits import check_alone, check_room, require
+from dalirefurb.cli.show import draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.quarantine import BadSample
+from dalirefurb.show.files import write
+from dalirefurb.source import ImageFolder
 from dalirefurb.system.cores import usable_cores
-
-if TYPE_CHECKING:
-    from dalirefurb.augment.recipe import Recipe
-    from dalirefurb.cli.train import EpochReport, Trainer
-    from dalirefurb.planning.assistant import AssistantReport
-    from dalirefurb.planning.planner import Planner
-    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-    from dalirefurb.reading.quarantine import BadSample
-    from dalirefurb.source import ImageFolder
 
 FULL = {"images": 2000, "epochs": 5, "batch_size": 64, "size": 224}
 """What the demo does by default."""
@@ -36,62 +34,63 @@ QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
 def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
     technique = choose(options.technique, options)
-    _check_alone()
+    check_alone()
     bad_samples = _bad_samples(options)
-    from dalirefurb.augment.presets import rand_augment
-
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
-    source = _source(options.folder)
+    source = ImageFolder(options.folder)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
-    _check_room(planner, options.size)
+    check_room(planner, options.size)
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())
         from dalirefurb.cli.train import Trainer
 
         _share_cores()
-        trainer = stack.enter_context(
-            Trainer(
-                source,
-                recipe,
-                planner,
-                epochs=options.epochs,
-                learning_rate=options.learning_rate,
-                kernels=options.kernels,
-                bad_samples=bad_samples,
-                progress=True,
-            )
+        trainer = Trainer(
+            source,
+            recipe,
+            planner,
+            epochs=options.epochs,
+            learning_rate=options.learning_rate,
+            kernels=options.kernels,
+            bad_samples=bad_samples,
         )
+        stack.enter_context(trainer)
         say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
-        say(f"{technique.describe(planner)}: {_stages(recipe, trainer)}")
+        say(f"{technique.describe(planner)}: {_stages(recipe, trainer.store.nbytes)}")
         say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
         for _ in range(options.epochs):
-            say(_row(trainer.epoch()))
-        if trainer.assistant is not None:
-            say(f"\n{_assisted(trainer.assistant)}")
+            report = trainer.epoch()
+            say(
+                f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
+                f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
+                f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
+            )
+        if planner.feedback_lag is not None:
+            told = trainer.loader.assistant_report()
+            say(
+                f"\nof {told.candidates} samples considered {told.accepted} were trained on, {told.saved:.0%} saved; "
+                f"the Assistant judges {told.accuracy:.0%} rightly"
+            )
         if options.on_bad_sample == "replace":
-            say(f"\n{_replaced(trainer.bad_samples)}")
-
-
-def _check_alone() -> None:
-    """Refuse to be one of several processes."""
-    from dalirefurb.system.launch_env import told
-
-    if told("RANK") is not None and (told("WORLD_SIZE") or 1) > 1:
-        raise ConfigurationError(
-            f"this trains in one process, but it is rank {told('RANK')} of {told('WORLD_SIZE')}: start it without "
-            f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
-        )
+            say(f"\n{_replaced(trainer.loader.bad_samples())}")
 
 
 def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
     """Return what is said of bad images; refuse it, and what is said of kernels, if it cannot work."""
-    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-
     policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels)
     policy.fallback()
-    if options.quarantine is not None:
-        _check_quarantine(options.quarantine)
+    if (path := options.quarantine) is not None:
+        # What is no file has perhaps no end.
+        try:
+            fits = path.is_file() or (path.parent.is_dir() and not path.exists())
+        except OSError:
+            fits = False
+        if not fits:
+            raise ConfigurationError(
+                f"--quarantine must be a text file that can be read and written, but {path} is not: pass the path of "
+                f"a file in a folder that is there"
+            )
     if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
         raise ConfigurationError(
             "--kernels numba needs Numba, which cannot be found; pip install numba, or leave it out"
@@ -99,89 +98,44 @@ def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
     return policy
 
 
-def _check_quarantine(path: Path) -> None:
-    """Refuse what is no file, and has perhaps no end, and a file that could not be made."""
-    try:
-        fits = path.is_file() or (path.parent.is_dir() and not path.exists())
-    except OSError:
-        fits = False
-    if not fits:
-        raise ConfigurationError(
-            f"--quarantine must be a text file that can be read and written, but {path} is not: pass the path of a "
-            f"file in a folder that is there"
-        )
-
-
-def _check_room(planner: Planner, size: int) -> None:
-    """Refuse images of which the batches that are made ahead fill the memory."""
-    from dalirefurb.engine.prefetch import Prefetch
-
-    depths = Prefetch().depths(planner)
-    batches = min(len(planner), depths.look_ahead * depths.batches_per_group)
-    check_memory(
-        batches * planner.batch_size * PIXEL_BYTES * size**2,
-        f"{batches} batches of {planner.batch_size} images of {size} x {size}",
-        "pass a smaller --size or --batch-size",
-    )
-
-
-def _source(folder: Path) -> ImageFolder:
-    """List the images before anything slow is imported."""
-    from dalirefurb.source import ImageFolder
-
-    return ImageFolder(folder)
-
-
 def demo(options: argparse.Namespace) -> None:
     """Make images, draw what the library does, train in three ways, print a table, and draw that, too."""
-    from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
-    from dalirefurb.show.packages import require
-
     for name, value in (QUICK if options.quick else FULL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
     photographs.is_made(options.folder)
-    from dalirefurb.augment.presets import rand_augment
-    from dalirefurb.planning.refurbish import Refurbish
-
-    def planner(num_samples: int, reuse_factor: int) -> Refurbish:
-        return Refurbish(num_samples, batch_size=options.batch_size, reuse_factor=reuse_factor, seed=options.seed)
-
-    _check_alone()
+    check_alone()
+    numbers = {"batch_size": options.batch_size, "seed": options.seed}
+    refurbish = Refurbish(options.images, reuse_factor=options.reuse_factor, **numbers)
     paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
-    _check_room(planner(options.images, options.reuse_factor), options.size)
-    make_folder(options.out)
+    check_room(refurbish, options.size)
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the pictures' folder must be writable, but {options.out} cannot be made: {error.strerror}; "
+            f"name another with --out"
+        ) from error
     with ExitStack() as stack:
-        folder = stack.enter_context(photographs.folder(options.folder, progress=True))
-        source = _source(folder)
+        source = ImageFolder(stack.enter_context(photographs.folder(options.folder)))
         stack.enter_context(without_codec_noise())
         from dalirefurb.cli.compare import compare, explanation, plot, table
         from dalirefurb.cli.train import Trainer
-        from dalirefurb.engine.prefetch import Prefetch
-        from dalirefurb.show.files import write_plot
-
-        def trainer(recipe: Recipe, reuse_factor: int) -> Trainer:
-            # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.
-            return stack.enter_context(
-                Trainer(
-                    source,
-                    recipe,
-                    planner(len(source), reuse_factor),
-                    epochs=options.epochs,
-                    prefetch=Prefetch(look_ahead=2, batches_per_group=1),
-                    progress=True,
-                )
-            )
 
         _share_cores()
-        trainers = {
-            "standard": trainer(paper, 1),
-            "refurbished": trainer(paper, options.reuse_factor),
-            "refurbished, crop last": trainer(crop_last, options.reuse_factor),
-        }
-        drawn = draw_all(options, paper)
+        trainers = {}
+        # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.
+        ahead = Prefetch(look_ahead=2, batches_per_group=1)
+        for name, recipe, planner in (
+            ("standard", paper, Standard(options.images, **numbers)),
+            ("refurbished", paper, refurbish),
+            ("refurbished, crop last", crop_last, refurbish),
+        ):
+            trainer = Trainer(source, recipe, planner, epochs=options.epochs, prefetch=ahead)
+            trainers[name] = stack.enter_context(trainer)
+        drawn = draw_all(options, paper, refurbish)
         step_ms = 1e3 * trainers["standard"].step_alone_s()
         images = f"{len(source)} JPEGs of {WIDTH} x {HEIGHT} pixels"
         say(
@@ -189,14 +143,13 @@ def demo(options: argparse.Namespace) -> None:
             f"Each run trains the same network, epoch by epoch in turn:\n"
         )
         runs = compare(trainers, epochs=options.epochs, say=say)
-    after = (
-        "after the first epoch, which only misses" if options.epochs > 1 else "of the first epoch, which only misses"
-    )
-    say(f"\nmedians {after}; reuse factor {options.reuse_factor}:\n")
+    after = "after" if options.epochs > 1 else "of"
+    caption = f"medians {after} the first epoch, which only misses"
+    say(f"\n{caption}; reuse factor {options.reuse_factor}:\n")
     say(table(runs))
     say(f"\n{explanation(runs, step_ms=step_ms)}")
     drawn.append(options.out / "table.png")
-    write_plot(drawn[-1], plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\nmedians {after}"))
+    write(drawn[-1], plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\n{caption}"))
     say(f"\ndrawn: {', '.join(map(escaped, drawn))}")
 
 
@@ -219,13 +172,13 @@ def _count(source: ImageFolder) -> str:
     return f"{len(source)} images in {classes}{skipped}"
 
 
-def _stages(recipe: Recipe, trainer: Trainer) -> str:
+def _stages(recipe: Recipe, cache_bytes: int) -> str:
     """Say what is cached, and what is fresh."""
     partial, final = (" > ".join(stage.name for stage in stages) for stages in (recipe.partial, recipe.final))
-    if trainer.cache_bytes == 0:
+    if cache_bytes == 0:
         return f"nothing is cached, all is fresh: {' > '.join(filter(None, (partial, final)))}"
     partial, final = partial or "files, as they were read", final or "nothing"
-    return f"cached: {partial} ({trainer.cache_bytes / 1e6:.0f} MB); fresh: {final}"
+    return f"cached: {partial} ({cache_bytes / 1e6:.0f} MB); fresh: {final}"
 
 
 def _replaced(samples: Sequence[BadSample]) -> str:
@@ -238,18 +191,3 @@ def _replaced(samples: Sequence[BadSample]) -> str:
         return "no bad images"
     lines = (f"  {escaped(sample.name)}: {escaped(one_line(sample.reason))}" for sample in samples)
     return "\n".join([f"{len(samples)} bad image{'s' * (len(samples) > 1)}, replaced by others:", *lines])
-
-
-def _assisted(report: AssistantReport) -> str:
-    return (
-        f"of {report.candidates} samples considered {report.accepted} were trained on, {report.saved:.0%} saved; "
-        f"the Assistant judges {report.accuracy:.0%} rightly"
-    )
-
-
-def _row(report: EpochReport) -> str:
-    return (
-        f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
-        f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
-        f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
-    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.show.colours import CACHED, COMPARED
 from dalirefurb.system.idle import wait_until_idle
 
 if TYPE_CHECKING:
@@ -52,11 +53,6 @@ class Run:
         """Median time per batch, in milliseconds."""
         return float(np.median([report.batch_ms(50) for report in self.timed]))
 
-    @property
-    def accuracy(self) -> float:
-        """Of the last epoch, 0..1."""
-        return self.reports[-1].accuracy
-
 
 def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
     """Train all, epoch by epoch in turn.
@@ -67,7 +63,7 @@ def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str]
         say: Function that is called with a line of throughputs for each epoch, and a heading before.
     """
     widths = [max(10, len(name)) for name in trainers]
-    runs = [Run(name, [], trainer.batches_ahead) for name, trainer in trainers.items()]
+    runs = [Run(name, [], trainer.loader.batches_ahead) for name, trainer in trainers.items()]
     say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
@@ -85,7 +81,7 @@ def table(runs: list[Run]) -> str:
     lines = [f"{'':<{width}}   images/s   speed-up   misses per epoch   ms per batch   accuracy"]
     lines += [
         f"{run.name:<{width}}   {run.images_per_s:>8.0f}   {run.images_per_s / runs[0].images_per_s:>7.2f}x"
-        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.accuracy:>8.1%}"
+        f"   {run.misses:>16.0f}   {run.batch_ms:>12.1f}   {run.reports[-1].accuracy:>8.1%}"
         for run in runs
     ]
     return "\n".join(lines)
@@ -103,11 +99,12 @@ def plot(runs: list[Run], *, caption: str) -> Figure:
     figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
     axes = figure.subplots()
     speeds = [run.images_per_s for run in runs]
-    axes.barh(range(len(runs)), speeds, 0.7, color=["#9aa1a8"] + ["#0072b2"] * (len(runs) - 1))
-    for place, (run, speed) in enumerate(zip(runs, speeds, strict=True)):
-        text = f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
-        axes.annotate(text, (speed, place), (8, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(runs)), [run.name for run in runs])
+    bars = axes.barh([run.name for run in runs], speeds, 0.7, color=[COMPARED] + [CACHED] * (len(runs) - 1))
+    texts = [
+        f"{speed:,.0f} images/s, {speed / speeds[0]:.2f}x\n{run.misses:,.0f} misses per epoch"
+        for run, speed in zip(runs, speeds, strict=True)
+    ]
+    axes.bar_label(bars, texts, padding=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * max(speeds))
     axes.set_xlabel("images/s in training")

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
+from dalirefurb.cli.limits import require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.show.packages import require
 from dalirefurb.source import FileList
 from dalirefurb.system.cores import usable_cores
 
@@ -70,46 +69,33 @@ class Photographs:
     images: int = 2000
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.images < len(_PHOTOGRAPHS):
-            raise ConfigurationError(
-                f"images must be at least {len(_PHOTOGRAPHS)}, one per class, got {self.images}; 2000 is usual"
-            )
-        if self.seed < 0:
-            raise ConfigurationError(f"seed must be at least 0, got {self.seed}; any such number will do")
-
     @contextmanager
-    def folder(self, path: Path | None = None, *, progress: bool = False) -> Iterator[Path]:
+    def folder(self, path: Path | None = None) -> Iterator[Path]:
         """Provide the folder, one subfolder per class.
 
         Args:
             path: Path where the folder is kept; it is made unless it is there from an earlier call. None: a temporary
                 folder that is deleted in the end.
-            progress: Whether to show a bar on stderr, if that is a terminal.
 
         Raises:
             ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.
         """
-        with ExitStack() as stack:
-            if path is None:
-                path = stack.enter_context(self._made(None, progress=progress))
-            elif not self.is_made(path):
-                with self._made(path.absolute().parent, progress=progress) as made, _writing():
-                    # Whole or not at all: an interrupted call leaves nothing at `path`.
-                    made.rename(path)
+        if path is not None and self.is_made(path):
             yield path
-
-    @contextmanager
-    def _made(self, parent: Path | None, *, progress: bool) -> Iterator[Path]:
-        """Provide a new folder inside a temporary one in `parent`; what is left there is deleted in the end."""
+            return
+        parent = None if path is None else path.absolute().parent
         with ExitStack() as stack:
             with _writing():
                 if parent is not None:
                     parent.mkdir(parents=True, exist_ok=True)
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
-                self._write(made, progress=progress)
-            yield made
+                self._write(made)
+                if path is not None:
+                    # Whole or not at all: an interrupted call leaves nothing at `path`.
+                    made.rename(path)
+                    stack.close()
+            yield path or made
 
     def is_made(self, path: Path | None) -> bool:
         """Tell whether the folder is there; refuse to touch what is not the demo's, and to make what has no room.
@@ -119,7 +105,16 @@ class Photographs:
         """
         with _writing():
             if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-                self._check_own(path)
+                try:
+                    found = json.loads((path / _DESCRIPTION).read_text())
+                except (OSError, ValueError):
+                    found = None
+                if found != asdict(self):
+                    given = f"those of {_words(found)}" if isinstance(found, dict) else "other files"
+                    raise ConfigurationError(
+                        f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but "
+                        f"{path} holds {given}; name another or delete it"
+                    )
                 return True
             place = Path(tempfile.gettempdir()) if path is None else path.absolute()
             there = next(each for each in (place, *place.parents) if each.exists())
@@ -131,78 +126,63 @@ class Photographs:
             )
         return False
 
-    def _check_own(self, path: Path) -> None:
-        """Refuse what is not a folder of these images."""
-        found = _description(path / _DESCRIPTION)
-        if found != asdict(self):
-            given = "other files" if found is None else f"those of {_words(found)}"
-            raise ConfigurationError(
-                f"the folder must be absent, empty or hold the demo's images of {_words(asdict(self))}, but {path} "
-                f"holds {given}; name another or delete it"
-            )
+    def _write(self, folder: Path) -> None:
+        """Write all images, with a bar on stderr, if that is a terminal, then their description."""
+        from tqdm import tqdm
 
-    def _write(self, folder: Path, *, progress: bool) -> None:
-        """Write all images, then their description."""
         paths = _paths()
-        sheets = [_Sheet(path) for path in paths]
+        sheets = [_sheet(path) for path in paths]
         for path in paths:
             (folder / path.stem).mkdir(parents=True)
         grain = _grain(self.seed)
 
         def write(index: int) -> None:
             kind = index % len(paths)
-            encoded = sheets[kind].window(np.random.default_rng((self.seed, index)), grain)
+            encoded = _window(sheets[kind], np.random.default_rng((self.seed, index)), grain)
             (folder / paths[kind].stem / f"{index:06}.jpg").write_bytes(encoded)
 
         # Pillow lets other threads run while it turns and encodes.
         pool = ThreadPoolExecutor(usable_cores())
         try:
-            bar = tqdm(
-                pool.map(write, range(self.images)),
-                desc="making images",
-                total=self.images,
-                leave=False,
-                disable=None if progress else True,
-            )
-            for _ in bar:
+            made = pool.map(write, range(self.images))
+            for _ in tqdm(made, desc="making images", total=self.images, leave=False, disable=None):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)
         (folder / _DESCRIPTION).write_text(json.dumps(asdict(self)))
 
 
-class _Sheet:
-    """A photograph that goes on beyond its edges, mirrored."""
+def _sheet(path: Path) -> Image:
+    """Return a photograph that goes on beyond its edges, mirrored, to twice its width and height."""
+    from PIL import Image
 
-    def __init__(self, path: Path) -> None:
-        from PIL import Image
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    height, width = pixels.shape[:2]
+    padding = ((height // 2, height // 2), (width // 2, width // 2), (0, 0))
+    return Image.fromarray(np.pad(pixels, padding, mode="symmetric"))
 
-        pixels = np.asarray(Image.open(path).convert("RGB"))
-        height, width = pixels.shape[:2]
-        padding = ((height // 2, height // 2), (width // 2, width // 2), (0, 0))
-        self._image = Image.fromarray(np.pad(pixels, padding, mode="symmetric"))
-        self._height, self._width = height, width
 
-    def window(self, random: np.random.Generator, grain: Image) -> bytes:
-        """Return a random window as a JPEG: turned by any angle, in other light, with grain."""
-        from PIL import Image, ImageChops
+def _window(sheet: Image, random: np.random.Generator, grain: Image) -> bytes:
+    """Return a random window as a JPEG: turned by any angle, in other light, with grain."""
+    from PIL import Image, ImageChops
 
-        angle = random.uniform(0, 2 * math.pi)
-        # Pixels of the photograph per pixel of the window.
-        scale = random.uniform(0.35, 0.9) * min(self._width, self._height) / HEIGHT
-        centre_x = self._image.width / 2 + random.uniform(-0.25, 0.25) * self._width
-        centre_y = self._image.height / 2 + random.uniform(-0.25, 0.25) * self._height
-        cos, sin = scale * math.cos(angle), scale * math.sin(angle)
-        x, y = WIDTH / 2, HEIGHT / 2
-        turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
-        image = self._image.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
-        gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
-        image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
-        left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
-        image = ImageChops.add(image, grain.crop((left, top, left + WIDTH, top + HEIGHT)), 1, -128)
-        encoded = io.BytesIO()
-        image.save(encoded, "JPEG", quality=_QUALITY)
-        return encoded.getvalue()
+    photograph_width, photograph_height = (sheet.width + 1) // 2, (sheet.height + 1) // 2
+    angle = random.uniform(0, 2 * math.pi)
+    # Pixels of the photograph per pixel of the window.
+    scale = random.uniform(0.35, 0.9) * min(photograph_width, photograph_height) / HEIGHT
+    centre_x = sheet.width / 2 + random.uniform(-0.25, 0.25) * photograph_width
+    centre_y = sheet.height / 2 + random.uniform(-0.25, 0.25) * photograph_height
+    cos, sin = scale * math.cos(angle), scale * math.sin(angle)
+    x, y = WIDTH / 2, HEIGHT / 2
+    turn = (cos, -sin, centre_x - cos * x + sin * y, sin, cos, centre_y - sin * x - cos * y)
+    image = sheet.transform((WIDTH, HEIGHT), Image.Transform.AFFINE, turn, Image.Resampling.BILINEAR)
+    gains = random.uniform(0.5, 1.2) * random.uniform(0.8, 1.2, 3)
+    image = image.point([min(255, round(level * gain)) for gain in gains for level in range(256)])
+    left, top = random.integers(0, _GRAIN_MARGIN, 2).tolist()
+    image = ImageChops.add(image, grain.crop((left, top, left + WIDTH, top + HEIGHT)), 1, -128)
+    encoded = io.BytesIO()
+    image.save(encoded, "JPEG", quality=_QUALITY)
+    return encoded.getvalue()
 
 
 def _grain(seed: int) -> Image:
@@ -242,19 +222,5 @@ def _writing() -> Iterator[None]:
         ) from error
 
 
-def _description(path: Path) -> dict[str, int] | None:
-    """Read what a folder of the demo's says of itself; None if it does not."""
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _words(description: dict[str, int]) -> str:
-    """Describe the images of a folder.
-
-    >>> _words({"images": 2000, "seed": 0})
-    'images 2000, seed 0'
-    """
     return ", ".join(f"{name} {value}" for name, value in description.items())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dalirefurb.cli.techniques import TECHNIQUES
 
 DESCRIPTION = """\
@@ -11,16 +13,17 @@ EPILOG = """\
 exit status: 0 done; 1 an image cannot be used, a store is damaged, or the machine has failed; 2 anything else to
 correct; 130 interrupted; 141 whoever read the output has gone"""
 
-TRAIN_DESCRIPTION = """\
+_TECHNIQUES = "\n".join(f"  {name:<12}{technique.summary}" for name, technique in TECHNIQUES.items())
+
+TRAIN: dict[str, Any] = {
+    "help": "train on a folder of images",
+    "description": """\
 Train a small residual network on the images of FOLDER, and show what the data cost.
 
 An image is decoded, cropped, flipped and changed by layers of RandAugment. The first of these stages are the
 partial augmentation: its result is cached and reused in as many epochs as the reuse factor says. The others are
-the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch."""
-
-_TECHNIQUES = "\n".join(f"  {name:<12}{technique.summary}" for name, technique in TECHNIQUES.items())
-
-TRAIN_EPILOG = f"""\
+the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch.""",
+    "epilog": f"""\
 techniques:
 {_TECHNIQUES}
 
@@ -43,16 +46,18 @@ examples:
   dalirefurb train photos/ --technique echo --echoing-factor 3 --split end
                                                     data echoing after augmentation; without --split, before
   dalirefurb train photos/ --fallback-decoder pillow --on-bad-sample replace --quarantine bad.jsonl
-                                                    with files that are odd or broken"""
+                                                    with files that are odd or broken""",
+}
 
-SHOW_DESCRIPTION = """\
+SHOW: dict[str, Any] = {
+    "help": "draw what is cached, and what the network sees",
+    "description": """\
 Draw what refurbishing does to images, into a PNG.
 
 For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
 augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
-training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image."""
-
-SHOW_EPILOG = """\
+training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image.""",
+    "epilog": """\
 what is drawn:
   dalirefurb show               blue frames: cached. Orange frames: fresh at every use
   dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
@@ -72,23 +77,27 @@ examples:
   dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
   dalirefurb show --operations --preset trivial_augment --out wide.png
   dalirefurb show --plan --num-samples 1281167 --batch-size 1024
-  dalirefurb show --plan --technique smartcache --replace-percent 0.05"""
+  dalirefurb show --plan --technique smartcache --replace-percent 0.05""",
+}
 
-DEMO_DESCRIPTION = """\
+DEMO: dict[str, Any] = {
+    "help": "see what refurbishing brings on this machine",
+    "description": """\
 Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
 and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores.
-Needs pip install "dalirefurb[demo]"."""
-
-DEMO_EPILOG = """\
+Needs pip install "dalirefurb[demo]".""",
+    "epilog": """\
 examples:
   dalirefurb demo
   dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
-  dalirefurb demo --quick           a few seconds; its figures mean nothing"""
+  dalirefurb demo --quick           a few seconds; its figures mean nothing""",
+}
 
-CACHE_DESCRIPTION = """\
-Look after the file of a DiskStore: what is in it, whether it is intact, and how to be rid of it."""
-
-CACHE_EPILOG = """\
+CACHE: dict[str, Any] = {
+    "help": "look after the file of a DiskStore",
+    "description": """\
+Look after the file of a DiskStore: what is in it, whether it is intact, and how to be rid of it.""",
+    "epilog": """\
 what there is to know:
   A damaged sample is never served: training finds out by its checksum, and computes the sample again. A store is
   inspected also while it is in use; it is verified and deleted only when it is not.
@@ -96,4 +105,5 @@ what there is to know:
 examples:
   dalirefurb cache inspect /local/cache   slots, samples held, and the fingerprint that a loader must match
   dalirefurb cache verify /local/cache    after a power failure, say
-  dalirefurb cache purge /local/cache     give its space back"""
+  dalirefurb cache purge /local/cache     give its space back""",
+}

@@ -5,9 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dalirefurb.errors import ConfigurationError
-
-_LEAST_SIZE = 32
 _SEEN_SIZE = 56
 _PATCH = 4
 
@@ -22,29 +19,21 @@ class SmallResNet(nn.Module):
     Args:
         num_classes: Number of classes, which is the length of the output.
         size: Side of the images in pixels, at least 32.
-        width: Channels of the first block.
-
-    Raises:
-        ConfigurationError: If the images are smaller than 32 pixels.
     """
 
-    def __init__(self, num_classes: int, *, size: int = 224, width: int = 16) -> None:
+    def __init__(self, num_classes: int, *, size: int) -> None:
         super().__init__()
-        if size < _LEAST_SIZE:
-            raise ConfigurationError(
-                f"the network needs images of at least {_LEAST_SIZE} pixels, got {size}; pass a larger size"
-            )
         self.layers = nn.Sequential(
             nn.AvgPool2d(max(1, size // _SEEN_SIZE)),
-            nn.Conv2d(3, width, _PATCH, stride=_PATCH, bias=False),
-            nn.BatchNorm2d(width),
+            nn.Conv2d(3, 16, _PATCH, stride=_PATCH, bias=False),
+            nn.BatchNorm2d(16),
             nn.ReLU(inplace=True),
-            _ResidualBlock(width, width, stride=1),
-            _ResidualBlock(width, 2 * width, stride=2),
-            _ResidualBlock(2 * width, 4 * width, stride=2),
+            _ResidualBlock(16, 16, stride=1),
+            _ResidualBlock(16, 32, stride=2),
+            _ResidualBlock(32, 64, stride=2),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
-            nn.Linear(4 * width, num_classes),
+            nn.Linear(64, num_classes),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Numbers within a range, as options take them; refused before anything is imported."""
+"""Numbers within a range, and paths, as options take them; refused before anything slow is imported."""
 
 from __future__ import annotations
 
@@ -9,55 +9,35 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Turns text into a whole number within limits.
-
-    Attributes:
-        least: The least number allowed; None for no limit.
-        most: The greatest number allowed; None for no limit.
-        refusal: Message for a number below `least`, with a place for the number; by default it says what must hold.
-    """
-
-    least: int | None = None
-    most: int | None = None
-    refusal: str = ""
-
-    __name__ = "int"
-    """For argparse, which says that this is an invalid ... value."""
-
-    def __call__(self, text: str) -> int:
-        """Parse a number."""
-        number = int(text)
-        if self.least is not None and number < self.least:
-            raise argparse.ArgumentTypeError(
-                self.refusal.format(number) or f"must be an int of at least {self.least}, got {number}"
-            )
-        if self.most is not None and number > self.most:
-            raise argparse.ArgumentTypeError(f"must be an int of at most {self.most}, got {number}")
-        return number
-
-
-@dataclass(frozen=True)
 class Number:
     """Turns text into a number within limits.
 
     Attributes:
-        least: The smallest number allowed.
-        most: The largest number allowed.
+        kind: Type of the number: int or float.
+        least: The least number allowed.
+        most: The greatest number allowed.
+        refusal: Message for a number below `least`, with a place for the number; by default it says what must hold.
     """
 
-    least: float
-    most: float
+    kind: type[int] | type[float]
+    least: float = -math.inf
+    most: float = math.inf
+    refusal: str = ""
 
-    __name__ = "float"
+    @property
+    def __name__(self) -> str:
+        """For argparse, which says that this is an invalid ... value."""
+        return self.kind.__name__
 
     def __call__(self, text: str) -> float:
         """Parse a number."""
-        number = float(text)
+        number = self.kind(text)
+        noun = "an int" if self.kind is int else "a number"
         if not number >= self.least:
-            raise argparse.ArgumentTypeError(f"must be a number of at least {self.least:g}, got {number}")
+            message = self.refusal or f"must be {noun} of at least {self.least}, got {{}}"
+            raise argparse.ArgumentTypeError(message.format(number))
         if number > self.most:
-            raise argparse.ArgumentTypeError(f"must be a number of at most {self.most:g}, got {number}")
+            raise argparse.ArgumentTypeError(f"must be {noun} of at most {self.most}, got {number}")
         return number
 
 

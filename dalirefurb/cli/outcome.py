@@ -7,8 +7,7 @@ import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.terminal import OutputError, complain, escaped, give_up, one_line, open_streams
@@ -26,7 +25,11 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         open_streams()
         options = parser().parse_args(arguments)
-        with _warnings_in_one_line(options):
+        with warnings.catch_warnings():
+            # A warning is shown as errors are, without the line of code that it comes from.
+            warnings.showwarning = lambda message, *_, **__: complain(
+                f"dalirefurb: warning: {_in_words(str(message), options)}"
+            )
             status: int = options.command(options) or 0
     except BrokenPipeError:
         give_up("stdout")
@@ -47,11 +50,15 @@ def _failed(message: str, status: int) -> int:
 
 
 def _told(error: DalirefurbError, options: argparse.Namespace) -> str:
-    """Return an error's message in the words of the command line, whatever the names of files in it."""
+    """Return an error's message, whatever the names of files in it."""
     if isinstance(error, SampleError):
-        reason = escaped(in_options(one_line(error.reason), options))
-        return f"sample {error.index} ({escaped(error.name)}): {reason}"
-    return escaped(in_options(one_line(str(error)), options))
+        return f"sample {error.index} ({escaped(error.name)}): {_in_words(error.reason, options)}"
+    return _in_words(str(error), options)
+
+
+def _in_words(message: str, options: argparse.Namespace) -> str:
+    """Return a message in the words of the command line, in one line that prints."""
+    return escaped(in_options(one_line(message), options))
 
 
 def _of_the_machine(error: Exception) -> str | None:
@@ -70,21 +77,10 @@ def _unexpected(error: Exception) -> str:
     """Say that this should not happen, and where the traceback is."""
     what = f"{type(error).__name__}: {escaped(one_line(str(error)))}"
     try:
-        descriptor, path = tempfile.mkstemp(prefix="dalirefurb-", suffix=".txt")
-        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:  # noqa: PTH123
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="dalirefurb-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
+        ) as file:
             traceback.print_exception(error, file=file)
     except OSError as failed:
         return f"this is a fault of dalirefurb's: {what}; please report it (its traceback could not be kept: {failed})"
-    return f"this is a fault of dalirefurb's: {what}; please report it, with its traceback in {escaped(path)}"
-
-
-@contextmanager
-def _warnings_in_one_line(options: argparse.Namespace) -> Iterator[None]:
-    """Show warnings as errors are shown, without the line of code they come from."""
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        complain(f"dalirefurb: warning: {escaped(in_options(one_line(str(message)), options))}")
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
+    return f"this is a fault of dalirefurb's: {what}; please report it, with its traceback in {escaped(file.name)}"

@@ -1,158 +1,48 @@
-"""The techniques of the command line, each with the planner it makes, its own options and its recipe.
-
-A function makes the planner from the number of samples, the batch size and the seed. Its keyword-only parameters are
-the technique's own options, with their defaults.
-"""
+"""The techniques of the command line, each with the planner it makes, its own options and its recipe."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from dalirefurb.cli.numbers import Number, Whole
+from dalirefurb.augment.presets import simplified
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.numbers import Number
 from dalirefurb.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from dalirefurb.augment.recipe import Recipe
-    from dalirefurb.planning.planner import Planner
-
-
-@dataclass(frozen=True)
-class Option:
-    """A number that some techniques ask for.
-
-    Attributes:
-        kind: Function that turns the option's text into a number.
-        letter: Letter that stands for the number in the help.
-        help: What the number means, for the help.
-    """
-
-    kind: Callable[[str], float]
-    letter: str
-    help: str
-
+from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.planning.smart_cache import SmartCache
 
 MOST_REUSE = 1000
 """Epochs in which a cached image can be used, on the command line. More epochs than that are `frozen`."""
 
 OPTIONS = {
-    "reuse_factor": Option(
-        Whole(1, MOST_REUSE),
-        "N",
+    "reuse_factor": (
+        Number(int, 1, MOST_REUSE),
         "epochs in which a cached image is used before it is made anew. 2 and 3 are usual, 1 caches nothing: "
         "standard training. More is faster, but the network sees fewer different images",
     ),
-    "echoing_factor": Option(Number(1, 1000), "X", "how often an image, or a batch, is served on average, at least 1"),
-    "buffer_size": Option(
-        Whole(0),
-        "N",
+    "echoing_factor": (Number(float, 1, 1000), "how often an image, or a batch, is served on average, at least 1"),
+    "buffer_size": (
+        Number(int, 0),
         "images among which repeats are shuffled, 0 for none; by default those of 16 batches. With batch_echo batches, "
         "by default none",
     ),
-    "num_cache_objects": Option(
-        Whole(1), "N", "images of an epoch, all of them cached; by default the whole batches in half of the images"
+    "num_cache_objects": (
+        Number(int, 1),
+        "images of an epoch, all of them cached; by default the whole batches in half of the images",
     ),
-    "replace_percent": Option(Number(0, 1), "X", "share of them that is replaced after an epoch, 0 .. 1"),
-    "lag": Option(Whole(1, 100_000), "N", "batches between a loss and the first choice that knows of it"),
-    "remove_layers": Option(Whole(1), "N", "operations left out, the last ones"),
+    "replace_percent": (Number(float, 0, 1), "share of them that is replaced after an epoch, 0 .. 1"),
+    "lag": (Number(int, 1, 100_000), "batches between a loss and the first choice that knows of it"),
+    "remove_layers": (Number(int, 1), "operations left out, the last ones"),
 }
-"""By name, as a parameter has it; on the command line with hyphens."""
-
-
-def _standard(num_samples: int, batch_size: int, seed: int) -> Planner:
-    from dalirefurb.planning.refurbish import Standard
-
-    return Standard(num_samples, batch_size=batch_size, seed=seed)
-
-
-def _refurbish(num_samples: int, batch_size: int, seed: int, *, reuse_factor: int = 3) -> Planner:
-    from dalirefurb.planning.refurbish import Refurbish
-
-    return Refurbish(num_samples, batch_size=batch_size, seed=seed, reuse_factor=reuse_factor)
-
-
-def _echo(
-    num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int | None = None
-) -> Planner:
-    from dalirefurb.planning.echo import Echo
-
-    rows = 16 * batch_size if buffer_size is None else buffer_size
-    return Echo(_standard(num_samples, batch_size, seed), echoing_factor=echoing_factor, buffer_size=rows)
-
-
-def _batch_echo(
-    num_samples: int, batch_size: int, seed: int, *, echoing_factor: float = 2.0, buffer_size: int = 0
-) -> Planner:
-    from dalirefurb.planning.batch_echo import BatchEcho
-
-    inner = _standard(num_samples, batch_size, seed)
-    return BatchEcho(inner, echoing_factor=echoing_factor, buffer_size=buffer_size)
-
-
-def _smartcache(
-    num_samples: int,
-    batch_size: int,
-    seed: int,
-    *,
-    num_cache_objects: int | None = None,
-    replace_percent: float = 0.1,
-) -> Planner:
-    from dalirefurb.planning.smart_cache import SmartCache
-
-    if num_cache_objects is None:
-        batches = num_samples // 2 // max(1, batch_size)
-        num_cache_objects = batch_size * max(1, batches)
-    return SmartCache(
-        num_samples,
-        batch_size=batch_size,
-        seed=seed,
-        num_cache_objects=num_cache_objects,
-        replace_percent=replace_percent,
-    )
-
-
-def _autoassist(num_samples: int, batch_size: int, seed: int, *, lag: int = 32) -> Planner:
-    from dalirefurb.planning.auto_assist import AutoAssist
-
-    return AutoAssist(_standard(num_samples, batch_size, seed), lag=lag)
-
-
-def _frozen(num_samples: int, batch_size: int, seed: int) -> Planner:
-    from dalirefurb.planning.frozen import Frozen
-
-    return Frozen(num_samples, batch_size=batch_size, seed=seed)
-
-
-def _simplified(num_samples: int, batch_size: int, seed: int, *, remove_layers: int = 1) -> Planner:
-    return _standard(num_samples, batch_size, seed)
-
-
-def _as_it_is(recipe: Recipe, options: dict[str, Any]) -> Recipe:
-    return recipe
-
-
-def _after_decoding(recipe: Recipe, options: dict[str, Any]) -> Recipe:
-    return recipe.at(1)
-
-
-def _after_what_is_not_random(recipe: Recipe, options: dict[str, Any]) -> Recipe:
-    return recipe.at(recipe.deterministic_prefix)
-
-
-def _with_fewer_layers(recipe: Recipe, options: dict[str, Any]) -> Recipe:
-    from dalirefurb.augment.presets import simplified
-
-    removed = options["remove_layers"]
-    operations = [stage.name for stage in recipe.stages if stage.name.startswith("rand_augment")]
-    if removed > len(operations):
-        raise ConfigurationError(
-            f"--remove-layers must be at most the number of operations, got {removed} for {', '.join(operations)}: "
-            f"leave fewer out, or begin with more --layers"
-        )
-    return simplified(recipe, removed)
+"""Numbers that some techniques ask for, and what they mean, by name as a parameter has it."""
 
 
 @dataclass(frozen=True)
@@ -160,57 +50,30 @@ class Technique:
     """A way to reuse what is computed, or something to compare with.
 
     Attributes:
+        name: Name of the technique.
         summary: Summary of the technique, for the help.
-        make: Function that makes the planner.
+        make: Function that makes the planner, given the number of samples, `batch_size`, `seed` and the technique's
+            options.
+        options: The technique's own options by name, None where other numbers decide.
         change: Function that makes the technique's recipe of a preset, given the technique's options.
     """
 
+    name: str
     summary: str
     make: Callable[..., Planner]
-    change: Callable[[Recipe, dict[str, Any]], Recipe] = _as_it_is
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The defaults of its own options by name, None where other numbers decide."""
-        parameters = inspect.signature(self.make).parameters.values()
-        return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-TECHNIQUES = {
-    "standard": Technique("everything is computed anew", _standard),
-    "refurbish": Technique("partly augmented images are used in some epochs", _refurbish),
-    "echo": Technique("images are served several times; --split says what is repeated", _echo, _after_decoding),
-    "batch_echo": Technique("whole batches are, in a row or shuffled", _batch_echo, _after_decoding),
-    "smartcache": Technique(
-        "only what is cached is trained on, a part of it is replaced", _smartcache, _after_what_is_not_random
-    ),
-    "autoassist": Technique("images that are learned already are left out", _autoassist),
-    "frozen": Technique("the first version of an image is used for ever", _frozen),
-    "simplified": Technique("everything is computed anew, with fewer layers", _simplified, _with_fewer_layers),
-}
-"""By name on the command line."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A technique and its options.
-
-    Attributes:
-        name: Name of the technique.
-        options: The technique's own options, by name.
-    """
-
-    name: str
-    options: dict[str, Any]
+    options: dict[str, Any] = field(default_factory=dict)
+    change: Callable[..., Recipe] = lambda recipe, **_: recipe
 
     def planner(self, num_samples: int, *, batch_size: int, seed: int) -> Planner:
         """Make the planner."""
-        return TECHNIQUES[self.name].make(num_samples, batch_size, seed, **self.options)
+        return self.make(num_samples, batch_size=batch_size, seed=seed, **self.options)
 
     def recipe(self, preset: Recipe, split: int | str | None) -> Recipe:
-        """Make the recipe of a preset, split where the technique says if `split` is None."""
-        recipe = TECHNIQUES[self.name].change(preset, self.options)
-        return recipe if split is None else split_at(recipe, split)
+        """Make the recipe of a preset, split at a stage, after so many stages, at "end", or as the technique says."""
+        recipe = self.change(preset, **self.options)
+        if split is None:
+            return recipe
+        return recipe.at(len(recipe.stages) if split == "end" else split)
 
     def describe(self, planner: Planner) -> str:
         """Name the technique, and the numbers it was given or chose."""
@@ -218,22 +81,80 @@ class Chosen:
         return ", ".join([self.name, *(f"{name.replace('_', ' ')} {value}" for name, value in numbers.items())])
 
 
-def choose(technique: str, options: argparse.Namespace) -> Chosen:
+def _of_standard(kind: Callable[..., Planner]) -> Callable[..., Planner]:
+    """Return a function that makes a planner that derives its plans from standard ones."""
+
+    def make(num_samples: int, *, batch_size: int, seed: int, **options: float) -> Planner:
+        return kind(Standard(num_samples, batch_size=batch_size, seed=seed), **options)
+
+    return make
+
+
+def _echo(standard: Standard, *, echoing_factor: float, buffer_size: int | None) -> Planner:
+    rows = 16 * standard.batch_size if buffer_size is None else buffer_size
+    return Echo(standard, echoing_factor=echoing_factor, buffer_size=rows)
+
+
+def _smartcache(num_samples: int, *, batch_size: int, num_cache_objects: int | None, **others: Any) -> Planner:
+    if num_cache_objects is None:
+        num_cache_objects = batch_size * max(1, num_samples // 2 // batch_size)
+    return SmartCache(num_samples, batch_size=batch_size, num_cache_objects=num_cache_objects, **others)
+
+
+_ALL = (
+    Technique("standard", "everything is computed anew", Standard),
+    Technique("refurbish", "partly augmented images are used in some epochs", Refurbish, {"reuse_factor": 3}),
+    Technique(
+        "echo",
+        "images are served several times; --split says what is repeated",
+        _of_standard(_echo),
+        {"echoing_factor": 2.0, "buffer_size": None},
+        lambda recipe, **_: recipe.at(1),
+    ),
+    Technique(
+        "batch_echo",
+        "whole batches are, in a row or shuffled",
+        _of_standard(BatchEcho),
+        {"echoing_factor": 2.0, "buffer_size": 0},
+        lambda recipe, **_: recipe.at(1),
+    ),
+    Technique(
+        "smartcache",
+        "only what is cached is trained on, a part of it is replaced",
+        _smartcache,
+        {"num_cache_objects": None, "replace_percent": 0.1},
+        lambda recipe, **_: recipe.at(recipe.deterministic_prefix),
+    ),
+    Technique("autoassist", "images that are learned already are left out", _of_standard(AutoAssist), {"lag": 32}),
+    Technique("frozen", "the first version of an image is used for ever", Frozen),
+    Technique(
+        "simplified",
+        "everything is computed anew, with fewer layers",
+        _of_standard(lambda standard, **_: standard),
+        {"remove_layers": 1},
+        lambda recipe, remove_layers: simplified(recipe, remove_layers),
+    ),
+)
+TECHNIQUES = {technique.name: technique for technique in _ALL}
+"""By name on the command line, with the defaults of their options."""
+
+
+def choose(name: str, options: argparse.Namespace) -> Technique:
     """Return a technique with the options that were given, and defaults for the others.
 
     Raises:
         ConfigurationError: If an option was given that is another technique's.
     """
-    given = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
-    own = TECHNIQUES[technique].options
-    for name in given:
-        if name not in own:
-            owners = owners_of(name)
+    technique = TECHNIQUES[name]
+    given = {option: value for option in OPTIONS if (value := getattr(options, option)) is not None}
+    for option in given:
+        if option not in technique.options:
+            owners = owners_of(option)
             raise ConfigurationError(
-                f"{flag(name)} is for --technique {' and '.join(owners)}, but the technique is {technique}; "
+                f"{flag(option)} is for --technique {' and '.join(owners)}, but the technique is {name}; "
                 f"leave it out, or pass --technique {owners[0]}"
             )
-    return Chosen(technique, {**own, **given})
+    return replace(technique, options={**technique.options, **given})
 
 
 def owners_of(option: str) -> list[str]:
@@ -244,8 +165,3 @@ def owners_of(option: str) -> list[str]:
 def flag(option: str) -> str:
     """Write an option as on the command line."""
     return f"--{option.replace('_', '-')}"
-
-
-def split_at(recipe: Recipe, split: int | str) -> Recipe:
-    """Split a recipe at a stage, after so many stages, or at "end": all is partial."""
-    return recipe.at(len(recipe.stages) if split == "end" else split)

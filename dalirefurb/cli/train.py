@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +16,10 @@ from torch import nn
 from tqdm import tqdm
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.limits import check_alone
 from dalirefurb.cli.network import SmallResNet
-from dalirefurb.engine.backend_factory import Kernels
-from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.engine.rank import present
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
-from dalirefurb.planning.assistant import AssistantReport
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 
@@ -91,14 +86,14 @@ class Trainer:
         planner: The planner; its seed is also the seed of the initial weights. No global random state is touched.
         epochs: Length of the learning rate's schedule.
         learning_rate: The highest learning rate of the schedule.
-        prefetch: How far ahead the loader works, as for `Loader`.
-        kernels: What computes on the CPU, as for `Loader`.
-        bad_samples: What happens to samples that cannot be used, as for `Loader`.
-        progress: Whether to show a bar on stderr, if that is a terminal.
+        loading: Further arguments of the loader.
+
+    Attributes:
+        store: The store of partial images.
+        loader: The loader.
 
     Raises:
-        ConfigurationError: If `epochs` or `learning_rate` is not positive, the parts do not fit together, or there are
-            several processes.
+        ConfigurationError: If the parts do not fit together, or there are several processes.
         OutOfMemoryError: If the partial images exceed the memory at hand.
     """
 
@@ -110,24 +105,11 @@ class Trainer:
         *,
         epochs: int,
         learning_rate: float = 0.01,
-        prefetch: Prefetch = Prefetch(),  # noqa: B008 - it is frozen
-        kernels: Kernels | None = None,
-        bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
-        progress: bool = False,
+        **loading: Any,
     ) -> None:
-        rank = present()
-        if rank.world_size > 1:
-            raise ConfigurationError(
-                f"this trains in one process, but it is rank {rank.rank} of {rank.world_size}: start it without "
-                f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
-            )
-        if epochs < 1:
-            raise ConfigurationError(f"epochs must be at least 1, got {epochs}; 5 is a start")
-        if not 0 < learning_rate < float("inf"):
-            raise ConfigurationError(f"learning rate must be a positive number, got {learning_rate}; 0.01 is usual")
+        check_alone()
         self._planner = planner
         self._size = recipe.output.size
-        self._progress = progress
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(planner.seed % 2**63)
@@ -137,50 +119,32 @@ class Trainer:
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
         )
-        self._store = MemoryStore()
-        self._loader = Loader(
-            source, recipe, planner, self._store, kernels=kernels, prefetch=prefetch, bad_samples=bad_samples
-        )
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory set aside for partial images."""
-        return self._store.nbytes
-
-    @property
-    def assistant(self) -> AssistantReport | None:
-        """What AutoAssist's Assistant did so far; None with other planners."""
-        return self._loader.assistant_report() if self._planner.feedback_lag is not None else None
-
-    @property
-    def bad_samples(self) -> list[BadSample]:
-        """The samples that were replaced."""
-        return self._loader.bad_samples()
-
-    @property
-    def batches_ahead(self) -> int:
-        """Batches that the loader may make before they are asked for."""
-        return self._loader.batches_ahead
+        self.store = MemoryStore()
+        self.loader = Loader(source, recipe, planner, self.store, **loading)
 
     def epoch(self) -> EpochReport:
-        """Train on the next epoch."""
-        epoch = self._loader.epoch
-        before = self._loader.stats()
+        """Train on the next epoch; show a bar on stderr, if that is a terminal."""
+        epoch = self.loader.epoch
+        before = self.loader.stats()
         rows, batch_s, step_s = [], [], []
         # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
         sums = torch.zeros(2, device=self._device)
-        disable = None if self._progress else True
-        with tqdm(self._loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=disable) as bar:
+        with tqdm(self.loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None) as bar:
             ended = time.perf_counter()
             for images, labels in bar:
                 arrived = time.perf_counter()
-                sums += self._step(images.to(self._device), labels.to(self._device))
+                losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
+                self._optimizer.step()
+                self._schedule.step()
+                if self._planner.feedback_lag is not None:
+                    self.loader.observe(losses)
+                sums += torch.stack([losses.sum(), correct.sum()])
                 now = time.perf_counter()
                 rows.append(len(labels))
                 batch_s.append(now - ended)
                 step_s.append(now - arrived)
                 ended = now
-        done = self._loader.stats() - before
+        done = self.loader.stats() - before
         loss, accuracy = (sums / sum(rows)).tolist()
         return EpochReport(
             epoch=epoch,
@@ -208,25 +172,12 @@ class Trainer:
             times.append(time.perf_counter() - began)
         return float(np.median(times))
 
-    def close(self) -> None:
-        """End the loader and let the cache go."""
-        self._loader.close()
-        self._store.close()
-
     def __enter__(self) -> Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Learn from one batch; return its summed loss and its count of correct answers, shape (2,)."""
-        losses, correct = self._gradients(images, labels)
-        self._optimizer.step()
-        self._schedule.step()
-        if self._planner.feedback_lag is not None:
-            self._loader.observe(losses)
-        return torch.stack([losses.sum(), correct.sum()])
+        self.loader.close()
+        self.store.close()
 
     def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""

@@ -8,7 +8,11 @@ import re
 
 _PHRASES = (
     (r"^root must", "FOLDER must"),
-    (r"^output: size must", "size must"),
+    (
+        r"^layers must be a positive integer, at most the recipe's operations",
+        "--remove-layers must be at most the number of operations",
+    ),
+    (r"begin with a recipe that has more", "begin with more --layers"),
     (r"a batch cannot exceed num_samples", "a batch cannot exceed the number of images"),
     (r", or use FileList", ""),
     (r"; or pass max_bytes, and what has no room is recomputed", ""),

@@ -17,35 +17,11 @@ from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph, Replica
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.pictures import Image, levels
 from dalirefurb.system.cores import usable_cores
 
 MAGNITUDES = 7
 """Of each operation that has a range. Signed ones are shown without effect in the middle."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """The operations of a preset.
-
-    Attributes:
-        layer: A stage that looks the operations up and applies them.
-        note: A sentence on which of the magnitudes the preset draws.
-    """
-
-    layer: OperationLayer
-    note: str
-
-    @property
-    def operations(self) -> tuple[Operation, ...]:
-        """The rows of the layer's table."""
-        return self.layer.table.operations
-
-    @property
-    def num_bins(self) -> int:
-        """Magnitudes in the layer's table."""
-        return self.layer.table.num_bins
 
 
 @dataclass(frozen=True)
@@ -68,44 +44,31 @@ class Row:
 
 _SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own."
 
-TABLES: Mapping[str, Table] = {
-    "rand_augment": Table(
+TABLES: Mapping[str, tuple[OperationLayer, str]] = {
+    "rand_augment": (
         RandAugmentLayer(),
         "rand_augment() applies each at magnitude 9 of 30, three tenths of the way from no effect to the strongest.",
     ),
-    "auto_augment": Table(AutoAugmentFirst(), _SUB_POLICIES),
-    "auto_augment_cifar10": Table(AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
-    "trivial_augment": Table(
+    "auto_augment": (AutoAugmentFirst(), _SUB_POLICIES),
+    "auto_augment_cifar10": (AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
+    "trivial_augment": (
         TrivialAugmentLayer(),
         "trivial_augment() applies one of them, all magnitudes being equally likely.",
     ),
 }
-"""By the presets' names on the command line."""
+"""A stage that looks operations up and applies them, and a sentence on which magnitudes the preset draws."""
 
 
-def table_of(preset: str) -> Table:
-    """Return a preset's operations.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
-    if preset not in TABLES:
-        raise ConfigurationError(
-            f"the preset must have operations of varying magnitude, as {', '.join(TABLES)} have, got {preset!r}: "
-            f"show its pictures in place of its operations"
-        )
-    return TABLES[preset]
-
-
-def operate(picture: Image, table: Table) -> list[Row]:
-    """Apply every operation of a table to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
-    steps = [_steps(operation, table.num_bins) for operation in table.operations]
+def operate(picture: Image, layer: OperationLayer) -> list[Row]:
+    """Apply every operation of a layer to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
+    operations = layer.table.operations
+    steps = [_steps(operation, layer.table.num_bins) for operation in operations]
     rows = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
     signed_bins = np.array([step for each in steps for step in each], np.int64)
-    results = iter(_apply(picture, table.layer, Choice(rows, abs(signed_bins), signed_bins < 0)))
+    results = iter(_apply(picture, layer, Choice(rows, abs(signed_bins), signed_bins < 0)))
     return [
         Row(operation.name, _unit(operation)[0], list(each.values()), [next(results) for _ in each])
-        for operation, each in zip(table.operations, steps, strict=True)
+        for operation, each in zip(operations, steps, strict=True)
     ]
 
 

@@ -110,21 +110,18 @@ class Album(MemoryStore):
 
 
 def take_pictures(
-    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, versions: int = 2, seed: int = 0
+    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, seed: int = 0
 ) -> list[Pictures]:
-    """Serve a few samples for as many epochs as their versions last, and keep what passes by.
+    """Serve a few samples for as many epochs as two versions of them last, and keep what passes by.
 
     Args:
         source: Source of encoded images or arrays.
         recipe: Recipe for what is done to the images, with its split.
         samples: Indices of the samples, each once.
         reuse_factor: Uses of each version, at least 1.
-        versions: Number of versions that each sample gets.
         seed: The run's seed.
     """
-    cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, versions=versions, seed=seed)
-    originals = whole_images(source, samples)
-    births = range(0, versions * reuse_factor, reuse_factor)
+    cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
     return [
         Pictures(
             original,
@@ -133,10 +130,10 @@ def take_pictures(
                     original if recipe.caches_encoded else cached[index, birth],
                     [images[row] for images in served[birth : birth + reuse_factor]],
                 )
-                for birth in births
+                for birth in (0, reuse_factor)
             ],
         )
-        for row, (index, original) in enumerate(zip(samples, originals, strict=True))
+        for row, (index, original) in enumerate(zip(samples, whole_images(source, samples), strict=True))
     ]
 
 
@@ -169,12 +166,12 @@ def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 def _cached(source: Source, recipe: Recipe, samples: Sequence[int]) -> list[Image]:
     """Return the partial images alone."""
-    pages, _ = _serve(source, recipe, samples, reuse_factor=1, versions=1, seed=0)
+    pages, _ = _serve(source, recipe, samples, reuse_factor=1, epochs=1, seed=0)
     return [pages[index, 0] for index in samples]
 
 
 def _serve(
-    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, versions: int, seed: int
+    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, epochs: int, seed: int
 ) -> tuple[dict[tuple[int, int], Image], list[NDArray[np.uint8]]]:
     """Return what the store held, and what each epoch served, (B, H, W, 3)."""
     planner = Versions(
@@ -184,6 +181,6 @@ def _serve(
     served = []
     with album, Loader(source, recipe, planner, album, prefetch=Prefetch(replicas=1, look_ahead=1)) as loader:
         # A batch is stored after it is served, but before the next one is: hence one more.
-        for _ in range(versions * reuse_factor + 1):
+        for _ in range(epochs + 1):
             served += [levels(recipe.output, images.numpy()) for images, _ in loader]
     return album.pages, served[:-1]

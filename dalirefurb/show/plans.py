@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import integer
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import ReferenceCount, Refurbish
 from dalirefurb.planning.shuffle import PlainShuffler
@@ -58,12 +57,7 @@ class History:
 
 
 def history(planner: Planner, epochs: int) -> History:
-    """Count what a planner plans, from epoch 0 on.
-
-    Raises:
-        ConfigurationError: If `epochs` is not a positive integer.
-    """
-    integer("epochs", epochs, 1, None, "a few show most")
+    """Count what a planner plans, from epoch 0 on."""
     served, computed = np.zeros((2, epochs, planner.num_samples), np.int64)
     misses = np.empty((epochs, len(planner)))
     for epoch in range(epochs):
@@ -74,22 +68,15 @@ def history(planner: Planner, epochs: int) -> History:
     return History(planner, served, computed, misses)
 
 
-def compare_plans(*, num_samples: int, batch_size: int, reuse_factor: int, epochs: int, seed: int = 0) -> Comparison:
-    """Plan the same epochs in three ways.
-
-    Raises:
-        ConfigurationError: If one of the numbers cannot work.
-    """
-    planner = Refurbish(num_samples, batch_size=batch_size, reuse_factor=reuse_factor, seed=seed)
-    integer("epochs", epochs, 1, None, "a few times the reuse factor shows most")
+def compare_plans(planner: Refurbish, epochs: int) -> Comparison:
+    """Plan the same epochs in three ways, from epoch 0 on."""
     return Comparison(
         planner,
-        planned_misses(planner, epochs),
-        planned_misses(replace(planner, evict_shuffler=ReferenceCount()), epochs),
-        planned_misses(replace(planner, batch_shuffler=PlainShuffler()), epochs),
+        _planned_misses(planner, epochs),
+        _planned_misses(replace(planner, evict_shuffler=ReferenceCount()), epochs),
+        _planned_misses(replace(planner, batch_shuffler=PlainShuffler()), epochs),
     )
 
 
-def planned_misses(planner: Planner, epochs: int) -> Misses:
-    """Count the misses that a planner plans, from epoch 0 on."""
+def _planned_misses(planner: Planner, epochs: int) -> Misses:
     return np.array([[plan.miss.sum() for plan in planner.epoch(epoch)] for epoch in range(epochs)])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
-from dalirefurb.show.canvas import BACKGROUND, CACHED, FRESH, GREY, LINE
+from dalirefurb.show.colours import BACKGROUND, CACHED, COMPARED, FRESH, GREY, LINE
 from dalirefurb.show.plans import Comparison, History, Misses
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy.typing import NDArray
 
-_COMPARED = "#9aa1a8"
 _SAMPLES = 1000
 """Samples that are drawn, at most: more than there are pixels."""
 
@@ -125,7 +124,7 @@ def _map(axes: Axes, values: NDArray[Any], colours: Colormap, *, highest: float,
 def _draw_epochs(axes: Axes, comparison: Comparison) -> None:
     width = 0.4
     for shift, misses, colour, label in (
-        (-width / 2, comparison.reference_count, _COMPARED, "reference counts"),
+        (-width / 2, comparison.reference_count, COMPARED, "reference counts"),
         (width / 2, comparison.refurbish, CACHED, "balanced eviction"),
     ):
         totals = misses.sum(axis=1)
@@ -140,7 +139,7 @@ def _draw_batches(axes: Axes, comparison: Comparison) -> None:
     refurbish, plain = _shown(comparison.refurbish), _shown(comparison.plain_shuffle)
     epochs, batches = refurbish.shape
     for misses, colour, label, size in (
-        (plain, _COMPARED, "plain shuffle", 3.0),
+        (plain, COMPARED, "plain shuffle", 3.0),
         (refurbish, CACHED, "batch shuffler", 2.5),
     ):
         axes.plot(misses.ravel(), linestyle="none", marker="o", markersize=size, color=colour, label=label)

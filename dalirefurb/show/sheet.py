@@ -1,27 +1,52 @@
-"""A sheet of cached and fresh pictures, told apart by colour, in frames and headings alike."""
+"""Sheets of pictures at exact pixels, by matplotlib. Cached and fresh ones are told apart by colour."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from PIL.Image import Image
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.show.canvas import CACHED, FRESH, GREY, LINE, Canvas, line_height, text_width, wrap
-from dalirefurb.show.operations import MAGNITUDES, Row
-from dalirefurb.show.pictures import Pictures
+from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
+from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
+from dalirefurb.show.pictures import Image, Pictures, square_image, take_pictures
+from dalirefurb.source import Source
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_SAMPLES = 4
+"""Of a sheet, evenly spaced in the source."""
 
 CELL = 144
 """Side of a picture's square in pixels."""
 
 _OPERATION_CELL = 128
+_NAMES = 150
 _MARGIN = 24
 _FRAME = 4
 _GAP = 10
+_STEP = CELL + 2 * _FRAME + _GAP
 _ARROW = 44
-_TITLE, _HEADING, _TEXT, _SMALL = 22, 16, 14, 13
+_BAR = 28
+
+_TITLE, _HEADING, _TEXT, _SMALL = 15, 11, 10, 9
+"""Sizes of letters in points."""
+
+_TITLE_LINE, _LINE = 27, 18
+"""Heights of lines in pixels."""
+
+_VERSION = _STEP + _LINE
+"""From one version to the next, downwards, in pixels."""
+
+_LETTER = 7
+"""Width of a small letter in pixels, about."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +54,7 @@ class _Column:
     """Cells below one heading.
 
     Attributes:
-        x: Left side of the first cell's picture in pixels.
+        x: Left side of the first cell's frame in pixels.
         cells: Number of cells.
         heading: Text in the coloured bar.
         text: Text below the coloured bar.
@@ -45,119 +70,100 @@ class _Column:
     @property
     def width(self) -> int:
         """Of all cells with their frames."""
-        return self.cells * (CELL + 2 * _FRAME) + (self.cells - 1) * _GAP
+        return self.cells * _STEP - _GAP
 
     @property
     def end(self) -> int:
         """First pixel to the right of the last frame."""
-        return self.x - _FRAME + self.width
-
-    def cell(self, number: int) -> int:
-        """Return where a cell's picture begins."""
-        return self.x + number * (CELL + 2 * _FRAME + _GAP)
+        return self.x + self.width
 
 
-def pictures_sheet(pictures: Sequence[Pictures], recipe: Recipe, *, title: str, reuse_factor: int) -> Image:
-    """Draw for each sample the original, and for each version the cached picture and those made from it.
+def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: int, seed: int = 0) -> Figure:
+    """Draw for a few samples the original, and for each of two versions the cached picture and those made from it.
 
     Args:
-        pictures: The pictures of the samples, one item for each sample.
-        recipe: The recipe that made the pictures.
-        title: The title, at the top of the sheet.
-        reuse_factor: Uses of each version.
+        source: Source of encoded images or arrays.
+        recipe: Recipe for what is done to the images, with its split.
+        name: Name of the recipe.
+        reuse_factor: Uses of a version, 1 .. 12.
+        seed: The run's seed.
     """
-    again = ", drawn anew" if _random(recipe.partial) else ", made anew"
+    samples = np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).round().astype(int).tolist()
+    pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
     columns = _columns(recipe, reuse_factor)
-    width = columns[-1].end + _MARGIN
-    inner = width - 2 * _MARGIN
-    title_lines = wrap(title, _TITLE, inner)
-    legend = _legend(columns, reuse_factor)
-    texts = [wrap(column.text, _SMALL, column.width) for column in columns]
-    kept = (
-        f"This split keeps {recipe.diversity(reuse_factor):.2f} of standard training's different images "
-        f"at reuse factor {reuse_factor}."
-    )
-    kept_lines = wrap(kept, _TEXT, inner)
-
-    bar = line_height(_HEADING) + 6
-    line = CELL + 2 * _FRAME + line_height(_SMALL) + 6
-    sample = len(pictures[0].versions) * line + 2 * _GAP
-    top = _MARGIN + len(title_lines) * line_height(_TITLE) + _legend_height(legend, inner) + _GAP
-    first = top + bar + 6 + max(map(len, texts)) * line_height(_SMALL) + _GAP
+    texts = [textwrap.fill(column.text, column.width // _LETTER) for column in columns]
+    meanings = {
+        CACHED: f"cached: made once, used in {reuse_factor} epochs, then made anew",
+        FRESH: "fresh: drawn anew in every epoch, seen by the network",
+    }
+    used = [colour for colour in meanings if colour in {column.colour for column in columns}]
+    bars = _MARGIN + 2 * _TITLE_LINE + len(used) * _LINE + 2 * _GAP
+    first = bars + _BAR + max(1 + text.count("\n") for text in texts) * _LINE + 2 * _GAP
+    sample = len(pictures[0].versions) * _VERSION + 2 * _GAP
     end = first + len(pictures) * sample
-    canvas = Canvas(width, end + len(kept_lines) * line_height(_TEXT) + _MARGIN)
+    width = columns[-1].end - _MARGIN
+    figure, axes = _paper(width + 2 * _MARGIN, end + _GAP + _LINE + _MARGIN)
 
-    y = canvas.lines(_MARGIN, _MARGIN, title_lines, size=_TITLE)
-    _draw_legend(canvas, y, legend, inner)
-    for column, lines in zip(columns, texts, strict=True):
-        canvas.block(column.x - _FRAME, top, column.width, bar, column.colour)
-        canvas.centred(column.x - _FRAME, top + 4, column.width, column.heading, size=_HEADING, colour="white")
-        canvas.lines(column.x - _FRAME, top + bar + 6, lines, size=_SMALL)
+    title = f"What is cached, and what the network sees:\n{name}, reuse factor {reuse_factor}"
+    _write(axes, _MARGIN, _MARGIN, title, _TITLE)
+    for place, colour in enumerate(used):
+        _write(axes, _MARGIN, _MARGIN + 2 * _TITLE_LINE + place * _LINE, meanings[colour], _TEXT, colour)
+    for column, text in zip(columns, texts, strict=True):
+        _fill(axes, column.x, bars, column.width, _BAR, column.colour)
+        _write(axes, column.x + column.width / 2, bars + 6, column.heading, _HEADING, "white", ha="center")
+        _write(axes, column.x, bars + _BAR + _GAP, text)
+    again = ", drawn anew" if _random(recipe.partial) else ", made anew"
     for number, each in enumerate(pictures):
-        y = first + number * sample
-        canvas.block(_MARGIN, y, inner, 1, LINE)
-        _draw_sample(canvas, y + _GAP + _FRAME, each, columns, line, again)
-    canvas.block(_MARGIN, end, inner, 1, LINE)
-    canvas.lines(_MARGIN, end + _GAP, kept_lines, size=_TEXT)
-    return canvas.image
+        _fill(axes, _MARGIN, first + number * sample, width, 1, LINE)
+        _draw_sample(axes, first + number * sample + _GAP, each, columns, again)
+    _fill(axes, _MARGIN, end, width, 1, LINE)
+    kept = f"{recipe.diversity(reuse_factor):.2f} of standard training's different images"
+    _write(axes, _MARGIN, end + _GAP, f"This split keeps {kept} at reuse factor {reuse_factor}.")
+    return figure
 
 
 def _draw_sample(
-    canvas: Canvas, top: int, pictures: Pictures, columns: tuple[_Column, _Column, _Column], line: int, again: str
+    axes: Axes, top: int, pictures: Pictures, columns: tuple[_Column, _Column, _Column], again: str
 ) -> None:
-    """Draw one sample's pictures, a version in each line.
-
-    Args:
-        canvas: The canvas to draw on.
-        top: Upper edge of the first version's pictures, in pixels.
-        pictures: The sample's pictures.
-        columns: The columns of the original, the partial and the final images.
-        line: Distance from one version to the next, in pixels.
-        again: What is said of all versions but the first.
-    """
+    """Draw one sample's pictures, a version in each line; `again` is said of all versions but the first."""
     original, partial, final = columns
-    # Beside the middle of all versions' lines.
-    middle = top + ((len(pictures.versions) - 1) * line + CELL) // 2
-    canvas.picture(original.x, middle - CELL // 2, pictures.original, CELL)
+    beside = top + (len(pictures.versions) - 1) * _VERSION // 2
+    _draw_picture(axes, original.x, beside, pictures.original, CELL)
     epoch = 0
     for place, version in enumerate(pictures.versions):
-        y = top + place * line
-        centre, below = y + CELL // 2, y + CELL + _FRAME + 3
-        canvas.arrow(original.end + 3, middle, partial.x - _FRAME - 3, centre)
-        canvas.arrow(partial.end + 3, centre, final.x - _FRAME - 3, centre)
-        canvas.picture(partial.x, y, version.cached, CELL, frame=_FRAME, colour=partial.colour)
+        y = top + place * _VERSION
+        _draw_arrow(axes, original.end, beside, partial.x, y)
+        _draw_arrow(axes, partial.end, y, final.x, y)
         name = f"version {place + 1}{again if place else ''}"
-        canvas.centred(partial.x, below, CELL, name, size=_SMALL, colour=partial.colour)
+        _draw_picture(axes, partial.x, y, version.cached, CELL, frame=_FRAME, colour=partial.colour, name=name)
         for use, picture in enumerate(version.served):
-            canvas.picture(final.cell(use), y, picture, CELL, frame=_FRAME, colour=final.colour)
-            canvas.centred(final.cell(use), below, CELL, f"epoch {epoch}", size=_SMALL, colour=final.colour)
+            x = final.x + use * _STEP
+            _draw_picture(axes, x, y, picture, CELL, frame=_FRAME, colour=final.colour, name=f"epoch {epoch}")
             epoch += 1
 
 
-def operations_sheet(rows: Sequence[Row], *, title: str, note: str) -> Image:
-    """Draw each operation's pictures in a row, below each its magnitude."""
-    units = [row.unit or "no magnitude" for row in rows]
-    label = max(*(text_width(row.name, _HEADING) for row in rows), *(text_width(unit, _SMALL) for unit in units))
+def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
+    """Draw what every operation of a preset does to the first sample: pictures in a row, below each its magnitude.
+
+    Args:
+        source: Source of encoded images or arrays.
+        preset: One of `operations.TABLES`.
+        size: Side in pixels of the picture operated on; for arrays, it is their own side.
+    """
+    layer, note = TABLES[preset]
+    rows = operate(square_image(source, 0, size=size), layer)
+    top, left = _MARGIN + _TITLE_LINE + _LINE + _GAP, _MARGIN + _NAMES
     step = _OPERATION_CELL + _GAP
-    left = _MARGIN + label + 2 * _GAP
-    width = left + MAGNITUDES * step - _GAP + _MARGIN
-    inner = width - 2 * _MARGIN
-    title_lines, note_lines = wrap(title, _TITLE, inner), wrap(note, _TEXT, inner)
-    line = _OPERATION_CELL + line_height(_SMALL) + _GAP
-    top = _MARGIN + len(title_lines) * line_height(_TITLE) + len(note_lines) * line_height(_TEXT) + _GAP
-    canvas = Canvas(width, top + len(rows) * line + _MARGIN)
-    y = canvas.lines(_MARGIN, _MARGIN, title_lines, size=_TITLE)
-    canvas.lines(_MARGIN, y, note_lines, size=_TEXT, colour=GREY)
-    for place, (row, unit) in enumerate(zip(rows, units, strict=True)):
-        y = top + place * line
-        names = y + (_OPERATION_CELL - line_height(_HEADING) - line_height(_SMALL)) // 2
-        canvas.text(_MARGIN, names, row.name, size=_HEADING)
-        canvas.text(_MARGIN, names + line_height(_HEADING), unit, size=_SMALL, colour=GREY)
+    figure, axes = _paper(left + MAGNITUDES * step - _GAP + _MARGIN, top + len(rows) * (step + _LINE) + _MARGIN)
+    _write(axes, _MARGIN, _MARGIN, f"The operations of {preset}, over the ranges of their magnitudes", _TITLE)
+    _write(axes, _MARGIN, _MARGIN + _TITLE_LINE, note, _TEXT, GREY)
+    for place, row in enumerate(rows):
+        y = top + place * (step + _LINE)
+        _write(axes, _MARGIN, y + step / 2 - _LINE - 2, row.name, _HEADING)
+        _write(axes, _MARGIN, y + step / 2, row.unit or "no magnitude", colour=GREY)
         for number, (magnitude, picture) in enumerate(zip(row.magnitudes, row.pictures, strict=True)):
-            x = left + number * step
-            canvas.picture(x, y, picture, _OPERATION_CELL)
-            canvas.centred(x, y + _OPERATION_CELL + 3, _OPERATION_CELL, magnitude, size=_SMALL)
-    return canvas.image
+            _draw_picture(axes, left + number * step, y, picture, _OPERATION_CELL, name=magnitude)
+    return figure
 
 
 def _columns(recipe: Recipe, reuse_factor: int) -> tuple[_Column, _Column, _Column]:
@@ -169,21 +175,12 @@ def _columns(recipe: Recipe, reuse_factor: int) -> tuple[_Column, _Column, _Colu
     cached = reuse_factor > 1
     fresh = not cached or _random(recipe.final)
     whole = "the file, decoded" if recipe.encoded else "the array's image"
-    original = _Column(_MARGIN + _FRAME, 1, "original", whole, GREY)
-    partial = _Column(
-        original.end + _ARROW + _FRAME,
-        1,
-        "cached:" if cached else "not cached:",
-        _names(recipe.partial) if not recipe.caches_encoded else "the file, as it was read",
-        CACHED if cached else FRESH,
-    )
-    final = _Column(
-        partial.end + _ARROW + _FRAME,
-        reuse_factor,
-        "fresh at every use:" if fresh else "the same at every use:",
-        _names(recipe.final),
-        FRESH if fresh else CACHED,
-    )
+    original = _Column(_MARGIN, 1, "original", whole, GREY)
+    heading, colour = ("cached:", CACHED) if cached else ("not cached:", FRESH)
+    names = "the file, as it was read" if recipe.caches_encoded else _names(recipe.partial)
+    partial = _Column(original.end + _ARROW, 1, heading, names, colour)
+    heading, colour = ("fresh at every use:", FRESH) if fresh else ("the same at every use:", CACHED)
+    final = _Column(partial.end + _ARROW, reuse_factor, heading, _names(recipe.final), colour)
     return original, partial, final
 
 
@@ -195,35 +192,46 @@ def _names(stages: Sequence[Stage]) -> str:
     return ", ".join(stage.name for stage in stages) or "nothing"
 
 
-def _legend(columns: Sequence[_Column], reuse_factor: int) -> list[tuple[str, str]]:
-    """Return the colours that occur, and what they mean."""
-    meanings = {
-        CACHED: f"cached: made once, used in {reuse_factor} epochs, then made anew",
-        FRESH: "fresh: drawn anew in every epoch, seen by the network",
-    }
-    used = {column.colour for column in columns}
-    return [(colour, meaning) for colour, meaning in meanings.items() if colour in used]
+def _paper(width: int, height: int) -> tuple[Figure, Axes]:
+    """Return a figure and its axes, whose units are pixels, counted from the upper left corner."""
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=BACKGROUND)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+    axes.set_axis_off()
+    return figure, axes
 
 
-def _legend_places(legend: Sequence[tuple[str, str]], inner: int) -> list[tuple[int, int]]:
-    """Return where entries stand, side by side, or below one another where there is no room."""
-    places: list[tuple[int, int]] = []
-    x = y = 0
-    for _, text in legend:
-        width = line_height(_TEXT) + text_width(text, _TEXT)
-        if x and x + width > inner:
-            x, y = 0, y + line_height(_TEXT)
-        places.append((x, y))
-        x += width + 3 * _GAP
-    return places
+def _write(
+    axes: Axes, x: float, y: float, text: str, size: float = _SMALL, colour: str = INK, ha: str = "left"
+) -> None:
+    """Write text below a place."""
+    axes.text(x, y, text, size=size, color=colour, ha=ha, va="top", parse_math=False)
 
 
-def _legend_height(legend: Sequence[tuple[str, str]], inner: int) -> int:
-    return _legend_places(legend, inner)[-1][1] + line_height(_TEXT) + _GAP
+def _fill(axes: Axes, x: int, y: int, width: int, height: int, colour: str) -> None:
+    axes.add_patch(Rectangle((x, y), width, height, color=colour, linewidth=0))
 
 
-def _draw_legend(canvas: Canvas, top: int, legend: Sequence[tuple[str, str]], inner: int) -> None:
-    swatch = _TEXT
-    for (colour, text), (x, y) in zip(legend, _legend_places(legend, inner), strict=True):
-        canvas.block(_MARGIN + x, top + y + 2, swatch, swatch, colour)
-        canvas.text(_MARGIN + x + line_height(_TEXT), top + y, text, size=_TEXT)
+def _draw_arrow(axes: Axes, x: int, y: int, to_x: int, to_y: int) -> None:
+    """Draw an arrow between two frames, from right to left side, given their upper corners. It bends half-way."""
+    middle, y, to_y = (x + to_x) // 2, y + CELL // 2 + _FRAME, to_y + CELL // 2 + _FRAME
+    axes.plot([x + 3, middle, middle], [y, y, to_y], color=GREY)
+    head = {"arrowstyle": "-|>", "color": GREY, "linewidth": 1.5, "mutation_scale": 14, "shrinkA": 0, "shrinkB": 2}
+    axes.annotate("", (to_x, to_y), (middle, to_y), arrowprops=head)
+
+
+def _draw_picture(
+    axes: Axes, x: int, y: int, picture: Image, cell: int, *, frame: int = 1, colour: str = LINE, name: str = ""
+) -> None:
+    """Put a picture in the middle of a square cell, with a frame around it and its name below.
+
+    Small ones are enlarged by a whole factor, so that pixels stay.
+    """
+    longest = max(picture.shape)
+    factor = cell // longest if longest <= cell else cell / longest
+    height, width = (max(1, round(factor * side)) for side in picture.shape[:2])
+    left, top = x + frame + (cell - width) // 2, y + frame + (cell - height) // 2
+    _fill(axes, left - frame, top - frame, width + 2 * frame, height + 2 * frame, colour)
+    extent = (left, left + width, top + height, top)
+    axes.imshow(picture, extent=extent, aspect="auto", interpolation="antialiased", zorder=2)
+    below = y + cell + 2 * frame + 2
+    _write(axes, x + frame + cell / 2, below, name, colour=INK if colour == LINE else colour, ha="center")

@@ -388,7 +388,7 @@ def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeyp
 
 
 def raising(error):
-    def fail(**_):
+    def fail(*_):
         raise error
 
     return fail

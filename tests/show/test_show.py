@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections import Counter
 
@@ -10,14 +11,12 @@ import pytest
 from PIL import Image, ImageColor
 
 from dalirefurb import Prefetch
-from dalirefurb.augment.operations import Choice, OperationTable
 from dalirefurb.augment.presets import evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.cli import main
 from dalirefurb.cli.compare import Run, plot
 from dalirefurb.cli.demo import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
 from dalirefurb.cli.train import EpochReport
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.echo import Echo
@@ -25,13 +24,12 @@ from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
-from dalirefurb.show.canvas import CACHED, FRESH, text_width, wrap
-from dalirefurb.show.files import write_operations, write_pictures
-from dalirefurb.show.operations import MAGNITUDES, TABLES, operate, table_of
+from dalirefurb.show.colours import CACHED, FRESH
+from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
 from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
 from dalirefurb.show.plans import compare_plans, history
 from dalirefurb.show.plots import history_plot, plan_plot
-from dalirefurb.show.sheet import CELL, pictures_sheet
+from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.pictures import jpeg, picture, write_folder
@@ -63,6 +61,13 @@ def read(path):
     with Image.open(path) as image:
         assert image.format == "PNG"
         return np.asarray(image)
+
+
+def drawn(figure):
+    """Return the pixels of a figure."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return np.asarray(Image.open(content).convert("RGB"))
 
 
 def colours(sheet):
@@ -173,50 +178,47 @@ def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epo
             assert getattr(plan, name).tolist() == getattr(theirs, name)[rows].tolist()
 
 
-def test_a_sheet_has_every_picture_pixel_by_pixel_and_tells_cached_from_fresh_by_the_colour_of_its_frame():
-    recipe = trivial_augment(CELL, raw=True)
-    (taken,) = take_pictures(arrays(size=CELL), recipe, [1], reuse_factor=2)
-    sheet = np.asarray(pictures_sheet([taken], recipe, title="title", reuse_factor=2))
-    assert len(frames(taken.original, sheet)) == 1
+@pytest.mark.parametrize(("size", "factor"), [(CELL, 1), (100, 1), (32, 4)])
+def test_a_sheet_has_every_pixel_of_a_picture_and_tells_cached_from_fresh_by_the_colour_of_its_frame(size, factor):
+    recipe = trivial_augment(size, raw=True)
+    (taken,) = take_pictures(arrays(size=size), recipe, [1], reuse_factor=2)
+    sheet = drawn(pictures_sheet(arrays(size=size), recipe, name="trivial_augment", reuse_factor=2))
+
+    def frames_of(image):
+        return frames(image.repeat(factor, axis=0).repeat(factor, axis=1), sheet)
+
+    assert len(frames_of(taken.original)) == 1
     for version in taken.versions:
-        assert ImageColor.getrgb(CACHED) in frames(version.cached, sheet)
+        assert ImageColor.getrgb(CACHED) in frames_of(version.cached)
         for image in version.served:
-            assert ImageColor.getrgb(FRESH) in frames(image, sheet)
+            assert ImageColor.getrgb(FRESH) in frames_of(image)
     served = [image for version in taken.versions for image in version.served]
     changed = [image for image in served if not any(np.array_equal(image, each.cached) for each in taken.versions)]
     assert changed
-    assert all(frames(image, sheet) == {ImageColor.getrgb(FRESH)} for image in changed)
+    assert all(frames_of(image) == {ImageColor.getrgb(FRESH)} for image in changed)
 
 
-def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source, tmp_path):
-    write_pictures(tmp_path / "one.png", source, simple(32), name="simple", reuse_factor=1)
-    sheet = read(tmp_path / "one.png")
+def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):
+    sheet = drawn(pictures_sheet(source, simple(32), name="simple", reuse_factor=1))
     assert int(CACHED[1:], 16) not in colours(sheet)
     assert int(FRESH[1:], 16) in colours(sheet)
 
 
-@pytest.mark.parametrize("text", ["one two three", "random_resized_crop_of_a_long_name, flip", "", "x"])
-def test_wrapped_text_fits_and_is_whole(text):
-    lines = wrap(text, 13, 60)
-    assert all(text_width(line, 13) <= 60 for line in lines)
-    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-
-
-@pytest.mark.parametrize("preset", TABLES)
-def test_the_table_of_a_preset_is_the_one_that_its_layer_applies(preset):
-    table = TABLES[preset]
-    count = len(table.operations)
-    sides = np.full(count, 224)
-    for bins in (0, 1, table.num_bins - 1):
-        choice = Choice(np.arange(count), bins, np.zeros(count, bool))
-        ours = OperationTable(table.operations, table.num_bins).parameters(choice, heights=sides, widths=sides)
-        theirs = table.layer.table.parameters(choice, heights=sides, widths=sides)
-        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+@pytest.mark.parametrize("reuse_factor", [1, 12])
+def test_no_text_leaves_its_sheet(reuse_factor):
+    recipe = trivial_augment(32, raw=True)
+    sheet = pictures_sheet(arrays(size=32), recipe, name="auto_augment_cifar10", reuse_factor=reuse_factor)
+    for text in sheet.axes[0].texts:
+        box = text.get_window_extent()
+        assert box.x0 >= 0, text
+        assert box.y0 >= 0, text
+        assert box.x1 <= sheet.bbox.x1, text
+        assert box.y1 <= sheet.bbox.y1, text
 
 
 def test_operations_are_shown_from_the_most_negative_magnitude_to_the_most_positive():
     image = np.asarray(picture(3, height=64, width=64))
-    rows = {row.name: row for row in operate(image, table_of("rand_augment"))}
+    rows = {row.name: row for row in operate(image, TABLES["rand_augment"][0])}
     assert list(rows)[:2] == ["Identity", "ShearX"]
     assert rows["Rotate"].magnitudes == ["-30", "-20", "-10", "0", "+10", "+20", "+30"]
     assert rows["Brightness"].magnitudes == ["0.10", "0.40", "0.70", "1.00", "1.30", "1.60", "1.90"]
@@ -236,14 +238,9 @@ def test_operations_are_shown_from_the_most_negative_magnitude_to_the_most_posit
     assert np.array_equal(rows["Solarize"].pictures[-1], 255 - image)
 
 
-def test_a_preset_without_operations_has_none_to_show():
-    with pytest.raises(ConfigurationError, match=r"must have operations .* rand_augment, .* got 'simple'"):
-        table_of("simple")
-
-
 def test_misses_of_the_plan_plot_are_the_planners():
-    comparison = compare_plans(num_samples=100, batch_size=8, reuse_factor=3, epochs=7, seed=SEED)
     plain = {"num_samples": 100, "batch_size": 8, "reuse_factor": 3, "seed": SEED}
+    comparison = compare_plans(Refurbish(**plain), 7)
     for misses, changes in (
         (comparison.refurbish, {}),
         (comparison.reference_count, {"evict_shuffler": ReferenceCount()}),
@@ -258,7 +255,7 @@ def test_misses_of_the_plan_plot_are_the_planners():
 
 
 def test_the_plan_plot_draws_the_counts_and_its_axes_begin_at_0():
-    comparison = compare_plans(num_samples=60, batch_size=8, reuse_factor=2, epochs=5)
+    comparison = compare_plans(Refurbish(60, batch_size=8, reuse_factor=2), 5)
     epochs, batches = plan_plot(comparison).axes
     heights = [round(bar.get_height()) for bar in epochs.patches]
     assert heights == [*comparison.reference_count.sum(axis=1), *comparison.refurbish.sum(axis=1)]
@@ -387,9 +384,9 @@ def test_show_operations_writes_a_row_for_each(folder, tmp_path, capsys):
 def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path, capsys, monkeypatch):
     asked = []
 
-    def compare(**given):
-        asked.append(given["num_samples"])
-        return compare_plans(**given)
+    def compare(planner, epochs):
+        asked.append(planner.num_samples)
+        return compare_plans(planner, epochs)
 
     monkeypatch.setattr("dalirefurb.show.plans.compare_plans", compare)
     out = tmp_path / "plan.png"
@@ -402,15 +399,10 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
     capsys.readouterr()
 
 
-def test_pictures_of_arrays_can_be_written(tmp_path):
-    recipe = simple(32, raw=True)
-    write_pictures(tmp_path / "pictures.png", arrays(size=32), recipe, name="simple", reuse_factor=2)
-    assert len(colours(read(tmp_path / "pictures.png"))) > 1000
-
-
-def test_operations_of_arrays_can_be_written(tmp_path):
-    write_operations(tmp_path / "operations.png", arrays(size=32), preset="trivial_augment", size=32)
-    assert len(colours(read(tmp_path / "operations.png"))) > 1000
+def test_pictures_and_operations_of_arrays_can_be_drawn():
+    pictures = pictures_sheet(arrays(size=32), simple(32, raw=True), name="simple", reuse_factor=2)
+    assert len(colours(drawn(pictures))) > 1000
+    assert len(colours(drawn(operations_sheet(arrays(size=32), "trivial_augment", size=32)))) > 1000
 
 
 def test_whole_photographs_are_scikit_images():

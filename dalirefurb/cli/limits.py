@@ -1,0 +1,81 @@
+"""What one process on this machine can do, checked before anything is made."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import Planner
+from dalirefurb.store import available
+from dalirefurb.store.memory_budget import amount
+from dalirefurb.system.launch_env import told
+
+_MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
+
+PIXEL_BYTES = 12
+"""Of a final image: three channels in float32."""
+
+
+def check_memory(nbytes: int, what: str, remedy: str) -> None:
+    """Refuse what does not fit into the memory at hand.
+
+    Args:
+        nbytes: The least memory that is needed, in bytes.
+        what: What needs the memory, for the message.
+        remedy: What to do if the memory is too small, for the message.
+
+    Raises:
+        ConfigurationError: If it does not fit.
+    """
+    free = available.available_bytes()
+    if free is not None and nbytes > free:
+        raise ConfigurationError(
+            f"memory must hold {what}, which is at least {amount(nbytes)}, but {amount(free)} are available: {remedy}"
+        )
+
+
+def check_room(planner: Planner, size: int) -> None:
+    """Refuse images of which the batches that are made ahead fill the memory.
+
+    Raises:
+        ConfigurationError: If they do.
+    """
+    depths = Prefetch().depths(planner)
+    batches = min(len(planner), depths.look_ahead * depths.batches_per_group)
+    check_memory(
+        batches * planner.batch_size * PIXEL_BYTES * size**2,
+        f"{batches} batches of {planner.batch_size} images of {size} x {size}",
+        "pass a smaller --size or --batch-size",
+    )
+
+
+def check_alone() -> None:
+    """Refuse to be one of several processes.
+
+    Raises:
+        ConfigurationError: If this is one.
+    """
+    if told("RANK") is not None and (told("WORLD_SIZE") or 1) > 1:
+        raise ConfigurationError(
+            f"this trains in one process, but it is rank {told('RANK')} of {told('WORLD_SIZE')}: start it without "
+            f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+        )
+
+
+def require(purpose: str, *packages: str) -> None:
+    """Look for packages, without importing them.
+
+    Args:
+        purpose: What needs the packages, for the message.
+        packages: Names of the packages to install: "Pillow", "scikit-image" or "matplotlib".
+
+    Raises:
+        ConfigurationError: If some cannot be found.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(_MODULES[name]) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{purpose} needs {' and '.join(packages)}, but {' and '.join(missing)} cannot be found; "
+            'pip install "dalirefurb[demo]"'
+        )

@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -105,7 +104,7 @@ class Loader:
         choose_depths(planner)  # Refuses what no rank could work with.
         fingerprint = configuration.fingerprint()
         self._planner = planner
-        self._labels = _labels(source)
+        self._labels = configuration.labels()
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, depths: Depths) -> Assembly:
@@ -297,9 +296,3 @@ class Loader:
         # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
         cursor.begun, cursor.position, feedback.handed = following.batch > 0, following, handed
         return batch
-
-
-def _labels(source: Source) -> NDArray[Any]:
-    """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
-    dtype = np.dtype(np.int64) if source.labels.dtype.kind in "iu" else source.labels.dtype.newbyteorder("=")
-    return source.labels.astype(dtype, copy=False)

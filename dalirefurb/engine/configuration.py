@@ -9,7 +9,9 @@ from functools import partial
 from types import NoneType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import Graph, cut_window, versions
@@ -103,6 +105,12 @@ class Configuration:
             pixels = max(shape[0] * shape[1], self.recipe.output.size**2)
         cached = self.store is not None and not self.recipe.caches_encoded
         return partial(prefetch.depths, pixels=pixels, hits_together=cached and self.kernels == "numba")
+
+    def labels(self) -> NDArray[Any]:
+        """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
+        labels = self.source.labels
+        dtype = np.dtype(np.int64) if labels.dtype.kind in "iu" else labels.dtype.newbyteorder("=")
+        return labels.astype(dtype, copy=False)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return everything that decides the batches, as JSON values, the same on all ranks."""

@@ -45,6 +45,25 @@ class Stats:
     graph_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
 
+    def summary(self) -> str:
+        """Say in one line what hit, and what time went to, the largest part of the loader's own time first.
+
+        >>> print(Stats(samples=8, hits=6, misses=2, graph_wait_s=1.5, reading_wait_s=2.25).summary())
+        75 % of 8 samples hit; training waited 0.0 s; the loader's threads: files 2.2 s, computing 1.5 s
+        """
+        times = {
+            "planning": self.planning_s,
+            "drawing": self.preparing_s,
+            "the store": self.storing_s,
+            "files": self.reading_wait_s,
+            "computing": self.graph_wait_s,
+        }
+        spent = [f"{name} {time:.1f} s" for name, time in sorted(times.items(), key=lambda each: -each[1]) if time]
+        return (
+            f"{round(100 * self.hits / max(self.samples, 1))} % of {self.samples:,} samples hit; training waited "
+            f"{self.consumer_wait_s:.1f} s; the loader's threads: {', '.join(spent) or 'nothing'}"
+        )
+
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)})
 

@@ -43,7 +43,7 @@ class SlotContents(Contents):
             return len(self.slot_table)
 
     def _pin(self, keys: Keys) -> tuple[NDArray[np.bool_], Numbers]:
-        """Return which of n versions are held, shape (n,), and their slots, which are lent until `_release`."""
+        """Return which of n versions are held, shape (n,), and their slots, which are pinned until `_release`."""
         slots = self.slot_table.find(*keys)
         found = slots >= 0
         pinned = slots[found]

@@ -133,11 +133,11 @@ class Ledger:
 
     def close(self) -> None:
         """Let the file go; what is lent stays as it is."""
-        lent = self.slot_table.pinned
-        if len(lent):
+        pinned = self.slot_table.pinned
+        if len(pinned):
             self.look()
         # Nobody else writes into a file that was removed; what is behind the end of one cut short must not be touched.
-        starts = [] if self._lost else self.starts(lent)
+        starts = [] if self._lost else self.starts(pinned)
         self.closed = True
         self.file.close((start, self._arena.size(start)) for start in starts)
 

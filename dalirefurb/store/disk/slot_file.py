@@ -135,13 +135,13 @@ class SlotFile:
         if os.fstat(self._fd).st_nlink == 0:
             os.ftruncate(self._fd, 0)
 
-    def close(self, lent: Iterable[tuple[int, int]] = ()) -> None:
+    def close(self, pinned: Iterable[tuple[int, int]] = ()) -> None:
         """Unlock and close it; twice is as once. Nobody may be reading or writing.
 
         Args:
-            lent: Starts and bytes of blocks that somebody looks at, who goes on seeing them as they are.
+            pinned: Starts and bytes of blocks that somebody looks at, who goes on seeing them as they are.
         """
-        for start, nbytes in lent:
+        for start, nbytes in pinned:
             self.reader.keep(start, nbytes)
         self.reader.close()
         self._end()

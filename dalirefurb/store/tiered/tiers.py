@@ -70,7 +70,7 @@ class Tiers:
         found = np.ones(len(keys[0]), np.bool_)
         found[missing] = False
         places = np.cumsum(found) - 1
-        images = Images.joined(int(found.sum()), [(places[rows], lent) for rows, lent in parts])
+        images = Images.joined(int(found.sum()), [(places[rows], part) for rows, part in parts])
         return Lease(found, images, release)
 
     def prefetch(self, keys: Keys) -> None:

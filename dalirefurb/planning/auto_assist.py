@@ -35,7 +35,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.candidates import CandidateStream
-from dalirefurb.planning.planner import DerivedPlanner
+from dalirefurb.planning.planner import DerivedPlanner, Planner
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ class Loader:
 
     def stats(self) -> Stats:
         """Return what was done so far on this rank; subtract an earlier snapshot to get the difference."""
-        begun = self._assembler.begun
+        begun = self._assembler.assembly
         return Stats() if begun is None else begun.engine.stats()
 
     def bad_samples(self) -> list[BadSample]:
@@ -280,8 +280,8 @@ class Loader:
     def _serve(self) -> Batch:
         self._check_usable()
         self._feedback.check_observed("the next one is served")
-        assert self._assembler.begun is not None  # Since the pass began, at the latest.
-        engine = self._assembler.begun.engine
+        assert self._assembler.assembly is not None  # Since the pass began, at the latest.
+        engine = self._assembler.assembly.engine
         engine.seek(self._cursor.position)
         served = engine.take()
         labels = torch.from_numpy(self._labels[served.indices])

@@ -510,7 +510,7 @@ def test_an_error_leaves_no_thread_once_the_loader_is_closed(tmp_path: Path) -> 
     with pytest.raises(SampleError):
         list(loader)
     loader.close()
-    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
+    assert not {"dalirefurb-prepare", "dalirefurb-finish"} & set(loader_threads())
 
 
 def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
@@ -518,7 +518,7 @@ def test_closing_leaves_no_thread(folder: ImageFolder) -> None:
     next(iter(loader))
     assert loader_threads()
     loader.close()
-    assert not {"dalirefurb-partial", "dalirefurb-final"} & set(loader_threads())
+    assert not {"dalirefurb-prepare", "dalirefurb-finish"} & set(loader_threads())
 
 
 def test_file_list_and_multi_label_targets_are_served(folder: ImageFolder, tmp_path: Path) -> None:

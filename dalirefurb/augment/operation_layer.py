@@ -1,4 +1,4 @@
-"""What the layers of all policies share: one operation of a table for each sample, chosen on the host."""
+"""OperationLayer: base of all policies' layers, one operation of a table for each sample, chosen on the host."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Stage(ABC):
     """
 
     name: str
-    version: ClassVar[int] = 1
+    code_version: ClassVar[int] = 1
     num_uniforms: ClassVar[int] = 0
 
     @property
@@ -141,7 +141,7 @@ class Stage(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"stage": type(self).__name__, "version": self.version, **values}
+        return {"stage": type(self).__name__, "version": self.code_version, **values}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What one process on this machine can do, checked before anything is made."""
+"""Checks of what one process on this machine can do, before anything is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DALI does to a batch: two parts as pipelines of their own, between which hits and misses meet.
+"""Graph: what DALI does to a batch, each part as a pipeline of its own, between which hits and misses meet.
 
     samples, misses only ─▶ partial graph ─▶ computed partial images ─┬─▶ final graph ─▶ images
     parameters ───────────────┘                cached ones, the hits ─┘       │

@@ -1,4 +1,4 @@
-"""Assembler: puts a loader's parts together when they are first needed, if the rank matters."""
+"""Assembler: construction of a loader's engine when it is first needed, since it depends on the rank."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Assembler:
 
     @property
     def part(self) -> Planner:
-        """What this rank carries out."""
+        """Planner of what this rank carries out."""
         return self._part(self.rank)
 
     @property
@@ -63,7 +63,7 @@ class Assembler:
         return self._choose_depths(self.part)
 
     @property
-    def begun(self) -> Assembly | None:
+    def assembly(self) -> Assembly | None:
         """The parts, if they are together already."""
         return self._assembly
 

@@ -90,7 +90,7 @@ def assemble(
     buffer: BatchBuffer | None = None
     view: View = views
     if device_store is not None:
-        buffer = BatchBuffer(device_store, max_rows=max_rows, max_runs=depths.look_ahead)
+        buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
         devices = replace(devices, entering=devices.final)
         # An Assistant looks at partial images on the host.
         if devices.partial == "gpu" and planner.feedback_lag is None:

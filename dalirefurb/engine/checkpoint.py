@@ -1,4 +1,4 @@
-"""A loader's saved place, which means the same batches while all that decides them is the same.
+"""State of a loader: its place, and the fingerprint of all that decides what is served from there.
 
 A place is an epoch and a batch; what decides the batches is the configuration's fingerprint. Both are JSON values.
 """

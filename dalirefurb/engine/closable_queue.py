@@ -1,4 +1,4 @@
-"""ClosableQueue: how one thread hands its work to the next.
+"""ClosableQueue: items on their way from one thread to the next, with an end.
 
 Whoever puts waits for room, whoever takes waits for an item, and either wait can be ended: `fail` raises in `take`
 once the items put before are taken, `stop` ends both sides at once.

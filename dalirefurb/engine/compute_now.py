@@ -1,4 +1,4 @@
-"""Partial images of a few samples, computed beside the runs on their way, while the caller waits.
+"""Partial images of a few samples, computed beside the batch groups on their way, while the prepare thread waits.
 
 Needed seldom: for features that an Assistant does not have, which is after a resume, and at the end of its first epoch.
 """

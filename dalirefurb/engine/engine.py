@@ -1,8 +1,8 @@
 """Engine: the two threads that carry out plans.
 
     Schedule ─▶ PrepareThread ───────▶ FinishThread ────▶ take
-    plans       partial images, or     final images,      by the training loop
-                by kernels all         the store
+    plans       partial images,        final images,      by the training loop
+                or final ones          the store
 
 Each alone touches its own pipelines. Between them, and before the training loop, a few batch groups wait. An exception
 in either ends it, and is raised by `take` after the batches before it.
@@ -111,8 +111,8 @@ class Engine:
             groups = self._schedule.begin(position, one_by_one=one_by_one)
             prepare, finish = self._prepare_thread.work, self._finish_thread.work
             self._threads = [
-                self._thread("dalirefurb-partial", self._turns[0], prepared, prepare, groups, prepared),
-                self._thread("dalirefurb-final", self._turns[1], batches, finish, prepared, batches),
+                self._thread("dalirefurb-prepare", self._turns[0], prepared, prepare, groups, prepared),
+                self._thread("dalirefurb-finish", self._turns[1], batches, finish, prepared, batches),
             ]
             for thread in self._threads:
                 thread.start()

@@ -40,10 +40,11 @@ class Depths:
         look_ahead: Number of groups in the final part at a time, finished ones included; a group of n times as many
             batches counts n times.
         ready: Number of groups whose partial images wait for the final part.
-        admitted: Number of groups whose files are read before the groups enter the partial part, beside the groups that
-            are in it.
+        admitted: Number of groups that are looked up, and whose files are read, before the groups enter the partial
+            part, beside the groups that are in it.
         announced: Number of groups of which the store is told before their files are read, beside the `admitted` ones.
-        read_ahead: Number of groups for which something is read, beside those that the partial part could take.
+        read_ahead: Number of admitted groups that may have something to read, beside those for which the partial part
+            has room.
         reading_threads: Number of threads that read files.
     """
 
@@ -90,8 +91,9 @@ class Prefetch:
             a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels one
             pipeline decodes, from four threads on two do, whatever their number.
         look_ahead: Batch groups in the final part at a time, finished ones included; by default three per replica, with
-            AutoAssist at most as many as its lag allows. With kernels up to two more are finished early. A group takes
-            the memory of its images: 154 MB for 256 x 224 x 224 in float32.
+            AutoAssist at most as many as its lag allows. With kernels and a store two groups per replica are in work at
+            most, and a larger number changes nothing. A group takes the memory of its images: 154 MB for 256 x 224 x
+            224 in float32.
         batches_per_group: Batches that go through the pipelines together; a group costs milliseconds however few its
             rows. By default as many as fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224
             into as many more as take no more memory, up to 2,048; with compiled kernels twice as many, up to 2,048,

@@ -1,4 +1,4 @@
-"""What all kernels share: how they are compiled, and a few things that Python has no word for.
+"""Compilation of kernels, and a few things that Python has no word for.
 
 Kernels never touch Python's lock, so threads run them side by side. Nor do they raise, which none would hear, and no
 array is made in them: what they need is there before they begin. Images are flat uint8 arrays, row by row, three

@@ -1,4 +1,4 @@
-"""KernelThreadPool: the owner of a work, and a few threads that never ask for Python's lock.
+"""KernelThreadPool: threads that share the rows of a batch with its owner, and never ask for Python's lock.
 
     owner     begins ── row ── row ── row ── ends, waits for who is inside ──▶
     threads   wait ─────────── row ── row ── leave, wait ──▶

@@ -1,4 +1,4 @@
-"""Planner: decides what an epoch will do, before any data is touched. With those that plan over another planner.
+"""Planner: what decides what an epoch will do, before any data is touched. With those that plan over another planner.
 
 A planner is a function of (seed, epoch): it yields one `BatchPlan` per batch, and the loader carries it out.
 A planner decides and never acts; it keeps no state but the fixed permutation that deals samples to shards.
@@ -46,7 +46,7 @@ class Planner(ABC):
     shards: int = 1
     drop_last: bool = False
 
-    version: ClassVar[int] = 1
+    code_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         self._integer("num_samples", 1, None, "pass the length of a source that holds a sample")
@@ -143,7 +143,7 @@ class Planner(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"planner": type(self).__name__, "version": self.version, **values}
+        return {"planner": type(self).__name__, "version": self.code_version, **values}
 
     @property
     def _width(self) -> int:

@@ -64,7 +64,7 @@ class SmartCache(Planner):
     num_cache_objects: int = field(kw_only=True)
     replace_percent: float = field(kw_only=True)
 
-    version: ClassVar[int] = 2
+    code_version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

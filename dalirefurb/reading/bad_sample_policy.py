@@ -1,4 +1,4 @@
-"""What a loader does about samples that it cannot use, as its user says."""
+"""BadSamplePolicy: what a loader does about samples that it cannot use, as its user says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader: reads samples on a few threads, ahead of time."""
+"""Reader: samples read on a few threads, ahead of time."""
 
 from __future__ import annotations
 

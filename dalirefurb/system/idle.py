@@ -1,4 +1,4 @@
-"""The rest of this process's threads, waited for by whoever compares loaders, which make batches ahead."""
+"""A wait until this process's other threads rest, for fair comparisons of loaders, which make batches ahead."""
 
 from __future__ import annotations
 

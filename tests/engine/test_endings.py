@@ -162,7 +162,7 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
 
     loader = Loader(source, simple(SIZE), REFURBISH, HangingStore(), kernels="dali")
     loader._assembler.get().engine.seek(loader._cursor.position)
-    with pytest.raises(LoaderError, match=r"dalirefurb-partial is still in wait \(.*threading\.py:\d+\)"):
+    with pytest.raises(LoaderError, match=r"dalirefurb-prepare is still in wait \(.*threading\.py:\d+\)"):
         loader.close()
     hanging.set()
     wait_for_threads()
@@ -288,7 +288,7 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder, pl
     assert_same(expected[: len(served)], served)
 
 
-@pytest.mark.parametrize("name", ["dalirefurb-partial", "dalirefurb-final"])
+@pytest.mark.parametrize("name", ["dalirefurb-prepare", "dalirefurb-finish"])
 def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_last(
     source: ImageFolder, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -368,7 +368,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
     with DeviceStore() as store:
         store.open(StoreSpec((SIZE, SIZE, 3), 6, {}))
         store.put(plan.indices[:4], plan.version[:4], images[:4])
-        buffer = BatchBuffer(store, max_rows=6, max_runs=1)
+        buffer = BatchBuffer(store, max_rows=6, max_groups=1)
         for entering in ("cpu", "gpu"):
             graph = Graph(recipe, "final", "cpu", "gpu", entering)
             pipeline = Pipeline.deserialize(

@@ -310,7 +310,7 @@ def test_what_a_loader_borrows_never_leaves_the_device(
 def test_runs_that_are_laid_out_one_after_another_do_not_touch_each_other(store: DeviceStore) -> None:
     store.close()
     store.open(StoreSpec((SIZE, SIZE, 3), 1, {}))
-    buffer = BatchBuffer(store, max_rows=2, max_runs=3)
+    buffer = BatchBuffer(store, max_rows=2, max_groups=3)
     images = [np.full((SIZE, SIZE, 3), value, np.uint8) for value in range(3)]
     none = np.empty(0, np.int64)
     runs = []
@@ -327,7 +327,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
     """Hits are gathered, the rest is scattered between them; the next run must leave nothing of the one before."""
     store.close()
     store.open(StoreSpec((SIZE, SIZE, 3), NUM_SAMPLES, {}))
-    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_runs=1)
+    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_groups=1)
     input_builder = InputBuilder(recipe, seed=7, entering=arrays.image_shape)
     graph = Graph(recipe, "final")
     serialized = graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1)
@@ -400,7 +400,7 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     left = replica.collect()
     expected = np.array(left.as_tensor())
     store.open(StoreSpec(expected.shape[1:], NUM_SAMPLES, {}))
-    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_runs=1)
+    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_groups=1)
     images = buffer.images(left)
     assert images.whole is not None
     assert np.shares_memory(images.whole[0], np.asarray(left.as_tensor()))

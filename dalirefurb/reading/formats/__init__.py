@@ -1,4 +1,4 @@
-"""What the headers and the bodies of image files say."""
+"""Formats of image files: what headers and bodies say."""
 
 
 class StructureError(ValueError):

@@ -1,4 +1,4 @@
-"""A buffer on the GPU in which a run is laid out for the final graph, so that hits stay there."""
+"""A buffer on the GPU in which a batch group is laid out for the final graph, so that hits stay there."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dalirefurb.store.device.store import DeviceLease, DeviceStore
 
 
 class BatchBuffer:
-    """The partial images of one run after another, in plan order, where the store is.
+    """The partial images of one batch group after another, in plan order, where the store is.
 
     Args:
         store: The store, which is open.
-        max_rows: Rows of the longest run.
-        max_runs: Runs that are laid out before the first of them is collected, at most.
+        max_rows: Rows of the longest group.
+        max_groups: Groups that are laid out before the first of them is collected, at most.
     """
 
-    def __init__(self, store: DeviceStore, *, max_rows: int, max_runs: int) -> None:
+    def __init__(self, store: DeviceStore, *, max_rows: int, max_groups: int) -> None:
         self._memory = store.memory
-        self._runs = store.memory.empty((max_runs, max_rows, *store.slot_shape))
-        self._read: list[list[Images]] = [[]] * max_runs
+        self._groups = store.memory.empty((max_groups, max_rows, *store.slot_shape))
+        self._read: list[list[Images]] = [[]] * max_groups
         self._turn = 0
 
     def fill(
@@ -37,23 +37,23 @@ class BatchBuffer:
         leased: NDArray[np.int64],
         others: Sequence[tuple[NDArray[np.int64], Images]],
     ) -> Array:
-        """Lay a run out.
+        """Lay a group out.
 
         Args:
-            num_rows: Rows of the run.
+            num_rows: Rows of the group.
             lease: The samples that the store lends; the lease can be released once this returns.
             leased: Which row each sample of the lease is, shape (n,).
             others: Rows that the lease does not have, with their images, on the device or on the host.
 
         Returns:
-            (num_rows, H, W, C) uint8, until `max_runs` more runs are laid out: to be fed inside `on_stream`.
+            (num_rows, H, W, C) uint8, until `max_groups` more groups are laid out: to be fed inside `on_stream`.
         """
         xp = self._memory.xp
-        out = self._runs[self._turn, :num_rows]
+        out = self._groups[self._turn, :num_rows]
         read: list[Images] = []
         # What is on the device is read later than this returns, but before its turn comes again.
         self._read[self._turn] = read
-        self._turn = (self._turn + 1) % len(self._runs)
+        self._turn = (self._turn + 1) % len(self._groups)
         rows: list[int] = []
         images: list[Image] = []
         with self.on_stream():

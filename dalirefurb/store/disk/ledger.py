@@ -1,4 +1,4 @@
-"""What an open file holds, and where there is room: names of slots, blocks of pages, and records in step."""
+"""Ledger of an open file: names of slots, blocks of pages, records in step, and where there is room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads samples from a file: where they lie if they are in memory anyway, else copied into a buffer.
+"""SlotReader: reading of samples from a file, where they lie if they are in memory anyway, else copied into a buffer.
 
 A failing device, or a file cut short, is an error of a copy; through a memory map it would be a signal, see `mapped`.
 """

@@ -1,4 +1,4 @@
-"""Rows by number, from the greatest down; most are overtaken by events before it is their turn.
+"""RowQueue: rows by number, from the greatest down; most are overtaken by events before it is their turn.
 
 So nothing is ever looked for and removed: an entry that is not true any more is passed over when its turn comes, or
 when such entries are too many. And nothing is sorted before somebody asks for the last.

@@ -1,4 +1,4 @@
-"""What is trained when the accuracy of reuse is measured? Cases as data: the full comparison, and one for a CPU.
+"""Cases that are trained when the accuracy of reuse is measured: the full comparison, and one for a CPU.
 
 A group has one network, one augmentation and one learning rate; each of its cases is compared with its standard.
 """
@@ -6,14 +6,15 @@ A group has one network, one augmentation and one learning rate; each of its cas
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from choosers import MEAN, SIZE, STD
+from loaders import STANDARD
+from sources import MEAN, SIDE, STD
 
 from dalirefurb import Echo, Frozen, Recipe, Refurbish, Standard, auto_augment, rand_augment, simplified
 from dalirefurb.augment.presets import Order
 from dalirefurb.planning.planner import Planner
 
-STANDARD = "standard"
 REUSE = "reuse factor"
 ECHO = "echo after augmentation"
 FROZEN = "frozen"
@@ -73,12 +74,11 @@ class Case:
 
     def recipe(self) -> Recipe:
         """Return what is done to an image, and where that is split."""
+        output: dict[str, Any] = {"mean": MEAN, "std": STD, "channels_last": True}
         if self.augmentation == "rand_augment":
-            recipe = rand_augment(SIZE, raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True)
+            recipe = rand_augment(SIDE, raw=True, order=self.order, **output)
         else:
-            recipe = auto_augment(
-                SIZE, policy="cifar10", raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True
-            )
+            recipe = auto_augment(SIDE, policy="cifar10", raw=True, order=self.order, **output)
         if self.removed:
             recipe = simplified(recipe, self.removed)
         if self.technique == ECHO:
@@ -121,7 +121,7 @@ class Config:
         cases: In the order in which they are run.
     """
 
-    data: str
+    data: str = ""
     train_per_class: int = 5000
     test_per_class: int = 1000
     batch_size: int = 250
@@ -207,10 +207,9 @@ def reduced_cases() -> tuple[Case, ...]:
     )
 
 
-def reduced(data: str) -> Config:
+def reduced() -> Config:
     """Configure the comparison for a CPU."""
     return Config(
-        data,
         train_per_class=500,
         batch_size=100,
         epochs=24,

@@ -1,4 +1,4 @@
-"""What do the runs say? Every case beside the standard of its group, seed by seed, and what is claimed of it."""
+"""Every case beside the standard of its group, seed by seed, and what is claimed of it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import harness
 from accuracy_cases import ECHO, FROZEN, REUSE, Case, Config
 from accuracy_training import Run
-from harness import Slice, Spread
-from intervals import Interval
+from claims import Interval, Spread, table
+from harness import Slice
 from loaders import kept_diversity
 
 MET, MISSED, NOT_SHOWN = "met", "missed", "not shown"
@@ -116,7 +116,7 @@ def wanted(config: Config, runs: Sequence[Run]) -> list[tuple[Case, int]]:
 
 def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> list[Comparison]:
     """Compare every case that has two runs at least."""
-    found = []
+    found, speeds = [], harness.speeds_of(slices)
     for baseline, *others in config.groups:
         for case in (baseline, *others):
             mine = of_case(runs, case)
@@ -125,7 +125,7 @@ def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> li
             planner = config.planner(case, config.first_seed)
             epochs = config.steps // len(planner)
             plans = [plan for epoch in range(epochs) for plan in planner.epoch(epoch)]
-            speeds = harness.per_round(slices, loading_name(case))
+            loading = speeds.get(loading_name(case))
             found.append(
                 Comparison(
                     group=case.group,
@@ -136,7 +136,7 @@ def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> li
                     fresh=int(sum(plan.miss.sum() for plan in plans)),
                     served=sum(len(plan.indices) for plan in plans),
                     diversity=kept_diversity(case.recipe(), planner, epochs),
-                    images_per_s=Spread.of(speeds) if speeds else None,
+                    images_per_s=Spread.of(loading) if loading else None,
                 )
             )
     return found
@@ -182,7 +182,7 @@ def show(config: Config, comparisons: Sequence[Comparison], judged: Sequence[Cla
     for group in config.groups:
         rows = [each.show() for each in comparisons if each.group == group[0].group]
         if rows:
-            tables.append(f"{group[0].group}\n{harness.table(heading, rows)}")
+            tables.append(f"{group[0].group}\n{table(heading, rows)}")
     if judged:
-        tables.append(harness.table(["claim", "mean [95 % interval]", "", ""], [claim.show() for claim in judged]))
+        tables.append(table(["claim", "mean [95 % interval]", "", ""], [claim.show() for claim in judged]))
     return "\n\n".join(tables) + "\n"

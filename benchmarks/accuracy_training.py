@@ -1,4 +1,4 @@
-"""How well does a network classify that one case has trained? One run with one seed, which goes on where it was left.
+"""One run of one case with one seed, which goes on where it was left: how well a network classifies in the end.
 
     epoch of standard   0            1            2
     checkpoint                  ▲            ▲            ▲      model, optimizer, schedule, place of the loader
@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 from accuracy_cases import Case, Config
-from choosers import AT_ONCE, read, whole
+from choosers import AT_ONCE, whole
 from networks import NETWORKS
+from sources import read_mosaics
 from torch import nn
 
-from dalirefurb import Arrays, Loader, MemoryStore
+from dalirefurb import Loader, MemoryStore
 
 CLASSES = 10
 
@@ -225,10 +226,8 @@ class Training:
         return logits.float()
 
 
-@lru_cache
-def _read(folder: Path, part: str, per_class: int) -> Arrays:
-    """Read images once a process."""
-    return read(folder, part, per_class)
+_read = lru_cache(read_mosaics)
+"""Reads images once a process."""
 
 
 @lru_cache

@@ -1,9 +1,4 @@
-"""Which samples of CIFAR-10 is a model trained on? Those that a loader serves, or those that Algorithm 1 accepts.
-
-chooser.batches()          images, labels, indices: batch after batch, without end
-chooser.observe(losses)    of the batch that came last, after each
-chooser.evaluated(losses)  of all samples, now and then; a loader makes no use of it
-"""
+"""Samples of CIFAR-10 that a model is trained on: those that a loader serves, or those that Algorithm 1 accepts."""
 
 from __future__ import annotations
 
@@ -11,29 +6,26 @@ import math
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
-from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from sources import MEAN, SIDE, STD
 
 from dalirefurb import Arrays, AutoAssist, Loader, Standard, evaluate
 from dalirefurb.planning.assistant import AssistantReport
 
 Batch = tuple[torch.Tensor, torch.Tensor, NDArray[np.int64]]
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-SIZE = 32
 AT_ONCE = 500
 
 
-class Chooser(Protocol):
+class Chooser:
     """Whoever chooses batches."""
 
     def batches(self) -> Iterator[Batch]:
-        """Serve batch after batch: images, labels, indices."""
+        """Serve batch after batch, without end: images, labels, indices."""
+        raise NotImplementedError
 
     def observe(self, losses: NDArray[np.float32]) -> None:
         """Take the losses of the batch that was served last."""
@@ -43,16 +35,17 @@ class Chooser(Protocol):
 
     def report(self) -> AssistantReport | None:
         """Return what was accepted, None where everything is."""
+        return None
 
     def close(self) -> None:
         """Let go of everything."""
 
 
-class Served:
+class Served(Chooser):
     """Batches that a loader serves."""
 
     def __init__(self, source: Arrays, planner: Standard | AutoAssist) -> None:
-        recipe = evaluate(SIZE, raw=True, mean=MEAN, std=STD)
+        recipe = evaluate(SIDE, raw=True, mean=MEAN, std=STD)
         self._loader = Loader(source, recipe, planner, num_threads=1, look_ahead=1, with_indices=True)
         self._assisted = isinstance(planner, AutoAssist)
 
@@ -67,9 +60,6 @@ class Served:
         if self._assisted:
             self._loader.observe(losses)
 
-    def evaluated(self, losses: NDArray[np.float32]) -> None:
-        """Take the losses of all samples, which Algorithm 1 does not have."""
-
     def report(self) -> AssistantReport | None:
         """Return what an Assistant did, None without one."""
         return self._loader.assistant_report() if self._assisted else None
@@ -79,7 +69,7 @@ class Served:
         self._loader.close()
 
 
-class Known:
+class Known(Chooser):
     """Batches that Algorithm 1 chooses when something is known of all losses; images are those that a loader serves.
 
     Args:
@@ -132,26 +122,11 @@ class Known:
         """Return what was done."""
         return AssistantReport(self._candidates, self._accepted, self._confidence, self._threshold)
 
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def read(folder: Path, part: str, per_class: int) -> Arrays:
-    """Read the first images of each class from the mosaics of "train" or "test"."""
-    images, labels = [], []
-    for path in sorted(folder.glob(f"{part}_[0-9]_*.webp")):
-        with Image.open(path) as mosaic:
-            pixels = np.asarray(mosaic.convert("RGB"))
-        rows = pixels.reshape(-1, SIZE, pixels.shape[1] // SIZE, SIZE, 3).swapaxes(1, 2)  # of images
-        images.append(rows.reshape(-1, SIZE, SIZE, 3)[:per_class])
-        labels.append(np.full(len(images[-1]), int(path.name.split("_")[1])))
-    return Arrays(np.concatenate(images), np.concatenate(labels))
-
 
 def whole(source: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
     """Serve every sample once; return images and labels in the order of their indices."""
     planner = Standard(len(source), batch_size=min(AT_ONCE, len(source)))
-    images = torch.empty(len(source), 3, SIZE, SIZE)
+    images = torch.empty(len(source), 3, SIDE, SIDE)
     labels = torch.empty(len(source), dtype=torch.int64)
     with closing(Served(source, planner)) as served:
         for some, classes, indices in islice(served.batches(), len(planner)):

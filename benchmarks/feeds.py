@@ -1,4 +1,4 @@
-"""Who feeds a model, and where does it augment? Loaders at each placement, and stock DALI as its users write it.
+"""Feeds of a model: loaders at each placement, and stock DALI as its users write it.
 
     feed                    partial   final   stock DALI: what the same images cost without planner, store and split
     cpu/cpu                 CPU       CPU     cpu   all on the CPU
@@ -19,13 +19,13 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from choosers import MEAN, STD
 from harness import Contender, Placement
-from loaders import KernelOp, LoaderTurns
+from loaders import LoaderTurns, Step
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from sources import MEAN, STD
 
 from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
@@ -73,7 +73,7 @@ FEEDS = (
 
 
 def loader_feed(
-    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: KernelOp
+    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: Step
 ) -> LoaderTurns:
     """Make a loader with its own store, which is where the partial part runs; for the arguments see `LoaderTurns`."""
     return LoaderTurns(
@@ -93,7 +93,7 @@ def loader_feed(
 class StockFeed:
     """Stock DALI with its own iterator. Arguments as those of `loader_feed`."""
 
-    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: KernelOp) -> None:
+    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Step) -> None:
         self.name = feed.name
         self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
 

@@ -1,4 +1,4 @@
-"""What is the least that each part of a recipe costs? One part at a time, on inputs made beforehand.
+"""The least that each part of a recipe costs: one part at a time, on inputs made beforehand.
 
     partial-only   files, read ahead on threads ─▶ partial part ─▶ uint8 partial images
     final-only     partial images in memory ─▶ final part ─▶ float images
@@ -15,8 +15,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import cycle
 from typing import Any
 
+import harness
 import numpy as np
-from harness import Contender, Placement
+from harness import Contender, Placement, Slice
 from numpy.typing import NDArray
 
 from dalirefurb import rng
@@ -27,6 +28,9 @@ from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_ke
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+
+PARTIAL_ONLY = "partial-only"
+FINAL_ONLY = "final-only"
 
 _READING_THREADS = 4
 _READ_AHEAD = 4
@@ -57,15 +61,25 @@ class Parts:
         self._indices = rng.permutation(len(source), 0, "parts").reshape(-1, batch_size)
         self._partial_feeds, self._final_feeds = self._draw()
 
+    def calibrate(
+        self, *, rounds: int, timed_batches: int, timed_s: float = 0.0
+    ) -> tuple[Placement, Placement, list[Slice]]:
+        """Make partial images; return the best placement of each part, and the slices of all that were tried."""
+        sizes: dict[str, Any] = {"rounds": rounds, "timed_batches": timed_batches, "timed_s": timed_s}
+        partial, partial_slices = harness.calibrate(self.partial_only, **sizes)
+        self.make_partial_images(partial)
+        final, final_slices = harness.calibrate(self.final_only, **sizes)
+        return partial, final, [*partial_slices, *final_slices]
+
     def partial_only(self, placement: Placement) -> Contender:
         """Read, decode and do the partial part for every sample."""
         batches = self._run("partial", placement, self._read(cycle(range(len(self._indices)))))
-        return _contender(f"partial-only{self._label}", placement, batches)
+        return _contender(f"{PARTIAL_ONLY}{self._label}", placement, batches)
 
     def final_only(self, placement: Placement) -> Contender:
         """Do the final part for every sample; `make_partial_images` comes first."""
         batches = self._run("final", placement, cycle(self._final_feeds))
-        return _contender(f"final-only{self._label}", placement, batches)
+        return _contender(f"{FINAL_ONLY}{self._label}", placement, batches)
 
     def make_partial_images(self, placement: Placement) -> None:
         """Do the partial part of the epoch once, and keep the images in memory for the final part."""
@@ -140,6 +154,17 @@ class Parts:
             announced=0,
         )
         return BackendFactory(self._recipe, self._kernels, **devices, max_rows=self._batch_size, prefetch=prefetch)
+
+
+def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> list[float]:
+    """Return the images/s of each round that the costs of both parts allow.
+
+    Args:
+        partial: Images/s of the partial part alone, one figure per round.
+        final: Images/s of the final part alone, likewise.
+        computed: Partial images that are computed for each image that is served.
+    """
+    return [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
 
 
 def _in_flight(placement: Placement) -> int:

@@ -1,4 +1,4 @@
-"""What is measured at a time? All feeds of one workload, with so many cores, with one model or none, in one round."""
+"""What is measured at a time: all feeds of one workload, with so many cores, with one model or none, in one round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 
 import harness
 import torch
-from choosers import read
 from feeds import FEEDS, StockFeed, loader_feed, recipe_of
 from harness import Contender, Entrant, Placement
-from loaders import repeated
 from networks import NETWORKS
+from sources import read_mosaics, repeated
 from torch import nn
 
 from dalirefurb import Arrays, FileList
@@ -245,4 +244,6 @@ def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list
 
 def _source(workload: Workload, batch_size: int, photographs: Path, arrays: Path) -> Arrays | FileList:
     samples = workload.epoch_batches * batch_size
-    return repeated(photographs, samples) if workload.data == PHOTOGRAPHS else read(arrays, "train", samples // 10)
+    if workload.data == PHOTOGRAPHS:
+        return repeated(photographs, samples)
+    return read_mosaics(arrays, "train", samples // 10)

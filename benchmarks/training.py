@@ -1,4 +1,4 @@
-"""How fast does a model learn from the samples that are chosen for it? One run, evaluated after each epoch.
+"""One run of a model on the samples that are chosen for it, evaluated after each epoch: how fast it learns.
 
 All contenders of a seed begin with the same weights. SGD with momentum; after an epoch's warm-up the learning rate
 stays, as a schedule over steps would favour who is early.
@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from choosers import AT_ONCE, SIZE, Chooser, Known, Served, read, whole
+from choosers import AT_ONCE, Chooser, Known, Served, whole
 from numpy.typing import NDArray
+from sources import SIDE, read_mosaics
 from torch import nn
 
 from dalirefurb import AutoAssist, Standard
@@ -45,7 +46,7 @@ class Config:
         seeds: Of weights, order and acceptance.
     """
 
-    data: str
+    data: str = ""
     train_per_class: int = 500
     test_per_class: int = 200
     batch_size: int = 64
@@ -116,14 +117,14 @@ def train(task: tuple[Config, Path, str, int]) -> Run:
     """Train one contender with one seed."""
     config, folder, contender, seed = task
     torch.set_num_threads(1)
-    source = read(folder, "train", config.train_per_class)
-    tested = whole(read(folder, "test", config.test_per_class))
+    source = read_mosaics(folder, "train", config.train_per_class)
+    tested = whole(read_mosaics(folder, "test", config.test_per_class))
     images, labels = whole(source)
     standard = Standard(len(source), batch_size=config.batch_size, seed=seed, drop_last=True)
     assisted = AutoAssist(standard, lag=config.lag)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = SmallResNet(10, size=SIZE)
+        model = SmallResNet(10, size=SIDE)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     chooser: Chooser
     if contender in (UNIFORM, AUTO_ASSIST):

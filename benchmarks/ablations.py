@@ -38,7 +38,7 @@ import numpy as np
 from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment
 from harness import Contender
-from loaders import QUICK, STANDARD, Loading, settled
+from loaders import STANDARD, Loading, settled
 
 from dalirefurb import Refurbish
 from dalirefurb.planning.planner import Planner
@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
     "Compare refurbishing with what it is without each shuffler.",
     Config(epoch_batches=24, rounds=9),
     measure,
-    quick=QUICK,
+    quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1),
     keeps_memory=True,
 )
 

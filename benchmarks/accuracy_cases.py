@@ -210,10 +210,5 @@ def reduced_cases() -> tuple[Case, ...]:
 def reduced() -> Config:
     """Configure the comparison for a CPU."""
     return Config(
-        train_per_class=500,
-        batch_size=100,
-        epochs=24,
-        buffer_batches=10,
-        timed_batches=40,
-        cases=reduced_cases(),
+        train_per_class=500, batch_size=100, epochs=24, buffer_batches=10, timed_batches=40, cases=reduced_cases()
     )

@@ -208,12 +208,7 @@ class Training:
 
     @property
     def _parts(self) -> dict[str, Any]:
-        return {
-            "model": self._model,
-            "optimizer": self._optimizer,
-            "schedule": self._schedule,
-            "loader": self._loader,
-        }
+        return {"model": self._model, "optimizer": self._optimizer, "schedule": self._schedule, "loader": self._loader}
 
     def _endless(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Serve epoch after epoch of the planner's."""

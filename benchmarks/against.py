@@ -38,7 +38,7 @@ from claims import Claim, Spread, claim_table, say, table
 from competitors.rows import Job
 from experiment import Experiment
 from harness import Contender, Entrant, Slice
-from loaders import QUICK, STANDARD, LoaderTurns, Loading, default_placement, reuse
+from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 
 from dalirefurb import FileList
 from dalirefurb.augment.presets import Order
@@ -195,16 +195,18 @@ EXPERIMENT = Experiment(
     "Compare with every other loader that runs here.",
     Config(epoch_batches=20, rounds=4),
     measure,
-    quick={
-        **QUICK,
-        "reuse_factors": (3,),
-        "orders": ("paper",),
-        "size": 48,
-        "batch_size": 8,
-        "timed_batches": 2,
-        "calibration_batches": 2,
-        "calibration_rounds": 1,
-    },
+    quick=Config(
+        layers=0,
+        size=48,
+        batch_size=8,
+        epoch_batches=4,
+        rounds=1,
+        reuse_factors=(3,),
+        orders=("paper",),
+        timed_batches=2,
+        calibration_batches=2,
+        calibration_rounds=1,
+    ),
     options={
         "--competitors": {"type": Path, "default": workers.PYTHON, "help": "Python of the environment they are in"}
     },

@@ -179,14 +179,7 @@ EXPERIMENT = Experiment(
     "Compare AutoAssist with uniform sampling.",
     Config(),
     measure,
-    quick={
-        "train_per_class": 12,
-        "test_per_class": 4,
-        "batch_size": 8,
-        "epochs": 3,
-        "levels": (2.2, 2.0),
-        "seeds": (0, 1),
-    },
+    quick=Config(train_per_class=12, test_per_class=4, batch_size=8, epochs=3, levels=(2.2, 2.0), seeds=(0, 1)),
     options={"--seeds": {"type": int, "nargs": "+", "help": "0 1 2 3 4 by default"}},
     data=CIFAR10,
 )

@@ -135,11 +135,6 @@ def claim_table(claims: Sequence[Claim], heading: str = "ratio") -> str:
     return table([heading, "median [quartiles]", ""], rows)
 
 
-def speed_table(heading: str, spreads: Mapping[str, Spread]) -> str:
-    """Write the images/s of each contender."""
-    return table([heading, "images/s [quartiles]"], [[name, each.show(0)] for name, each in spreads.items()])
-
-
 def say(*parts: str) -> None:
     """Print tables and headings, at once and apart from each other."""
     print("\n\n".join(parts) + "\n", flush=True)

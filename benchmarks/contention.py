@@ -29,7 +29,7 @@ import harness
 from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment
 from harness import Entrant, MadeAnew, Slice
-from loaders import QUICK, STANDARD, Loading, reuse, settled
+from loaders import STANDARD, Loading, reuse, settled
 from stock_dali import NEAREST, placements, stock
 
 LEAST_OF_STOCK = 0.95
@@ -131,7 +131,7 @@ EXPERIMENT = Experiment(
     "Compare how much of their speed loaders keep beside busy processes.",
     Config(batch_size=64, epoch_batches=96, rounds=5),
     measure,
-    quick={**QUICK, "busy": (0, 2), "timed_s": 0.1},
+    quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1, busy=(0, 2), timed_s=0.1),
     keeps_memory=True,
 )
 

@@ -172,7 +172,7 @@ EXPERIMENT = Experiment(
     "Compare echoing with none on a slow source.",
     Config(),
     measure,
-    quick={"size": 32, "side": 48, "batch_size": 8, "epoch_batches": 2, "timed_batches": 2, "rounds": 2},
+    quick=Config(size=32, side=48, batch_size=8, epoch_batches=2, timed_batches=2, rounds=2),
 )
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     arguments ▏ what cannot work is refused ▏ sizes ▏ environment ▏ contenders take turns, tables are printed ▏ JSON
 
-Sizes are a frozen dataclass. `--quick` replaces those that the script names, an option the field that has its name, and
+Sizes are a frozen dataclass: those of a whole run, or tiny ones. An option replaces the field that has its name, and
 `data` becomes the name of the folder. The script itself is a function of sizes and arguments.
 """
 
@@ -45,7 +45,7 @@ class Experiment(Generic[Config]):
         config: Sizes of a whole run, a frozen dataclass.
         measure: Takes every figure of the sizes and the arguments, prints the tables, and returns what the JSON holds;
             None if it has written that itself, to the argument `out`.
-        quick: Tiny sizes, by field.
+        quick: Tiny sizes, for `--quick`.
         options: Further arguments, as `ArgumentParser.add_argument` takes them; by default each is None.
         data: The default folder, `PHOTOS` or `CIFAR10`; None if none is read.
         keeps_memory: Whether contenders take turns in memory that the process never gives back.
@@ -56,7 +56,7 @@ class Experiment(Generic[Config]):
     description: str
     config: Config
     measure: Callable[[Config, argparse.Namespace], Any]
-    quick: Mapping[str, Any]
+    quick: Config
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: Path | None = PHOTOS
     keeps_memory: bool = False
@@ -80,7 +80,7 @@ class Experiment(Generic[Config]):
     def read(self, arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Config]:
         """Return the arguments of a command line, and the sizes that they ask for."""
         options = self.parser().parse_args(arguments)
-        config: Any = replace(self.config, **self.quick) if options.quick else self.config  # type: ignore[type-var]
+        config: Any = self.quick if options.quick else self.config
         sizes = {each.name for each in fields(config)}
         given = {name: value for name, value in vars(options).items() if name in sizes and value is not None}
         if self.data is not None:

@@ -105,7 +105,7 @@ EXPERIMENT = Experiment(
     "Time planning and drawing as the data set grows.",
     Config(),
     measure,
-    quick={"sizes": (1_000, 10_000), "epochs": 2, "chunks": 2, "chunk_batches": 1},
+    quick=Config(sizes=(1000, 10000), epochs=2, chunks=2, chunk_batches=1),
     data=None,
 )
 

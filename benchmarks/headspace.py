@@ -29,10 +29,10 @@ from typing import Any
 import harness
 import stock_dali
 import torch
-from claims import Claim, Spread, claim_table, say, speed_table
+from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment
 from harness import Contender, Entrant, MadeAnew
-from loaders import QUICK, STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
+from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
 
 from dalirefurb import FileList
 from dalirefurb.cli.network import SmallResNet
@@ -147,10 +147,8 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         for name, cores, step in entrants
     ]
     judged = claims(config, speeds, list(steps))
-    say(
-        speed_table("contender", {name: Spread.of(own) for name, own in speeds.items()}),
-        claim_table(judged),
-    )
+    spreads = [[name, Spread.of(own).show(0)] for name, own in speeds.items()]
+    say(table(["contender", "images/s [quartiles]"], spreads), claim_table(judged))
     return {
         "cores": [row for row in rows if row["step"] is None],
         "headspace": [row for row in rows if row["step"] is not None],
@@ -192,9 +190,7 @@ def _trained(
             step(images, labels)
             yield len(images)
 
-    entrants: Entrants = {
-        (MEMORY, cores, length): Contender(_name(MEMORY, cores, length), "memory", 0, batches()),
-    }
+    entrants: Entrants = {(MEMORY, cores, length): Contender(_name(MEMORY, cores, length), "memory", 0, batches())}
     for name, planner in planners.items():
         turns = LoaderTurns(stack, _name(name, cores, length), source, config.recipe(), planner, step)
         turns.settle()
@@ -235,16 +231,18 @@ EXPERIMENT = Experiment(
     "Sweep cores and steps.",
     Config(epoch_batches=12, rounds=3),
     measure,
-    quick={
-        **QUICK,
-        "cores": (1,),
-        "reuse_factors": (3,),
-        "steps": (NOT_BOUND,),
-        "network": False,
-        "batch_size": 8,
-        "epoch_batches": 3,
-        "timed_batches": 2,
-    },
+    quick=Config(
+        layers=0,
+        size=32,
+        batch_size=8,
+        epoch_batches=3,
+        rounds=1,
+        cores=(1,),
+        reuse_factors=(3,),
+        steps=(NOT_BOUND,),
+        network=False,
+        timed_batches=2,
+    ),
     keeps_memory=True,
 )
 

@@ -176,7 +176,7 @@ EXPERIMENT = Experiment(
     "Compare the CPU time of kernels with that of DALI's operators, stage by stage.",
     Config(),
     measure,
-    quick={"batch_size": 4, "size": 32, "rounds": 2, "batches": 1},
+    quick=Config(batch_size=4, size=32, rounds=2, batches=1),
 )
 
 if __name__ == "__main__":

@@ -74,10 +74,6 @@ class Loading:
         return planners(self.epoch_batches * self.batch_size, self.batch_size, reuse_factors, drop_last=drop_last)
 
 
-QUICK = {"layers": 0, "size": 32, "batch_size": 12, "epoch_batches": 4, "rounds": 1}
-"""Tiny sizes of `Loading`."""
-
-
 def planners(
     num_samples: int, batch_size: int, reuse_factors: Iterable[int], *, drop_last: bool = False
 ) -> dict[str, Planner]:

@@ -103,12 +103,7 @@ EXPERIMENT = Experiment(
     "Compare placements of both parts.",
     Config(),
     measure,
-    quick={
-        "batch_size": 10,
-        "cores": (1,),
-        "rounds": 1,
-        "workloads": (Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),),
-    },
+    quick=Config(batch_size=10, cores=(1,), rounds=1, workloads=(Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),)),
     options={
         "--arrays": {"type": Path, "default": CIFAR10, "help": "a folder of CIFAR-10 as mosaics"},
         "--cores": {

@@ -143,7 +143,7 @@ EXPERIMENT = Experiment(
     "Time planning and drawing.",
     Config(),
     measure,
-    quick={"num_samples": 10_000, "epochs": 2, "chunks": 3},
+    quick=Config(num_samples=10000, epochs=2, chunks=3),
     data=None,
 )
 

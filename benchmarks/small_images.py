@@ -129,7 +129,7 @@ EXPERIMENT = Experiment(
     "Compare reuse with standard on small arrays.",
     Config(),
     measure,
-    quick={"per_class": 32, "batch_size": 16, "parts_rows": 32, "timed_batches": 4, "timed_s": 0.0, "rounds": 2},
+    quick=Config(per_class=32, batch_size=16, parts_rows=32, timed_batches=4, timed_s=0.0, rounds=2),
     data=CIFAR10,
 )
 

@@ -138,17 +138,9 @@ EXPERIMENT = Experiment(
     "Compare SmartCache with no cache on large images, read slowly.",
     Config(),
     measure,
-    quick={
-        "files": 4,
-        "long_side": 400,
-        "wait_s": 0.002,
-        "size": 32,
-        "margin": 8,
-        "batch_size": 4,
-        "data_batches": 6,
-        "timed_batches": 2,
-        "rounds": 2,
-    },
+    quick=Config(
+        files=4, long_side=400, wait_s=0.002, size=32, margin=8, batch_size=4, data_batches=6, timed_batches=2, rounds=2
+    ),
 )
 
 if __name__ == "__main__":

@@ -167,11 +167,7 @@ def soak(config: Config, name: str, root: Path) -> Soaked:
 def techniques(config: Config) -> list[Technique]:
     """List every technique, and refurbishing with other stores."""
     of = compared.Config(
-        factors=(2,),
-        layers=(),
-        size=config.size,
-        batch_size=config.batch_size,
-        epoch_batches=config.epoch_batches,
+        factors=(2,), layers=(), size=config.size, batch_size=config.batch_size, epoch_batches=config.epoch_batches
     )
     listed = compared.techniques(of)
     refurbished = next(each for each in listed if isinstance(each.planner, Refurbish))
@@ -257,7 +253,7 @@ EXPERIMENT = Experiment(
     "Look for leaks in long runs of every technique.",
     Config(),
     measure,
-    quick={"epochs": 4, "epoch_batches": 4, "batch_size": 8, "names": (ON_DISK,)},
+    quick=Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,)),
     data=None,
     holds=holds,
 )

@@ -22,7 +22,7 @@ from typing import Any
 import harness
 from claims import Claim, Spread, say, table
 from experiment import Experiment
-from loaders import QUICK, STANDARD, LoaderTurns, Loading
+from loaders import STANDARD, LoaderTurns, Loading
 
 from dalirefurb.augment.presets import Order
 
@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
     "Compare every place to split a recipe at.",
     Config(epoch_batches=12, rounds=3),
     measure,
-    quick={**QUICK, "orders": ("paper",), "batch_size": 8, "epoch_batches": 3, "timed_batches": 2},
+    quick=Config(layers=0, size=32, batch_size=8, epoch_batches=3, rounds=1, orders=("paper",), timed_batches=2),
     keeps_memory=True,
 )
 

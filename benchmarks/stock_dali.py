@@ -36,10 +36,7 @@ def stock(config: Loading, source: FileList, placement: Placement, *, nearest: b
     """Make pipelines that share out the files and are asked in turn; with no layers there is no RandAugment."""
     iterators = [
         DALIClassificationIterator(
-            _pipeline(config, source, placement, nearest, shard),
-            size=-1,
-            last_batch_padded=True,
-            auto_reset=True,
+            _pipeline(config, source, placement, nearest, shard), size=-1, last_batch_padded=True, auto_reset=True
         )
         for shard in range(placement.replicas)
     ]

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n== {name}\n", flush=True)
         SCRIPTS[name](_arguments(name, options, out))
         run = json.loads(out.read_text())
-        plot.drawing(run)(run, out.with_suffix(".png"))
+        plot.save(run, out.with_suffix(".png"))
         broken += [f"{name}: {claim.name}" for claim in map(Claim.read, run["results"]["claims"]) if not claim.holds]
         gc.collect()
     print("\nclaims that did not hold:" if broken else "\nevery claim held", *broken, sep="\n    ")

@@ -28,15 +28,7 @@ import numpy as np
 from claims import Claim, Spread, say, table
 from experiment import Experiment
 from harness import Contender, Slice
-from loaders import (
-    STANDARD,
-    LoaderTurns,
-    computed_share,
-    default_placement,
-    kept_diversity,
-    planners,
-    reuse,
-)
+from loaders import STANDARD, LoaderTurns, computed_share, default_placement, kept_diversity, planners, reuse
 from parts import Parts, bound
 from sources import repeated
 
@@ -254,16 +246,9 @@ EXPERIMENT = Experiment(
     "Compare every technique with its own bound.",
     Config(),
     measure,
-    quick={
-        "factors": (2,),
-        "layers": (1,),
-        "size": 48,
-        "batch_size": 8,
-        "epoch_batches": 4,
-        "parts_batches": 1,
-        "timed_batches": 2,
-        "rounds": 2,
-    },
+    quick=Config(
+        factors=(2,), layers=(1,), size=48, batch_size=8, epoch_batches=4, parts_batches=1, timed_batches=2, rounds=2
+    ),
 )
 
 if __name__ == "__main__":

@@ -147,10 +147,10 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
     machine = [{"name": name, "tail": Spread.of(tails[name])} for name in FIXED.values()]
     judged = claims(tails)
     rows = [
-        [each["name"], each["images_per_s"].show(0), f"{each['misses_peak']:.2f}", each["tail"].show(2)]
+        [each["name"], f"{each['images_per_s']:0}", f"{each['misses_peak']:.2f}", f"{each['tail']:2}"]
         for each in ablations
     ]
-    rows += [[name, "", "", Spread.of(tails[name]).show(2)] for name in FIXED.values()]
+    rows += [[name, "", "", f"{Spread.of(tails[name]):2}"] for name in FIXED.values()]
     heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
     say(table(heading, rows), claim_table(judged, "ratio of p99 / p50"))
     return {"ablations": ablations, "machine": machine, "claims": judged, "slices": slices}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import harness
 from accuracy_cases import ECHO, FROZEN, REUSE, Case, Config
 from accuracy_training import Run
-from claims import Interval, Spread, table
+from claims import Interval, Spread, table, table_of
 from harness import Slice
 from loaders import kept_diversity
 
@@ -41,18 +41,6 @@ class Comparison:
     diversity: float
     images_per_s: Spread | None
 
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [
-            self.case,
-            str(self.seeds),
-            self.accuracy.show(),
-            self.difference.show() if self.difference else "",
-            f"{self.fresh:,} of {self.served:,}",
-            f"{self.diversity:.2f}",
-            self.images_per_s.show(0) if self.images_per_s else "",
-        ]
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -76,10 +64,6 @@ class Claim:
         inside = lowest <= figure.lower and figure.upper <= highest
         outside = figure.upper < lowest or figure.lower > highest
         return cls(name, figure, promise, MET if inside else MISSED if outside else NOT_SHOWN)
-
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [self.name, self.figure.show(), self.promise, self.verdict]
 
 
 def of_case(runs: Iterable[Run], case: Case) -> dict[int, Run]:
@@ -180,9 +164,22 @@ def show(config: Config, comparisons: Sequence[Comparison], judged: Sequence[Cla
     heading = ["", "seeds", "accuracy, %", "- standard, points", "fresh images", "diversity", "loading, images/s"]
     tables = []
     for group in config.groups:
-        rows = [each.show() for each in comparisons if each.group == group[0].group]
+        rows = [
+            [
+                each.case,
+                str(each.seeds),
+                str(each.accuracy),
+                str(each.difference or ""),
+                f"{each.fresh:,} of {each.served:,}",
+                f"{each.diversity:.2f}",
+                f"{each.images_per_s:0}" if each.images_per_s else "",
+            ]
+            for each in comparisons
+            if each.group == group[0].group
+        ]
         if rows:
             tables.append(f"{group[0].group}\n{table(heading, rows)}")
+    columns = {"claim": "{name}", "mean [95 % interval]": "{figure}", "promise": "{promise}", "verdict": "{verdict}"}
     if judged:
-        tables.append(table(["claim", "mean [95 % interval]", "", ""], [claim.show() for claim in judged]))
+        tables.append(table_of(map(vars, judged), columns))
     return "\n\n".join(tables) + "\n"

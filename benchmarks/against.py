@@ -34,7 +34,7 @@ import harness
 import numpy as np
 import stock_dali
 import workers
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, Spread, claim_table, say, table_of
 from competitors.rows import Job
 from experiment import Experiment
 from harness import Contender, Entrant, Slice
@@ -85,23 +85,20 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
             loader.settle()
         entrants = [*(loader for loader, _, _ in ours), *(entrant for entrant, _ in others.values())]
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=_timed(config))
+    speeds, judged = harness.speeds_of(slices), claims(slices)
     rows: list[tuple[str, str, bool, Order | None, int]] = [
         *((loader.name, str(default_placement()), True, order, factor) for loader, order, factor in ours),
         *((name, setting, False, None, 1) for name, (_, setting) in others.items()),
     ]
-    speeds, judged = harness.speeds_of(slices), claims(slices)
-    spreads = {name: Spread.of(own) for name, own in speeds.items()}
+    keys = ("name", "setting", "ours", "order", "reuse_factor")
+    competitors = [{**dict(zip(keys, row, strict=True)), "images_per_s": Spread.of(speeds[row[0]])} for row in rows]
     say(
-        table(
-            ["loader", "setting", "images/s [quartiles]"],
-            [[name, setting, spreads[name].show(0)] for name, setting, *_ in rows],
-        ),
+        table_of(competitors, {"loader": "{name}", "setting": "{setting}", "images/s [quartiles]": "{images_per_s:0}"}),
         claim_table(judged),
         *(f"left out: {name}: {reason}" for name, reason in there.missing.items()),
     )
-    keys = ("name", "setting", "ours", "order", "reuse_factor")
     return {
-        "competitors": [{**dict(zip(keys, row, strict=True)), "images_per_s": spreads[row[0]]} for row in rows],
+        "competitors": competitors,
         "claims": judged,
         "missing": there.missing,
         "versions": there.versions,

@@ -36,7 +36,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import harness
-from claims import Interval, say, table
+from claims import Interval, say, table, table_of
 from experiment import CIFAR10, Experiment, refuse
 from training import AUTO_ASSIST, CONTENDERS, UNIFORM, Config, Run, train
 
@@ -122,18 +122,7 @@ def by(runs: Sequence[Run], contender: str) -> list[Run]:
 def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparisons: Sequence[Comparison]) -> None:
     """Print three tables: the claims, all training losses, and the course of one seed."""
     verdicts = [
-        [claim.name, claim.figure.show(), f"{'reaches' if claim.holds else 'MISSES'}: {claim.promise}"]
-        for claim in judged
-    ]
-    levels = [
-        [
-            each.contender,
-            f"{each.level:g}",
-            each.ratio.show(),
-            each.difference.show(),
-            " | ".join(map(str, each.missed)),
-        ]
-        for each in comparisons
+        [each.name, str(each.figure), f"{'reaches' if each.holds else 'MISSES'}: {each.promise}"] for each in judged
     ]
     course = [
         [
@@ -149,11 +138,17 @@ def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparis
         for run in by(runs, name)[:1]
         for each in run.evaluations[3::4]
     ]
-    heading = ["contender", "to training loss", "samples / uniform", "test accuracy - uniform, points"]
+    levels = {
+        "contender": "{contender}",
+        "to training loss": "{level:g}",
+        "samples / uniform": "{ratio}",
+        "test accuracy - uniform, points": "{difference}",
+        "never | uniform": "{missed[0]} | {missed[1]}",
+    }
     seed = ["contender", "samples", "loss", "accepted", "hard", "enrichment", "accuracy", "threshold"]
     say(
         table(["AutoAssist", "mean [95 % interval]", ""], verdicts),
-        table([*heading, "never | uniform"], levels),
+        table_of(map(vars, comparisons), levels),
         f"seed {config.seeds[0]}:\n{table(seed, course)}",
     )
 

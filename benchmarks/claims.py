@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ class Spread:
         lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
         return cls(lower, median, upper)
 
-    def show(self, decimals: int) -> str:
-        """Write median and quartiles."""
+    def __format__(self, decimals: str) -> str:
+        """Write median and quartiles, with so many decimals."""
         return f"{self.median:.{decimals}f} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
 
 
@@ -58,8 +58,7 @@ class Interval:
         """Where it ends."""
         return self.mean + self.half_width
 
-    def show(self) -> str:
-        """Write mean and interval."""
+    def __str__(self) -> str:
         return f"{self.mean:.2f} [{self.lower:.2f}, {self.upper:.2f}]"
 
 
@@ -129,9 +128,14 @@ def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def table_of(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
+    """Write a row of each mapping; below the heading of a column stands its template, such as "{bound.median:.0f}"."""
+    return table(list(columns), [[each.format_map(row) for each in columns.values()] for row in rows])
+
+
 def claim_table(claims: Sequence[Claim], heading: str = "ratio") -> str:
     """Write name, figure and verdict of each claim."""
-    rows = [[claim.name, claim.figure.show(2 if claim.figure.median < 10 else 1), claim.verdict] for claim in claims]
+    rows = [[claim.name, f"{claim.figure:{2 if claim.figure.median < 10 else 1}}", claim.verdict] for claim in claims]
     return table([heading, "median [quartiles]", ""], rows)
 
 

@@ -88,7 +88,7 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         for (name, busy), own in shares.items()
         if busy and name != NEAREST
     ]
-    rows = [[name, str(busy), speed.show(0), share.show(2)] for (name, busy), (speed, share) in found.items()]
+    rows = [[name, str(busy), f"{speed:0}", f"{share:2}"] for (name, busy), (speed, share) in found.items()]
     say(
         table(["loader", "busy processes", "images/s [quartiles]", "share kept"], rows),
         claim_table(claims, "share kept, over stock DALI's"),

@@ -111,9 +111,9 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
     claims = _claims(speeds, factor, least)
     ratios = Spread.of([down / up for up, down in zip(speeds[NONE], speeds[FINAL_ONLY], strict=True)])
     spreads = {each: Spread.of(rounds) for each, rounds in speeds.items()}
-    rows = [[each, speed.show(0), f"{1e3 / speed.median:.2f}"] for each, speed in spreads.items()]
+    rows = [[each, f"{speed:0}", f"{1e3 / speed.median:.2f}"] for each, speed in spreads.items()]
     say(
-        f"{name}: {1e3 * wait_s:.2f} ms an image, R {ratios.show(2)}, echoing factor {factor}",
+        f"{name}: {1e3 * wait_s:.2f} ms an image, R {ratios:2}, echoing factor {factor}",
         table(["contender", "images/s [quartiles]", "ms an image"], rows),
         claim_table(claims),
     )

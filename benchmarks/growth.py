@@ -18,10 +18,11 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import planning
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, Spread, claim_table, say, table_of
 from experiment import Experiment
 
 from dalirefurb import rand_augment
@@ -68,18 +69,15 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
             }
         )
     claims = _claims(smallest=sizes[0], before=sizes[-2], largest=sizes[-1])
-    shown = [
-        [
-            f"{each['num_samples']:,}",
-            f"{Spread.of(each['epoch_s']).median:.3f}",
-            each["epoch_us"].show(3),
-            f"{each['peak_mb']:.1f}",
-            each["draw_us"].show(2),
-        ]
-        for each in sizes
-    ]
-    heading = ["samples", "s an epoch", "us a sample [quartiles]", "peak MB", "drawing, us a sample [quartiles]"]
-    say(table(heading, shown), claim_table(claims, "figure"))
+    columns = {
+        "samples": "{num_samples:,}",
+        "s an epoch": "{median_s:.3f}",
+        "us a sample [quartiles]": "{epoch_us:3}",
+        "peak MB": "{peak_mb:.1f}",
+        "drawing, us a sample [quartiles]": "{draw_us:2}",
+    }
+    shown = [{**each, "median_s": median(each["epoch_s"])} for each in sizes]
+    say(table_of(shown, columns), claim_table(claims, "figure"))
     return {"sizes": sizes, "claims": claims}
 
 

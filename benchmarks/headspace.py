@@ -147,7 +147,7 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         for name, cores, step in entrants
     ]
     judged = claims(config, speeds, list(steps))
-    spreads = [[name, Spread.of(own).show(0)] for name, own in speeds.items()]
+    spreads = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
     say(table(["contender", "images/s [quartiles]"], spreads), claim_table(judged))
     return {
         "cores": [row for row in rows if row["step"] is None],

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 import harness
 import numpy as np
-from claims import Spread, say, table
+from claims import Spread, say, table_of
 from experiment import Experiment
 from numpy.typing import NDArray
 
@@ -158,16 +158,14 @@ def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]
     """Compare both at every stage."""
     photographs = decoded(ImageFolder(options.data), config.batch_size)
     results = [compare(subject, config) for subject in subjects(photographs, config.size)]
-    rows = [
-        [
-            each["name"],
-            f"{np.median(each['dali_us']):.0f}",
-            f"{np.median(each['kernels_us']):.0f}",
-            each["ratio"].show(1),
-        ]
-        for each in results
-    ]
-    say(table(["CPU time of an image", "DALI, us", "kernels, us", "DALI / kernels"], rows))
+    columns = {
+        "CPU time of an image": "{name}",
+        "DALI, us": "{dali:.0f}",
+        "kernels, us": "{kernels:.0f}",
+        "DALI / kernels": "{ratio:1}",
+    }
+    medians = [{"dali": np.median(each["dali_us"]), "kernels": np.median(each["kernels_us"])} for each in results]
+    say(table_of([{**each, **own} for each, own in zip(results, medians, strict=True)], columns))
     return results
 
 

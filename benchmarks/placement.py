@@ -94,7 +94,7 @@ def _cell(turns: Sequence[Turn], feed: str, cores: int) -> str:
     mine = [turn for turn in turns if turn.cores == cores]
     speeds = [turn.images / turn.seconds for turn in mine if turn.feed == feed]
     taken = taken_ms(mine, feed)
-    said = Spread.of(speeds).show(0) if speeds else ""
+    said = f"{Spread.of(speeds):0}" if speeds else ""
     return f"{said} {median(taken):+.1f} ms" if taken else said
 
 

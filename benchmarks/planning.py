@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import Claim, Spread, say, table
+from claims import Claim, Spread, say, table_of
 from experiment import Experiment
 
 from dalirefurb import Recipe, Refurbish, rand_augment
@@ -126,16 +126,14 @@ def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]
         name = f"draw all parameters of rand_augment(), {batches} x {config.batch_size} samples at once"
         promised = _MOST_DRAW_US if batches == config.chunk_batches[-1] else None
         taken.append((name, "us a sample", drawn, promised))
-    claims = [Claim(name, Spread.of(samples), most=most) for name, _, samples, most in taken]
-    rows = [
-        [claim.name, claim.figure.show(2), unit, claim.verdict]
-        for claim, (_, unit, _, _) in zip(claims, taken, strict=True)
-    ]
-    say(table(["figure", "median [quartiles]", "", ""], rows))
-    return [
+    results = [
         {"name": name, "unit": unit, "samples": samples, "most": most, "summary": Spread.of(samples)}
         for name, unit, samples, most in taken
     ]
+    shown = [{**each, "claim": Claim(each["name"], each["summary"], most=each["most"])} for each in results]
+    columns = {"figure": "{name}", "median [quartiles]": "{summary:2}", "": "{unit}", "verdict": "{claim.verdict}"}
+    say(table_of(shown, columns))
+    return results
 
 
 EXPERIMENT = Experiment(

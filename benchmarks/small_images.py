@@ -95,7 +95,7 @@ def run_case(config: Config, source: Arrays, policy: str) -> dict[str, Any]:
     claims.append(Claim.between(speeds, ALL_HITS, final_only.name))
     placements = {each.name: str(each.placement) for each in contenders}
     spreads = {name: Spread.of(figures) for name, figures in speeds.items()}
-    rows = [[name, placements[name], each.show(0), f"{1e6 / each.median:.1f}"] for name, each in spreads.items()]
+    rows = [[name, placements[name], f"{each:0}", f"{1e6 / each.median:.1f}"] for name, each in spreads.items()]
     heading = ["contender", "replicas x threads", "images/s [quartiles]", "us an image"]
     say(policy, table(heading, rows), claim_table(claims))
     return {

@@ -183,7 +183,7 @@ def compare_small(images: Images, folder: Path, *, rounds: int) -> dict[str, Any
             claims.append(Claim.ratio(f"{name}: {STORE} / {files}", taken(files, name), taken(STORE, name), least))
     figures = {"us": "us a sample", "cpu_us": "CPU us a sample", "from_disk": "from disk"}
     rows = [
-        [f"{keeper}, {name}", *(Spread.of(taken(keeper, name, figure)).show(1) for figure in figures)]
+        [f"{keeper}, {name}", *(f"{Spread.of(taken(keeper, name, figure)):1}" for figure in figures)]
         for keeper in KEEPERS
         for name in STEPS
     ]

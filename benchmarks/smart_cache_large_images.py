@@ -100,7 +100,7 @@ def compare(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     steps_per_s = {name: Spread.of([each / config.batch_size for each in own]) for name, own in speeds.items()}
     computed = {name: computed_share(planner) for name, planner in planners.items()}
     claims = [Claim.between(speeds, SMART_CACHE, NO_CACHE, LEAST_GAIN)]
-    rows = [[name, speed.show(1), f"{computed[name]:.2f}"] for name, speed in steps_per_s.items()]
+    rows = [[name, f"{speed:1}", f"{computed[name]:.2f}"] for name, speed in steps_per_s.items()]
     say(
         f"images of {megapixels:.1f} megapixels, {megabytes:.1f} MB",
         table(["contender", "steps/s [quartiles]", "computed an image"], rows),

@@ -214,7 +214,7 @@ def group(name: str, served: Sequence[Served], claims: Sequence[Claim], slices: 
     rows = [
         [
             each.name,
-            each.images_per_s.show(0),
+            f"{each.images_per_s:0}",
             f"{each.megabytes_per_s.median:.0f}",
             f"{each.cpu_us.median:.0f}",
             f"{each.from_disk.median:.2f}",

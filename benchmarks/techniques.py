@@ -25,7 +25,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from claims import Claim, Spread, say, table
+from claims import Claim, Spread, say, table_of
 from experiment import Experiment
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, computed_share, default_placement, kept_diversity, planners, reuse
@@ -182,7 +182,18 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         }
         for each, entrant in zip(compared, turns, strict=True)
     ]
-    say(_table(results, of_bound, of_standard))
+    columns = {
+        "technique": "{name}",
+        "images/s [quartiles]": "{images_per_s:0}",
+        "bound": "{bound.median:.0f}",
+        "of bound [quartiles]": "{of_bound.figure:2}",
+        "": "{of_bound.verdict}",
+        "of standard": "{of_standard.figure.median:.2f}",
+        "fresh an epoch": "{fresh:.0f} of {served}",
+        "diversity": "{diversity:.3f}",
+    }
+    shown = zip(results, of_bound.values(), of_standard.values(), strict=True)
+    say(table_of(({**each, "of_bound": own, "of_standard": standard} for each, own, standard in shown), columns))
     placements = {part.name: str(part.placement) for both in parts.values() for part in both}
     return {
         "techniques": results,
@@ -221,24 +232,6 @@ def _freshness(technique: Technique) -> dict[str, float]:
         "fresh": computed_share(technique.planner) * served,
         "diversity": kept_diversity(technique.recipe, technique.planner, DIVERSITY_EPOCHS),
     }
-
-
-def _table(results: list[dict[str, Any]], of_bound: dict[str, Claim], of_standard: dict[str, Claim]) -> str:
-    heading = ["technique", "images/s [quartiles]", "bound", "of bound [quartiles]", "", "of standard"]
-    rows = [
-        [
-            name := each["name"],
-            each["images_per_s"].show(0),
-            f"{each['bound'].median:.0f}",
-            of_bound[name].figure.show(2),
-            of_bound[name].verdict,
-            f"{of_standard[name].figure.median:.2f}",
-            f"{each['fresh']:.0f} of {each['served']}",
-            f"{each['diversity']:.3f}",
-        ]
-        for each in results
-    ]
-    return table([*heading, "fresh an epoch", "diversity"], rows)
 
 
 EXPERIMENT = Experiment(

@@ -149,7 +149,7 @@ def _table(case: dict[str, Any]) -> str:
         [
             name,
             case["placements"][name],
-            speed.show(0),
+            f"{speed:0}",
             f"{1e6 / speed.median:.0f}",
             f"{case['bound'][name].median:.0f}" if name in case["bound"] else "",
         ]

@@ -68,8 +68,7 @@ class Config(Loading):
 
     def contenders(self) -> dict[str, Planner]:
         """Make what is compared."""
-        samples = self.epoch_batches * self.batch_size
-        refurbish = Refurbish(samples, batch_size=self.batch_size, reuse_factor=self.reuse_factor)
+        refurbish = Refurbish(self.samples, batch_size=self.batch_size, reuse_factor=self.reuse_factor)
         return {
             **self.planners(),
             REFURBISH: refurbish,

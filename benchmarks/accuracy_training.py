@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 from accuracy_cases import Case, Config
-from choosers import AT_ONCE, whole
 from networks import NETWORKS
-from sources import read_mosaics
+from sources import AT_ONCE, read_mosaics, whole
 from torch import nn
 
 from dalirefurb import Loader, MemoryStore

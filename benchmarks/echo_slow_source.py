@@ -33,10 +33,10 @@ import harness
 import numpy as np
 from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment
-from loaders import LoaderTurns
+from loaders import LoaderTurns, Sizes
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
 from PIL import Image, ImageOps
-from sources import SlowSource, repeated
+from sources import SlowSource
 
 from dalirefurb import Arrays, BatchEcho, Echo, FileList, ImageFolder, Recipe, Standard, rand_augment
 from dalirefurb.planning.planner import Planner
@@ -48,31 +48,21 @@ BATCH = "batch echo"
 LEAST_OF_R = 0.9
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Sizes):
     """What is run.
 
     Attributes:
-        data: Name of the data set; its images are repeated to fill an epoch.
         target: What R is aimed at.
-        size: Side of the images the model receives, in pixels.
         side: Of the decoded photographs, in pixels.
-        batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch without echoing.
         buffer_batches: Batches in the shuffle buffer of example echoing.
         timed_batches: Of a slice.
-        rounds: Slices of each contender.
     """
 
-    data: str = ""
     target: float = 4.5
-    size: int = 224
     side: int = 256
-    batch_size: int = 64
-    epoch_batches: int = 20
     buffer_batches: int = 4
     timed_batches: int = 240
-    rounds: int = 3
 
 
 def compare(config: Config, name: str, source: Source, recipe: Recipe, least: float | None) -> dict[str, Any]:
@@ -158,7 +148,7 @@ def decoded(files: FileList, data: Path, side: int) -> Arrays:
 
 def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Compare with both sources."""
-    files = repeated(options.data, config.epoch_batches * config.batch_size)
+    files = config.source(options.data)
     recipe = rand_augment(config.size)
     arrays = decoded(files, options.data, config.side)
     return [
@@ -170,7 +160,7 @@ def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]
 EXPERIMENT = Experiment(
     "echo_slow_source",
     "Compare echoing with none on a slow source.",
-    Config(),
+    Config(batch_size=64, epoch_batches=20, rounds=3),
     measure,
     quick=Config(size=32, side=48, batch_size=8, epoch_batches=2, timed_batches=2, rounds=2),
 )

@@ -79,21 +79,21 @@ class Config(Loading):
         return reuse(self.reuse_factors[-1])
 
 
+@dataclass(frozen=True)
 class OnCores:
     """An entrant that works on fewer cores than there are; what it starts in its turn stays on them."""
 
-    def __init__(self, name: str, entrant: Entrant, cores: int) -> None:
-        self.name = name
-        self._entrant = entrant
-        self._cores = cores
+    name: str
+    entrant: Entrant
+    cores: int
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Take a turn of the entrant's."""
         every = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, sorted(every)[: self._cores])
+        os.sched_setaffinity(0, sorted(every)[: self.cores])
         try:
-            with self._entrant.turn() as contender:
+            with self.entrant.turn() as contender:
                 yield replace(contender, name=self.name)
         finally:
             os.sched_setaffinity(0, every)

@@ -41,37 +41,51 @@ _LAYERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loading:
+class Sizes:
     """Sizes of what loads photographs, which are repeated to fill an epoch.
 
     Attributes:
         data: Name of the data set.
-        layers: Of RandAugment.
-        size: Side of the images, in pixels.
+        size: Side of the images that the model receives, in pixels.
         batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch.
+        epoch_batches: Batches of an epoch that serves each sample once.
         rounds: Slices of each contender.
     """
 
     data: str = ""
-    layers: int = _LAYERS
     size: int = 224
     batch_size: int = 256
     epoch_batches: int
     rounds: int
 
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return self.epoch_batches * self.batch_size
+
     def source(self, data: Path) -> FileList:
         """Fill an epoch with a folder's photographs."""
-        return repeated(data, self.epoch_batches * self.batch_size)
+        return repeated(data, self.samples)
+
+    def planners(self, *reuse_factors: int, drop_last: bool = False) -> dict[str, Planner]:
+        """Return standard and what refurbishes at each factor, by name."""
+        return planners(self.samples, self.batch_size, reuse_factors, drop_last=drop_last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading(Sizes):
+    """The same, with what is done to an image.
+
+    Attributes:
+        layers: Of RandAugment.
+    """
+
+    layers: int = _LAYERS
 
     def recipe(self, order: Order = "paper") -> Recipe:
         """Return `rand_augment` with 2 layers or fewer; with none it takes a tenth of the time to build."""
         recipe = rand_augment(self.size, order=order)
         return recipe if self.layers == _LAYERS else simplified(recipe, _LAYERS - self.layers)
-
-    def planners(self, *reuse_factors: int, drop_last: bool = False) -> dict[str, Planner]:
-        """Return standard and what refurbishes at each factor, by name."""
-        return planners(self.epoch_batches * self.batch_size, self.batch_size, reuse_factors, drop_last=drop_last)
 
 
 def planners(

@@ -115,29 +115,33 @@ class Parts:
 
     def _read(self, batches: Iterable[int]) -> Generator[Feeds, None, None]:
         """Read batches some time before they are asked for."""
+
+        def with_samples(batch: int, reading: Future[list[NDArray[np.uint8]]]) -> Feeds:
+            return {"sample": reading.result(), **self._partial_feeds[batch]}
+
         with ThreadPoolExecutor(_READING_THREADS) as pool:
             ahead: deque[tuple[int, Future[list[NDArray[np.uint8]]]]] = deque()
             for batch in batches:
                 ahead.append((batch, pool.submit(self._source.read, self._indices[batch])))
                 if len(ahead) > _READ_AHEAD:
-                    yield self._with_samples(*ahead.popleft())
+                    yield with_samples(*ahead.popleft())
             while ahead:
-                yield self._with_samples(*ahead.popleft())
-
-    def _with_samples(self, batch: int, reading: Future[list[NDArray[np.uint8]]]) -> Feeds:
-        return {"sample": reading.result(), **self._partial_feeds[batch]}
+                yield with_samples(*ahead.popleft())
 
     def _run(self, part: Part, placement: Placement, feeds: Iterable[Feeds]) -> Generator[Any, None, None]:
-        """Yield outputs in order; the next batch is started before the oldest is waited for."""
+        """Yield outputs in order; the next batch is started before the oldest is waited for.
+
+        As many as in a loader are under way while the consumer has one: more only take memory and time.
+        """
         factory = self._factory(placement)
         try:
             runner = factory.build(part)
             submitted = 0
             for submitted, feed in enumerate(feeds, 1):
                 runner.submit(feed)
-                if submitted > _in_flight(placement):
+                if submitted > placement.replicas:
                     yield runner.collect()
-            for _ in range(min(submitted, _in_flight(placement))):
+            for _ in range(min(submitted, placement.replicas)):
                 yield runner.collect()
         finally:
             factory.close()
@@ -149,7 +153,7 @@ class Parts:
             threads_each=placement.threads,
             batches_per_run=1,
             hits_per_run=1,
-            look_ahead=_in_flight(placement),
+            look_ahead=placement.replicas,
             admitted=0,
             announced=0,
         )
@@ -167,11 +171,6 @@ def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> 
     return [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
 
 
-def _in_flight(placement: Placement) -> int:
-    """Batches under way while the consumer has one, as many as in a loader: more only take memory and time."""
-    return placement.replicas
-
-
 def _copied(output: Any) -> Any:
     """Return images in memory of their own: one array where all have one shape."""
     return np.array(output.as_tensor()) if output.is_dense_tensor() else [np.array(image) for image in output]
@@ -185,4 +184,4 @@ def _contender(name: str, placement: Placement, outputs: Generator[Any, None, No
         finally:
             outputs.close()
 
-    return Contender(name, placement, _in_flight(placement), batches())
+    return Contender(name, placement, placement.replicas, batches())

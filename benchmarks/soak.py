@@ -167,7 +167,12 @@ def soak(config: Config, name: str, root: Path) -> Soaked:
 def techniques(config: Config) -> list[Technique]:
     """List every technique, and refurbishing with other stores."""
     of = compared.Config(
-        factors=(2,), layers=(), size=config.size, batch_size=config.batch_size, epoch_batches=config.epoch_batches
+        factors=(2,),
+        layers=(),
+        size=config.size,
+        batch_size=config.batch_size,
+        epoch_batches=config.epoch_batches,
+        rounds=0,
     )
     listed = compared.techniques(of)
     refurbished = next(each for each in listed if isinstance(each.planner, Refurbish))

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dalirefurb import Arrays, FileList, ImageFolder
+from dalirefurb import Arrays, FileList, ImageFolder, Loader, Standard, evaluate
 from dalirefurb.source import Source
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -19,6 +20,9 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 SIDE = 32
 """Of its images, in pixels."""
+
+AT_ONCE = 500
+"""Images that pass a network at once when nothing is learned."""
 
 
 def repeated(data: Path, num_samples: int) -> FileList:
@@ -38,6 +42,18 @@ def read_mosaics(folder: Path, part: str, per_class: int) -> Arrays:
         images.append(rows.reshape(-1, SIDE, SIDE, 3)[:per_class])
         labels.append(np.full(len(images[-1]), int(path.name.split("_")[1])))
     return Arrays(np.concatenate(images), np.concatenate(labels))
+
+
+def whole(source: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
+    """Serve every sample of CIFAR-10 once, normalised; return images and labels in the order of their indices."""
+    planner = Standard(len(source), batch_size=min(AT_ONCE, len(source)))
+    images = torch.empty(len(source), 3, SIDE, SIDE)
+    labels = torch.empty(len(source), dtype=torch.int64)
+    recipe = evaluate(SIDE, raw=True, mean=MEAN, std=STD)
+    with Loader(source, recipe, planner, num_threads=1, look_ahead=1, with_indices=True) as loader:
+        for some, classes, indices in loader:
+            images[indices], labels[indices] = some, classes
+    return images, labels
 
 
 class SlowSource(Source):

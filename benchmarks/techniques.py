@@ -28,7 +28,7 @@ import numpy as np
 from claims import Claim, Spread, say, table_of
 from experiment import Experiment
 from harness import Contender, Slice
-from loaders import STANDARD, LoaderTurns, computed_share, default_placement, kept_diversity, planners, reuse
+from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placement, kept_diversity, reuse
 from parts import Parts, bound
 from sources import repeated
 
@@ -51,38 +51,28 @@ DIVERSITY_EPOCHS = 90
 LEAST_OF_BOUND = 0.90
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Sizes):
     """What is run.
 
     Attributes:
-        data: Name of the data set; its images are repeated to fill an epoch.
         factors: Reuse factors and echoing factors.
         layers: Numbers of layers that are left out.
-        size: Side of the images the model receives, in pixels.
-        batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch that serves each sample once.
         parts_batches: Batches that the parts are measured on.
         buffer_batches: Batches in the shuffle buffer of example echoing.
         replace_percent: Share of SmartCache's window, half the data, that is replaced after each round.
         lag: Batches between a loss and the first plan that AutoAssist makes with it.
         timed_batches: Of a slice.
-        rounds: Slices of each contender.
         calibration_rounds: Slices of each part at each placement.
     """
 
-    data: str = ""
     factors: tuple[int, ...] = (2, 3)
     layers: tuple[int, ...] = (1, 2)
-    size: int = 224
-    batch_size: int = 64
-    epoch_batches: int = 32
     parts_batches: int = 6
     buffer_batches: int = 4
     replace_percent: float = 0.1
     lag: int = 32
     timed_batches: int = 128
-    rounds: int = 5
     calibration_rounds: int = 1
 
 
@@ -108,7 +98,7 @@ class Technique:
 
 def techniques(config: Config) -> list[Technique]:
     """List all, with the recipe of each split where the technique wants it."""
-    count, batch_size = config.epoch_batches * config.batch_size, config.batch_size
+    count, batch_size = config.samples, config.batch_size
     recipe = rand_augment(config.size)
     decoded, finished = recipe.at(1), recipe.at(len(recipe.stages))
     standard = Standard(count, batch_size=batch_size)
@@ -116,7 +106,7 @@ def techniques(config: Config) -> list[Technique]:
         Technique(STANDARD, recipe, standard),
         *(Technique(f"simplified by {layers}", simplified(recipe, layers), standard) for layers in config.layers),
     ]
-    refurbished = planners(count, batch_size, config.factors)
+    refurbished = config.planners(*config.factors)
     compared += [Technique(reuse(factor), recipe, refurbished[reuse(factor)]) for factor in config.factors]
     for factor in config.factors:
         echo = Echo(standard, echoing_factor=factor, buffer_size=config.buffer_batches * batch_size)
@@ -139,7 +129,7 @@ def techniques(config: Config) -> list[Technique]:
 
 def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
     """Calibrate the parts of every split, let all take turns, and divide."""
-    source = repeated(options.data, config.epoch_batches * config.batch_size)
+    source = config.source(options.data)
     few = repeated(options.data, config.parts_batches * config.batch_size)
     compared = techniques(config)
     parts: dict[str, list[Contender]] = {}
@@ -237,7 +227,7 @@ def _freshness(technique: Technique) -> dict[str, float]:
 EXPERIMENT = Experiment(
     "techniques",
     "Compare every technique with its own bound.",
-    Config(),
+    Config(batch_size=64, epoch_batches=32, rounds=5),
     measure,
     quick=Config(
         factors=(2,), layers=(1,), size=48, batch_size=8, epoch_batches=4, parts_batches=1, timed_batches=2, rounds=2

@@ -22,8 +22,6 @@ clock, neighbours and scheduler.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -36,7 +34,7 @@ from typing import Any
 import harness
 import numpy as np
 from claims import Claim, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import Contender
 from loaders import STANDARD, Loading, settled
 
@@ -117,7 +115,7 @@ def _batch(pool: ThreadPoolExecutor, pieces: int) -> int:
     return pieces
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let all take turns of whole cycles."""
     planners = config.contenders()
     cycle = config.reuse_factor * config.epoch_batches
@@ -182,4 +180,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -31,7 +31,6 @@ are done, loading alone is timed, cases taking turns.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import time
@@ -44,10 +43,10 @@ from typing import Any
 
 import harness
 import torch
-from accuracy_cases import Case, Config, reduced, reduced_cases
+from accuracy_cases import Config, reduced, reduced_cases
 from accuracy_claims import claims, compared, loading_name, show, wanted
 from accuracy_training import Run, Task, train
-from experiment import CIFAR10, Experiment, Record
+from experiment import CIFAR10, Experiment, Options, Record
 from harness import Slice
 from loaders import LoaderTurns
 from sources import read_mosaics
@@ -84,10 +83,10 @@ def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *
     checkpoints.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
         while time.time() < ends and (todo := wanted(config, runs)):
-            tasks = [
-                Task(config, case, seed, folder, checkpoints / _file_name(case, seed), ends, threads)
-                for case, seed in todo
-            ]
+            tasks = []
+            for case, seed in todo:
+                name = re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
+                tasks.append(Task(config, case, seed, folder, checkpoints / name, ends, threads))
             for run in pool.imap_unordered(train, tasks) if pool else map(train, tasks):
                 if run is not None:
                     runs.append(run)
@@ -109,7 +108,7 @@ def follows(config: Config, record: Record) -> dict[str, Any]:
     return {"claims": claims(config, runs), "accuracy": compared(config, runs, slices)}
 
 
-def measure(config: Config, options: argparse.Namespace) -> None:
+def measure(config: Config, options: Options) -> None:
     """Go on where the last call ended, as long as there is time; the JSON is written run by run."""
     ends = time.time() + 60 * options.minutes
     record = Record(options.out, config, {"runs": Run, "slices": Slice})
@@ -121,10 +120,6 @@ def measure(config: Config, options: argparse.Namespace) -> None:
     if not done:
         left = len(wanted(config, record.rows["runs"]))
         print(f"time is over: {left} runs and the timing of loading are left; call this again", file=sys.stderr)
-
-
-def _file_name(case: Case, seed: int) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
 
 
 _WORKERS = 1 if torch.cuda.is_available() else harness.cores()
@@ -163,4 +158,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import harness
 from accuracy_cases import ECHO, FROZEN, REUSE, Case, Config
 from accuracy_training import Run
-from claims import Interval, Spread, table, table_of
+from claims import Interval, Spread, table_of
 from harness import Slice
 from loaders import kept_diversity
 
 MET, MISSED, NOT_SHOWN = "met", "missed", "not shown"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One case beside standard.
-
-    Attributes:
-        group: Of both.
-        case: Its name.
-        seeds: How many runs it has.
-        accuracy: On the test images, in percent.
-        difference: From standard's run with the same seed, in percentage points; None for standard itself.
-        fresh: Partial augmentations in a run: how many versions it sees.
-        served: Images in a run.
-        diversity: Share of standard's different images; outcomes that look alike count as different.
-        images_per_s: Of loading alone; None before it was timed.
-    """
-
-    group: str
-    case: str
-    seeds: int
-    accuracy: Interval
-    difference: Interval | None
-    fresh: int
-    served: int
-    diversity: float
-    images_per_s: Spread | None
 
 
 @dataclass(frozen=True)
@@ -98,8 +72,8 @@ def wanted(config: Config, runs: Sequence[Run]) -> list[tuple[Case, int]]:
     return sorted(todo, key=lambda each: each[1])
 
 
-def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> list[Comparison]:
-    """Compare every case that has two runs at least."""
+def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> list[dict[str, Any]]:
+    """Compare every case that has two runs at least: accuracy in percent, the difference in percentage points."""
     found, speeds = [], harness.speeds_of(slices)
     for baseline, *others in config.groups:
         for case in (baseline, *others):
@@ -111,17 +85,18 @@ def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> li
             plans = [plan for epoch in range(epochs) for plan in planner.epoch(epoch)]
             loading = speeds.get(loading_name(case))
             found.append(
-                Comparison(
-                    group=case.group,
-                    case=case.name,
-                    seeds=len(mine),
-                    accuracy=Interval.of([run.test_accuracy for run in mine.values()]),
-                    difference=None if case.is_baseline else difference(runs, case, baseline),
-                    fresh=int(sum(plan.miss.sum() for plan in plans)),
-                    served=sum(len(plan.indices) for plan in plans),
-                    diversity=kept_diversity(case.recipe(), planner, epochs),
-                    images_per_s=Spread.of(loading) if loading else None,
-                )
+                {
+                    "group": case.group,
+                    "case": case.name,
+                    "seeds": len(mine),
+                    "accuracy": Interval.of([run.test_accuracy for run in mine.values()]),
+                    "difference": None if case.is_baseline else difference(runs, case, baseline),
+                    # Versions that a run sees, of so many images; those that look alike count as different.
+                    "fresh": int(sum(plan.miss.sum() for plan in plans)),
+                    "served": sum(len(plan.indices) for plan in plans),
+                    "diversity": kept_diversity(case.recipe(), planner, epochs),
+                    "images_per_s": Spread.of(loading) if loading else None,
+                }
             )
     return found
 
@@ -159,27 +134,31 @@ def loading_name(case: Case) -> str:
     return f"{case.augmentation}, {case.name}"
 
 
-def show(config: Config, comparisons: Sequence[Comparison], judged: Sequence[Claim]) -> str:
+def show(config: Config, comparisons: Sequence[Mapping[str, Any]], judged: Sequence[Claim]) -> str:
     """Write a table for each group, and the claims."""
-    heading = ["", "seeds", "accuracy, %", "- standard, points", "fresh images", "diversity", "loading, images/s"]
+    columns = {
+        "": "{case}",
+        "seeds": "{seeds}",
+        "accuracy, %": "{accuracy}",
+        "- standard, points": "{apart}",
+        "fresh images": "{fresh:,} of {served:,}",
+        "diversity": "{diversity:.2f}",
+        "loading, images/s": "{loading}",
+    }
     tables = []
     for group in config.groups:
         rows = [
-            [
-                each.case,
-                str(each.seeds),
-                str(each.accuracy),
-                str(each.difference or ""),
-                f"{each.fresh:,} of {each.served:,}",
-                f"{each.diversity:.2f}",
-                f"{each.images_per_s:0}" if each.images_per_s else "",
-            ]
+            {
+                **each,
+                "apart": each["difference"] or "",
+                "loading": f"{each['images_per_s']:0}" if each["images_per_s"] else "",
+            }
             for each in comparisons
-            if each.group == group[0].group
+            if each["group"] == group[0].group
         ]
         if rows:
-            tables.append(f"{group[0].group}\n{table(heading, rows)}")
-    columns = {"claim": "{name}", "mean [95 % interval]": "{figure}", "promise": "{promise}", "verdict": "{verdict}"}
+            tables.append(f"{group[0].group}\n{table_of(rows, columns)}")
     if judged:
-        tables.append(table_of(map(vars, judged), columns))
+        promises = {"claim": "{name}", "mean [95 % interval]": "{figure}", "promise": "{promise}", "": "{verdict}"}
+        tables.append(table_of(map(vars, judged), promises))
     return "\n\n".join(tables) + "\n"

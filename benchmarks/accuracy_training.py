@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ class Training:
         )
         if task.checkpoint.exists():
             self._restore(task.checkpoint)
-        self._batches = self._endless()
+        self._batches: Iterator[tuple[torch.Tensor, ...]] = chain.from_iterable(repeat(self._loader))
 
     def epoch(self) -> None:
         """Take as many steps as standard takes in an epoch."""
@@ -208,11 +208,6 @@ class Training:
     @property
     def _parts(self) -> dict[str, Any]:
         return {"model": self._model, "optimizer": self._optimizer, "schedule": self._schedule, "loader": self._loader}
-
-    def _endless(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Serve epoch after epoch of the planner's."""
-        while True:
-            yield from self._loader
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):

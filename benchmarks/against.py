@@ -21,8 +21,6 @@ without it the suite runs on what is there.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,9 +34,9 @@ import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
 from competitors.rows import Job
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import Contender, Entrant, Slice
-from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
+from loaders import STANDARD, LoaderTurns, Loading, default_placement, for_all_replicas, reuse
 
 from dalirefurb import FileList
 from dalirefurb.augment.presets import Order
@@ -65,7 +63,7 @@ class Config(Loading):
     calibration_rounds: int = 3
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Calibrate the competitors, and let all take turns."""
     source = config.source(options.data)
     there = workers.available(options.competitors)
@@ -84,7 +82,9 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         for loader, _, _ in ours:
             loader.settle()
         entrants = [*(loader for loader, _, _ in ours), *(entrant for entrant, _ in others.values())]
-        slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=_timed(config))
+        slices = harness.interleave(
+            entrants, rounds=config.rounds, timed_batches=for_all_replicas(config.timed_batches)
+        )
     speeds, judged = harness.speeds_of(slices), claims(slices)
     rows: list[tuple[str, str, bool, Order | None, int]] = [
         *((loader.name, str(default_placement()), True, order, factor) for loader, order, factor in ours),
@@ -181,12 +181,6 @@ def _worker(
     return best
 
 
-def _timed(config: Config) -> int:
-    """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
-    replicas = default_placement().replicas
-    return -(-config.timed_batches // replicas) * replicas
-
-
 EXPERIMENT = Experiment(
     "against",
     "Compare with every other loader that runs here.",
@@ -211,4 +205,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -28,7 +28,6 @@ trained on, over their share among all; blind choice has 1.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,42 +36,29 @@ from typing import Any
 
 import harness
 from claims import Interval, say, table, table_of
-from experiment import CIFAR10, Experiment, refuse
+from experiment import CIFAR10, Experiment, Options, refuse
 from training import AUTO_ASSIST, CONTENDERS, UNIFORM, Config, Run, train
 
 MOST_OF_UNIFORM = 0.7
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One contender against uniform sampling, to one training loss, over the seeds.
+def compare(runs: Sequence[Run], contender: str, level: float) -> dict[str, Any]:
+    """Compare one contender with uniform sampling, to one training loss, run with run of the same seed.
 
-    Attributes:
-        contender: Which.
-        level: The training loss.
-        ratio: Samples trained on over those of uniform sampling; a run that never got there counts as its whole length.
-        difference: Of the test accuracies when they got there, or at the end, in percentage points.
-        missed: Runs of the contender, and of uniform sampling, that never got there.
+    A run that never got there counts as its whole length, and with the accuracy at its end. Accuracies differ in
+    percentage points.
     """
-
-    contender: str
-    level: float
-    ratio: Interval
-    difference: Interval
-    missed: tuple[int, int]
-
-    @classmethod
-    def of(cls, runs: Sequence[Run], contender: str, level: float) -> Comparison:
-        """Compare run with run of the same seed."""
-        ours, theirs = by(runs, contender), by(runs, UNIFORM)
-        pairs = list(zip(ours, theirs, strict=True))
-        return cls(
-            contender,
-            level,
-            Interval.of([one.samples_to(level) / other.samples_to(level) for one, other in pairs]),
-            Interval.of([100 * (one.test_accuracy_at(level) - other.test_accuracy_at(level)) for one, other in pairs]),
-            (sum(not run.reaches(level) for run in ours), sum(not run.reaches(level) for run in theirs)),
-        )
+    ours, theirs = by(runs, contender), by(runs, UNIFORM)
+    pairs = list(zip(ours, theirs, strict=True))
+    apart = [100 * (one.test_accuracy_at(level) - other.test_accuracy_at(level)) for one, other in pairs]
+    return {
+        "contender": contender,
+        "level": level,
+        "ratio": Interval.of([one.samples_to(level) / other.samples_to(level) for one, other in pairs]),
+        "difference": Interval.of(apart),
+        # Runs of both that never got there.
+        "missed": (sum(not run.reaches(level) for run in ours), sum(not run.reaches(level) for run in theirs)),
+    }
 
 
 @dataclass(frozen=True)
@@ -94,17 +80,17 @@ class Claim:
 
 def claims(runs: Sequence[Run], level: float) -> list[Claim]:
     """Judge AutoAssist by the last level."""
-    reached = Comparison.of(runs, AUTO_ASSIST, level)
+    reached = compare(runs, AUTO_ASSIST, level)
     ends = [
         100 * (one.evaluations[-1].test_accuracy - other.evaluations[-1].test_accuracy)
         for one, other in zip(*(by(runs, name) for name in (AUTO_ASSIST, UNIFORM)), strict=True)
     ]
-    accuracies = {f"at {level:g}": reached.difference, "at the end": Interval.of(ends)}
+    accuracies = {f"at {level:g}": reached["difference"], "at the end": Interval.of(ends)}
     return [
         Claim(
             f"samples to {level:g} / uniform",
-            reached.ratio,
-            reached.ratio.mean <= MOST_OF_UNIFORM and not reached.missed[0],
+            reached["ratio"],
+            reached["ratio"].mean <= MOST_OF_UNIFORM and not reached["missed"][0],
             f"at most {MOST_OF_UNIFORM:g}",
         ),
         *(
@@ -119,7 +105,7 @@ def by(runs: Sequence[Run], contender: str) -> list[Run]:
     return sorted((run for run in runs if run.contender == contender), key=lambda run: run.seed)
 
 
-def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparisons: Sequence[Comparison]) -> None:
+def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparisons: Sequence[dict[str, Any]]) -> None:
     """Print three tables: the claims, all training losses, and the course of one seed."""
     verdicts = [
         [each.name, str(each.figure), f"{'reaches' if each.holds else 'MISSES'}: {each.promise}"] for each in judged
@@ -148,12 +134,12 @@ def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparis
     seed = ["contender", "samples", "loss", "accepted", "hard", "enrichment", "accuracy", "threshold"]
     say(
         table(["AutoAssist", "mean [95 % interval]", ""], verdicts),
-        table_of(map(vars, comparisons), levels),
+        table_of(comparisons, levels),
         f"seed {config.seeds[0]}:\n{table(seed, course)}",
     )
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Train every contender with every seed, in as many processes as there are cores."""
     if len(set(config.seeds)) < 2:
         refuse(f"--seeds must be at least two, got {list(config.seeds)}: an interval needs a spread")
@@ -164,7 +150,7 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
             runs.append(run)
             print(f"seed {run.seed}, {run.contender}: loss {run.evaluations[-1].loss:.3f}", file=sys.stderr, flush=True)
     judged = claims(runs, config.levels[-1])
-    compared = [Comparison.of(runs, name, level) for name in CONTENDERS[1:] for level in config.levels]
+    compared = [compare(runs, name, level) for name in CONTENDERS[1:] for level in config.levels]
     _show(config, runs, judged, compared)
     return {"claims": judged, "comparisons": compared, "runs": runs}
 
@@ -180,4 +166,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

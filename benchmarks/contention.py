@@ -16,7 +16,6 @@ The consumer does nothing. Stock DALI interpolates as ours does, to the nearest 
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
@@ -27,7 +26,7 @@ from typing import Any
 
 import harness
 from claims import Claim, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import Entrant, MadeAnew, Slice
 from loaders import STANDARD, Loading, reuse, settled
 from stock_dali import NEAREST, placements, stock
@@ -50,20 +49,7 @@ class Config(Loading):
     timed_s: float = 3.0
 
 
-@dataclass(frozen=True)
-class Beside:
-    """A slice beside some processes.
-
-    Attributes:
-        busy: How many.
-        slice: What was timed.
-    """
-
-    busy: int
-    slice: Slice
-
-
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let all take turns, each beside every number of processes."""
     source = config.source(options.data)
     make_stock = partial(stock, config, source)
@@ -74,7 +60,7 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         ours = settled(stack, source, config.recipe(), config.planners(config.reuse_factor))
         slices = _take_turns(config, [*ours, MadeAnew(NEAREST, partial(make_stock, placement))])
     speeds = {
-        (name, busy): [each.slice.images_per_s for each in slices if (each.slice.contender, each.busy) == (name, busy)]
+        (name, busy): [each.images_per_s for count, each in slices if (each.contender, count) == (name, busy)]
         for name in (STANDARD, reuse(config.reuse_factor), NEAREST)
         for busy in config.busy
     }
@@ -97,10 +83,11 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         {"contender": name, "busy": busy, "images_per_s": speed, "share": share}
         for (name, busy), (speed, share) in found.items()
     ]
-    return {"contention": contention, "claims": claims, "slices": slices, "calibration": calibration}
+    beside = [{"busy": count, "slice": each} for count, each in slices]
+    return {"contention": contention, "claims": claims, "slices": beside, "calibration": calibration}
 
 
-def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[Beside]:
+def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[tuple[int, Slice]]:
     """Time every loader beside each number of processes; every second round runs backwards."""
     slices = []
     for number in range(config.rounds):
@@ -110,7 +97,7 @@ def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[Beside]:
                 for count in config.busy[::step]:
                     with busy(count):
                         taken = harness.time_slice(contender, number, timed_batches=2, timed_s=config.timed_s)
-                    slices.append(Beside(count, replace(taken, contender=entrant.name)))
+                    slices.append((count, replace(taken, contender=entrant.name)))
     return slices
 
 
@@ -136,4 +123,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -21,8 +21,6 @@ RandAugment are drawn anew in each repeat. Two sources:
 
 from __future__ import annotations
 
-import argparse
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +30,7 @@ from typing import Any
 import harness
 import numpy as np
 from claims import Claim, Speeds, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from loaders import LoaderTurns, Sizes
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
 from PIL import Image, ImageOps
@@ -146,7 +144,7 @@ def decoded(files: FileList, data: Path, side: int) -> Arrays:
     return Arrays(images, files.labels)
 
 
-def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     """Compare with both sources."""
     files = config.source(options.data)
     recipe = rand_augment(config.size)
@@ -166,4 +164,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -8,12 +8,13 @@ Sizes are a frozen dataclass: those of a whole run, or tiny ones. An option repl
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
 import subprocess
 import sys
+from argparse import ArgumentParser
+from argparse import Namespace as Options
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -55,7 +56,7 @@ class Experiment(Generic[Config]):
     name: str
     description: str
     config: Config
-    measure: Callable[[Config, argparse.Namespace], Any]
+    measure: Callable[[Config, Options], Any]
     quick: Config
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: Path | None = PHOTOS
@@ -77,7 +78,7 @@ class Experiment(Generic[Config]):
                 write(options.out, environment=where, config=config, results=results)
         return 0 if options.quick or self.holds(results) else 1
 
-    def read(self, arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, Config]:
+    def read(self, arguments: Sequence[str] | None = None) -> tuple[Options, Config]:
         """Return the arguments of a command line, and the sizes that they ask for."""
         options = self.parser().parse_args(arguments)
         config: Any = self.quick if options.quick else self.config
@@ -88,9 +89,9 @@ class Experiment(Generic[Config]):
             given |= {"data": options.data.resolve().name} if "data" in sizes else {}
         return options, replace(config, **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 
-    def parser(self) -> argparse.ArgumentParser:
+    def parser(self) -> ArgumentParser:
         """Make what reads the command line."""
-        parser = argparse.ArgumentParser(description=self.description)
+        parser = ArgumentParser(description=self.description)
         if self.data is not None:
             kind = "of CIFAR-10 as mosaics" if self.data == CIFAR10 else "of images per class"
             parser.add_argument("--data", type=Path, default=self.data, help=f"a folder {kind}")
@@ -116,6 +117,8 @@ class Record:
     """
 
     def __init__(self, path: Path, config: Any, kinds: Mapping[str, type]) -> None:
+        import torch  # not before it is needed: some scripts measure the memory of a process without it
+
         self._path, self._config = path, config
         self._calls: list[dict[str, Any]] = []
         self.rows: dict[str, list[Any]] = {kind: [] for kind in kinds}
@@ -125,7 +128,9 @@ class Record:
                 refuse(f"{path} must be a result of this configuration, but is another's: pass another --out")
             self._calls = found["results"]["calls"]
             self.rows = {kind: [make(**row) for row in found["results"][kind]] for kind, make in kinds.items()}
-        self._calls.append({**environment(), "gpu": _gpu()})
+        self._calls.append(
+            {**environment(), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
+        )
 
     def write(self, **follows: Any) -> None:
         """Replace the JSON, whole or not at all, by all rows and what follows from them."""
@@ -210,10 +215,3 @@ def _git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _gpu() -> str | None:
-    """Name the GPU, None where there is none."""
-    import torch  # not before it is needed: some scripts measure the memory of a process without it
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None

@@ -15,15 +15,13 @@ Neither touches data, DALI or torch. The memory is the rise of the process's own
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import planning
 from claims import Claim, Spread, claim_table, say, table_of
-from experiment import Experiment
+from experiment import Experiment, Options
 
 from dalirefurb import rand_augment
 
@@ -49,7 +47,7 @@ class Config:
     chunk_batches: int = 4
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Take every figure at every size: seconds an epoch, and microseconds a sample to plan and to draw."""
     rows = config.chunk_batches * config.batch_size
     sizes: list[dict[str, Any]] = []
@@ -108,4 +106,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

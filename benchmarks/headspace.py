@@ -17,9 +17,7 @@ Lengths of steps are told in standard's time for a batch on all cores, measured 
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +28,7 @@ import harness
 import stock_dali
 import torch
 from claims import Claim, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import Contender, Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
 
@@ -120,7 +118,7 @@ class Network:
                 weights -= _LEARNING_RATE * weights.grad
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Measure standard's time for a batch, then let all take turns."""
     source = config.source(options.data)
     planners = config.planners(*config.reuse_factors)
@@ -247,4 +245,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -9,8 +9,6 @@ ratios are of one round.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from typing import Any, get_args
 import harness
 import numpy as np
 from claims import Spread, say, table_of
-from experiment import Experiment
+from experiment import Experiment, Options
 from numpy.typing import NDArray
 
 from dalirefurb import ImageFolder, Output, Recipe, rng
@@ -154,7 +152,7 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
     )
 
 
-def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     """Compare both at every stage."""
     photographs = decoded(ImageFolder(options.data), config.batch_size)
     results = [compare(subject, config) for subject in subjects(photographs, config.size)]
@@ -178,4 +176,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -151,7 +151,9 @@ class LoaderTurns:
     def turn(self) -> Iterator[Contender]:
         """Make the loader, go on where it was, warm it, and close it."""
         with self._resumed() as loader:
-            _read_headers(loader, self._source)
+            if self._source.encoded:
+                # What a loader learns in its first epoch: how large each image is.
+                loader._assembler.get().engine._reader.sizes(np.arange(len(self._source)))
             batches = endless(loader, self._step)
             for _ in islice(batches, loader.batches_ahead):
                 pass
@@ -195,16 +197,16 @@ def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, No
             yield len(images)
 
 
-def _read_headers(loader: Loader, source: Source) -> None:
-    """Have a loader learn what it learns in its first epoch."""
-    if source.encoded:
-        loader._assembler.get().engine._reader.sizes(np.arange(len(source)))
-
-
 def default_placement() -> Placement:
     """Return what a loader chooses."""
     replicas = min(8, harness.cores())
     return Placement(replicas, -(-harness.cores() // replicas))
+
+
+def for_all_replicas(batches: int) -> int:
+    """Return as many batches or a few more: a multiple of a loader's replicas, which finish theirs together."""
+    replicas = default_placement().replicas
+    return -(-batches // replicas) * replicas
 
 
 def computed_share(planner: Planner, epochs: range = _STEADY_EPOCHS) -> float:

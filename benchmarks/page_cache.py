@@ -156,12 +156,13 @@ class StoreReads:
     def _batches(self, epoch: int) -> Generator[int, None, None]:
         ahead = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
         work = runs(planned(self._planner, Position(epoch, 0)), ahead.batches_per_run)
-        for run in announced(work, self._announce, ahead.announced):
+
+        def announce(run: Run) -> None:
+            self._store.prefetch(run.plan.indices, run.plan.version)
+
+        for run in announced(work, announce, ahead.announced):
             with self._store.get(run.plan.indices, run.plan.version) as lease:
                 if not lease.found.all():
                     raise LookupError(f"{self.name} must hold every sample, but {(~lease.found).sum()} are missing")
             for each in run.plans:
                 yield len(each.indices)
-
-    def _announce(self, run: Run) -> None:
-        self._store.prefetch(run.plan.indices, run.plan.version)

@@ -82,10 +82,11 @@ class Parts:
         return _contender(f"{FINAL_ONLY}{self._label}", placement, batches)
 
     def make_partial_images(self, placement: Placement) -> None:
-        """Do the partial part of the epoch once, and keep the images in memory for the final part."""
+        """Do the partial part of the epoch once, and keep copies of the images in memory for the final part."""
         outputs = self._run("partial", placement, self._read(range(len(self._indices))))
         for feeds, output in zip(self._final_feeds, outputs, strict=True):
-            feeds["partial"] = _copied(output)
+            dense = output.is_dense_tensor()
+            feeds["partial"] = np.array(output.as_tensor()) if dense else [np.array(image) for image in output]
 
     def _draw(self) -> tuple[list[Feeds], list[Feeds]]:
         """Draw all parameters of both parts, one entry per batch."""
@@ -106,12 +107,11 @@ class Parts:
             )
             named = {f"{stage}/{name}": rows for stage, each in arrays.items() for name, rows in each.items()}
             named["sizes"] = sizes
-            batches = range(len(self._indices))
-            feeds.append([{name: self._rows(rows, batch) for name, rows in named.items()} for batch in batches])
+            starts = range(0, self._indices.size, self._batch_size)
+            feeds.append(
+                [{name: rows[start : start + self._batch_size] for name, rows in named.items()} for start in starts]
+            )
         return feeds[0], feeds[1]
-
-    def _rows(self, rows: NDArray[Any], batch: int) -> NDArray[Any]:
-        return rows[batch * self._batch_size : (batch + 1) * self._batch_size]
 
     def _read(self, batches: Iterable[int]) -> Generator[Feeds, None, None]:
         """Read batches some time before they are asked for."""
@@ -169,11 +169,6 @@ def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> 
         computed: Partial images that are computed for each image that is served.
     """
     return [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
-
-
-def _copied(output: Any) -> Any:
-    """Return images in memory of their own: one array where all have one shape."""
-    return np.array(output.as_tensor()) if output.is_dense_tensor() else [np.array(image) for image in output]
 
 
 def _contender(name: str, placement: Placement, outputs: Generator[Any, None, None]) -> Contender:

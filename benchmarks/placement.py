@@ -14,7 +14,6 @@ the JSON, and the next call goes on with those that are left. Where there is no 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from statistics import median
 
 import harness
 from claims import Spread, table
-from experiment import CIFAR10, Experiment, Record, check_mosaics
+from experiment import CIFAR10, Experiment, Options, Record, check_mosaics
 from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload
 from placement_units import measure as take_turns
 
@@ -68,7 +67,7 @@ def taken_ms(turns: Sequence[Turn], feed: str) -> list[float]:
     return [own[number] - alone[number] for number in sorted(own.keys() & alone.keys())]
 
 
-def measure(config: Config, options: argparse.Namespace) -> None:
+def measure(config: Config, options: Options) -> None:
     """Go on where the last call ended, as long as there is time; the JSON is written unit by unit."""
     check_mosaics(options.arrays, "--arrays")
     ends = time.time() + 60 * options.minutes
@@ -117,4 +116,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

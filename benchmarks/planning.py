@@ -14,9 +14,7 @@ Neither touches data, DALI or torch. The memory is the rise of the process's own
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from claims import Claim, Spread, say, table_of
-from experiment import Experiment
+from experiment import Experiment, Options
 
 from dalirefurb import Recipe, Refurbish, rand_augment
 from dalirefurb.augment.recipe import draw
@@ -112,7 +110,7 @@ def _peak_mb() -> float:
     raise RuntimeError("/proc/self/status must tell VmHWM, which this system's does not: run it on Linux")
 
 
-def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     """Take every figure; each has its unit, and what its median is promised to stay below, or None."""
     first, *later = epoch_seconds(config)
     plan = f"plan {config.num_samples:,} samples, reuse factor {config.reuse_factor}"
@@ -146,4 +144,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

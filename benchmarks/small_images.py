@@ -15,8 +15,6 @@ fastest in a calibration. The consumer does nothing (headspace).
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -26,7 +24,7 @@ from typing import Any
 
 import harness
 from claims import Claim, Spread, claim_table, say, table
-from experiment import CIFAR10, Experiment
+from experiment import CIFAR10, Experiment, Options
 from harness import Contender
 from loaders import STANDARD, default_placement, endless, planners, reuse
 from parts import Parts, bound
@@ -118,7 +116,7 @@ def _contender(stack: ExitStack, source: Arrays, recipe: Recipe, name: str, plan
     return Contender(name, default_placement(), loader.batches_ahead, batches)
 
 
-def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     """Run every policy."""
     source = read_mosaics(options.data, "train", config.per_class)
     return [run_case(config, source, policy) for policy in RECIPES]
@@ -134,4 +132,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -14,8 +14,6 @@ centre; a random crop and a flip follow. The window is half of the data, and it 
 
 from __future__ import annotations
 
-import argparse
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 
 import harness
 from claims import Claim, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from loaders import computed_share, settled
 from PIL import Image
 from sources import SlowSource, repeated
@@ -70,7 +68,7 @@ class Config:
     rounds: int = 3
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Make the files in a temporary folder, then let both take turns."""
     with TemporaryDirectory() as folder:
         return compare(config, options.data, Path(folder))
@@ -144,4 +142,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

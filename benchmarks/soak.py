@@ -20,7 +20,6 @@ they are, still varies from epoch to epoch, hence medians.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import multiprocessing
@@ -39,7 +38,7 @@ import numpy as np
 import techniques as compared
 import torch
 from claims import say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from PIL import Image
 from techniques import Technique
 
@@ -213,7 +212,7 @@ def _device_mb() -> float:
     return round((total - free) / 1e6, 3)
 
 
-def measure(config: Config, options: argparse.Namespace | None = None) -> dict[str, Any]:
+def measure(config: Config, options: Options | None = None) -> dict[str, Any]:
     """Run each technique in a new process, one after the other."""
     soaked = []
     with TemporaryDirectory() as folder:
@@ -264,4 +263,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -13,15 +13,13 @@ served again as it was. The consumer does nothing.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import harness
 from claims import Claim, Spread, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from loaders import STANDARD, LoaderTurns, Loading
 
 from dalirefurb.augment.presets import Order
@@ -42,7 +40,7 @@ class Config(Loading):
     timed_batches: int = 12
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let every split of every order take turns with standard."""
     source = config.source(options.data)
     standard, refurbish = config.planners(config.reuse_factor).values()
@@ -93,4 +91,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -9,16 +9,16 @@ from its host, which takes longer than to read.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import harness
 import numpy as np
-from claims import Claim, Speeds, Spread, claim_table, say, table
+from claims import Claim, Spread, claim_table, say, table
 from harness import Contender, Entrant, Slice
 from loaders import LoaderTurns, default_placement, endless
 from page_cache import Usage, drop
@@ -91,31 +91,6 @@ class Metered:
             yield each
 
 
-@dataclass(frozen=True)
-class Served:
-    """What one contender did.
-
-    Attributes:
-        name: As in the slices.
-        images_per_s: Over the rounds.
-        megabytes_per_s: Of partial images, over the rounds.
-        cpu_us: An image, of all threads, over the rounds.
-        from_disk: Bytes fetched from the disk for each byte served, over the rounds.
-        fast_hits: Share of hits that the fastest tier served, None for a single store.
-        first_come: The same, if versions stayed where they are put first.
-        usages: While the clock ran, one a round.
-    """
-
-    name: str
-    images_per_s: Spread
-    megabytes_per_s: Spread
-    cpu_us: Spread
-    from_disk: Spread
-    fast_hits: float | None
-    first_come: float | None
-    usages: list[Usage]
-
-
 class Entries:
     """Contenders to be, all of one plan.
 
@@ -162,29 +137,31 @@ class Entries:
 
     def take_turns(
         self, rounds: int, timed_batches: int, timed_s: float = 0.0
-    ) -> tuple[list[Served], list[Slice], dict[str, list[float]]]:
+    ) -> tuple[list[dict[str, Any]], list[Slice], dict[str, list[float]]]:
         """Interleave; return what each one did, the slices, and images/s of each."""
         slices = harness.interleave(self._turns, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
         speeds = harness.speeds_of(slices)
-        return [self._served(turns, slices, speeds) for turns in self._turns], slices, speeds
+        return [self._served(turns, slices, speeds[turns.name]) for turns in self._turns], slices, speeds
 
-    def _served(self, turns: Metered, slices: Sequence[Slice], speeds: Speeds) -> Served:
+    def _served(self, turns: Metered, slices: Sequence[Slice], speeds: Sequence[float]) -> dict[str, Any]:
+        """Summarise what one contender did while the clock ran, a usage for each round."""
         usages = turns.timed(slices)
+        # What share of hits the fastest tier served, and what it would if versions stayed where they are put first.
         fast = stay = None
         if turns.name in self._tiered:
             store, slots, before = self._tiered[turns.name]
             hits = np.subtract(store.hits, before)
             fast, stay = float(hits[0] / hits.sum()), first_come(self.planner, slots)
-        return Served(
-            turns.name,
-            Spread.of(speeds[turns.name]),
-            Spread.of([speed * self._sample_bytes / 1e6 for speed in speeds[turns.name]]),
-            Spread.of([1e6 * each.cpu_s / each.images for each in usages]),
-            Spread.of([each.disk_bytes / each.images / self._sample_bytes for each in usages]),
-            fast,
-            stay,
-            usages,
-        )
+        return {
+            "name": turns.name,
+            "images_per_s": Spread.of(speeds),
+            "megabytes_per_s": Spread.of([speed * self._sample_bytes / 1e6 for speed in speeds]),
+            "cpu_us": Spread.of([1e6 * each.cpu_s / each.images for each in usages]),
+            "from_disk": Spread.of([each.disk_bytes / each.images / self._sample_bytes for each in usages]),
+            "fast_hits": fast,
+            "first_come": stay,
+            "usages": usages,
+        }
 
 
 def first_come(planner: Planner, slots: int) -> float:
@@ -209,19 +186,22 @@ def first_come(planner: Planner, slots: int) -> float:
     return fast / hits
 
 
-def group(name: str, served: Sequence[Served], claims: Sequence[Claim], slices: Sequence[Slice]) -> dict[str, Any]:
+def group(
+    name: str, served: Sequence[Mapping[str, Any]], claims: Sequence[Claim], slices: Sequence[Slice]
+) -> dict[str, Any]:
     """Print what contenders did that have `name` in common, and return it for the JSON."""
-    rows = [
-        [
-            each.name,
-            f"{each.images_per_s:0}",
-            f"{each.megabytes_per_s.median:.0f}",
-            f"{each.cpu_us.median:.0f}",
-            f"{each.from_disk.median:.2f}",
-            *("" if share is None else f"{share:.2f}" for share in (each.fast_hits, each.first_come)),
-        ]
-        for each in served
-    ]
+    cells = (
+        "{name}",
+        "{images_per_s:0}",
+        "{megabytes_per_s.median:.0f}",
+        "{cpu_us.median:.0f}",
+        "{from_disk.median:.2f}",
+    )
+    tiers = ("{fast_hits:.2f}", "{first_come:.2f}")
+    rows = []
+    for each in served:
+        shares = ["", ""] if each["fast_hits"] is None else [cell.format_map(each) for cell in tiers]
+        rows.append([*(cell.format_map(each) for cell in cells), *shares])
     heading = ["images/s [quartiles]", "MB/s", "CPU us an image", "from disk", "hits in memory", "first come"]
     say(table([name, *heading], rows), claim_table(claims))
     return {"name": name, "served": served, "claims": claims, "slices": slices}

@@ -28,10 +28,8 @@ would serve if versions stayed where they are put first.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ from unittest.mock import patch
 
 import numpy as np
 from claims import Claim, Speeds
-from experiment import CIFAR10, Experiment, check_mosaics
+from experiment import CIFAR10, Experiment, Options, check_mosaics
 from page_cache import PlainReads, StoreReads
 from small_samples import compare_small
 from sources import read_mosaics, repeated
@@ -140,7 +138,7 @@ def cold(config: Config, data: Path, folder: Path) -> dict[str, Any]:
         Claim.between(speeds, DISK, "the disk or memory", LEAST_OF_DISK),
         Claim.between(speeds, DISK, "the disk"),
         *_of_best(speeds, best),
-        *(Claim(f"{each.name}, from the disk", each.from_disk, LEAST_FROM_DISK) for each in served[1:3]),
+        *(Claim(f"{each['name']}, from the disk", each["from_disk"], LEAST_FROM_DISK) for each in served[1:3]),
     ]
     return group("cold", served, claims, slices)
 
@@ -186,7 +184,7 @@ def _of_best(speeds: Speeds, best: dict[str, str]) -> list[Claim]:
     return [Claim.between(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let every group take its turns, each in an empty folder, and then small samples."""
     check_mosaics(options.small, "--small", "test")
     groups = []
@@ -224,4 +222,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

@@ -16,8 +16,6 @@ at their default replicas x threads. The consumer does nothing (headspace), and 
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +24,7 @@ from typing import Any
 import harness
 import numpy as np
 from claims import Claim, Spread, say, table_of
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placement, kept_diversity, reuse
 from parts import Parts, bound
@@ -127,7 +125,7 @@ def techniques(config: Config) -> list[Technique]:
     ]
 
 
-def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Calibrate the parts of every split, let all take turns, and divide."""
     source = config.source(options.data)
     few = repeated(options.data, config.parts_batches * config.batch_size)
@@ -160,6 +158,7 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         name: Claim.ratio(f"{name} / its bound", speeds[name], own, LEAST_OF_BOUND) for name, own in bounds.items()
     }
     of_standard = {name: Claim.between(speeds, name, STANDARD) for name in bounds}
+    served = {each.name: sum(len(plan.indices) for plan in each.planner.epoch(1)) for each in compared}
     results = [
         {
             "name": each.name,
@@ -167,7 +166,10 @@ def measure(config: Config, options: argparse.Namespace) -> dict[str, Any]:
             "images_per_s": Spread.of(speeds[each.name]),
             "bound": Spread.of(bounds[each.name]),
             "computed": computed_share(each.planner),
-            **_freshness(each),
+            "served": served[each.name],
+            "fresh": computed_share(each.planner) * served[each.name],
+            # Share of standard's different images; outcomes that look alike count as different.
+            "diversity": kept_diversity(each.recipe, each.planner, DIVERSITY_EPOCHS),
             "stats": entrant.stats if isinstance(entrant, LoaderTurns) else [],
         }
         for each, entrant in zip(compared, turns, strict=True)
@@ -211,19 +213,6 @@ def _observed(loader: Loader, losses: np.ndarray[tuple[int], np.dtype[np.float32
             yield len(indices)
 
 
-def _freshness(technique: Technique) -> dict[str, float]:
-    """Count the images served and the partial images computed in an epoch, and what share of standard's differ.
-
-    That is of `DIVERSITY_EPOCHS` epochs; outcomes that look alike count as different.
-    """
-    served = sum(len(plan.indices) for plan in technique.planner.epoch(1))
-    return {
-        "served": served,
-        "fresh": computed_share(technique.planner) * served,
-        "diversity": kept_diversity(technique.recipe, technique.planner, DIVERSITY_EPOCHS),
-    }
-
-
 EXPERIMENT = Experiment(
     "techniques",
     "Compare every technique with its own bound.",
@@ -235,4 +224,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

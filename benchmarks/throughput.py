@@ -21,9 +21,7 @@ ratios, with quartiles.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -32,9 +30,9 @@ from typing import Any, get_args
 
 import harness
 from claims import Claim, Speeds, Spread, claim_table, say, table
-from experiment import Experiment
+from experiment import Experiment, Options
 from harness import MadeAnew, Placement
-from loaders import STANDARD, LoaderTurns, default_placement, planners, reuse
+from loaders import STANDARD, LoaderTurns, for_all_replicas, planners, reuse
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
 from sources import repeated
 
@@ -80,9 +78,8 @@ class Config:
     kernels: Kernels | None = None
 
     def timed(self, batch_size: int) -> int:
-        """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
-        least = max(self.timed_batches, self.timed_images // batch_size)
-        return -(-least // default_placement().replicas) * default_placement().replicas
+        """Batches timed in a slice."""
+        return for_all_replicas(max(self.timed_batches, self.timed_images // batch_size))
 
 
 def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[str, Any]:
@@ -158,7 +155,7 @@ def _table(case: dict[str, Any]) -> str:
     return table(heading, rows)
 
 
-def measure(config: Config, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     """Run every order at every batch size."""
     cases = []
     for order in config.orders:
@@ -194,4 +191,4 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
-    sys.exit(EXPERIMENT.main())
+    raise SystemExit(EXPERIMENT.main())

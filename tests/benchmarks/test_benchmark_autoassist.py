@@ -115,8 +115,8 @@ def test_a_run_that_never_gets_there_counts_whole_and_the_claim_does_not_hold():
     claim, *_ = script.claims(runs, 0.1)
     assert claim.figure.mean == pytest.approx((1 / 4 + 1 / 4 + 4 / 4) / 3)
     assert not claim.holds
-    compared = script.Comparison.of(runs, "AutoAssist", 0.1)
-    assert compared.missed == (1, 3)
+    compared = script.compare(runs, "AutoAssist", 0.1)
+    assert compared["missed"] == (1, 3)
 
 
 def test_a_worse_test_accuracy_misses():

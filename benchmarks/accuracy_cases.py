@@ -146,7 +146,8 @@ class Config:
 
     def planner(self, case: Case, seed: int) -> Planner:
         """Return what a case serves when."""
-        samples, options = 10 * self.train_per_class, {"batch_size": self.batch_size, "seed": seed, "drop_last": True}
+        samples = 10 * self.train_per_class
+        options: dict[str, Any] = {"batch_size": self.batch_size, "seed": seed, "drop_last": True}
         if case.technique == REUSE:
             return Refurbish(samples, reuse_factor=case.factor, **options)
         if case.technique == FROZEN:

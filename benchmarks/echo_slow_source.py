@@ -80,9 +80,7 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
     slow = SlowSource(source, wait_s)
     standard = Standard(len(source), batch_size=batch_size)
     with ExitStack() as stack:
-        alone = [parts.partial_only(partial), parts.final_only(final)]
-        for contender in alone:
-            stack.callback(contender.batches.close)
+        alone = parts.alone(stack, partial, final)
 
         def turns(each: str, planner: Planner) -> LoaderTurns:
             return LoaderTurns(stack, each, slow, recipe, planner)

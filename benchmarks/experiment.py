@@ -13,8 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from argparse import ArgumentParser
-from argparse import Namespace as Options
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -34,6 +33,7 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
 
 Config = TypeVar("Config")
+Options = Namespace
 
 
 @dataclass(frozen=True)

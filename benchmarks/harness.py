@@ -24,8 +24,10 @@ from typing import Protocol
 
 import numpy as np
 
-from dalirefurb.system.cores import usable_cores as cores
+from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.idle import wait_until_idle
+
+cores = usable_cores
 
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3

@@ -169,9 +169,9 @@ def _loading(stack: ExitStack, config: Config, source: FileList, planners: dict[
     entrants: Entrants = {}
     for cores in config.cores:
         loaders = settled(stack, source, config.recipe(), planners)
-        for entrant in (*loaders, MadeAnew(stock_dali.NEAREST, stock)):
-            name = entrant.name
-            entrants[name, cores, None] = OnCores(_name(name, cores, None), entrant, cores)
+        every: list[Entrant] = [*loaders, MadeAnew(stock_dali.NEAREST, stock)]
+        for each in every:
+            entrants[each.name, cores, None] = OnCores(_name(each.name, cores, None), each, cores)
     return entrants
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import cycle
 from typing import Any
 
@@ -80,6 +81,13 @@ class Parts:
         """Do the final part for every sample; `make_partial_images` comes first."""
         batches = self._run("final", placement, cycle(self._final_feeds))
         return _contender(f"{FINAL_ONLY}{self._label}", placement, batches)
+
+    def alone(self, stack: ExitStack, partial: Placement, final: Placement) -> list[Contender]:
+        """Return both parts, each at its placement; the stack ends them."""
+        both = [self.partial_only(partial), self.final_only(final)]
+        for each in both:
+            stack.callback(each.batches.close)
+        return both
 
     def make_partial_images(self, placement: Placement) -> None:
         """Do the partial part of the epoch once, and keep copies of the images in memory for the final part."""

@@ -124,7 +124,7 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
         name = f"draw all parameters of rand_augment(), {batches} x {config.batch_size} samples at once"
         promised = _MOST_DRAW_US if batches == config.chunk_batches[-1] else None
         taken.append((name, "us a sample", drawn, promised))
-    results = [
+    results: list[dict[str, Any]] = [
         {"name": name, "unit": unit, "samples": samples, "most": most, "summary": Spread.of(samples)}
         for name, unit, samples, most in taken
     ]

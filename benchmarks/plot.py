@@ -15,7 +15,8 @@ from pathlib import Path
 
 import figures
 import matplotlib.pyplot as plt
-from figures import Figure, Run
+from figures import Run
+from matplotlib.figure import Figure
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
 

@@ -27,7 +27,7 @@ from claims import Claim, Spread, claim_table, say, table
 from experiment import CIFAR10, Experiment, Options
 from harness import Contender
 from loaders import STANDARD, default_placement, endless, planners, reuse
-from parts import Parts, bound
+from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
 from sources import SIDE, read_mosaics
 
 from dalirefurb import Arrays, Frozen, Loader, MemoryStore, Recipe, auto_augment, rand_augment
@@ -74,23 +74,20 @@ def run_case(config: Config, source: Arrays, policy: str) -> dict[str, Any]:
     partial_placement, final_placement, _ = parts.calibrate(
         rounds=config.calibration_rounds, timed_batches=few, timed_s=config.timed_s / 2
     )
-    partial_only, final_only = parts.partial_only(partial_placement), parts.final_only(final_placement)
     plans = planners(len(source), config.batch_size, (2, 3), drop_last=True)
     plans[ALL_HITS] = Frozen(len(source), batch_size=config.batch_size, drop_last=True)
     with ExitStack() as stack:
-        for part in (partial_only, final_only):
-            stack.callback(part.batches.close)
         loaders = [_contender(stack, source, recipe, name, planner) for name, planner in plans.items()]
-        contenders = [*loaders, partial_only, final_only]
+        contenders = [*loaders, *parts.alone(stack, partial_placement, final_placement)]
         slices = harness.interleave(
             contenders, rounds=config.rounds, timed_batches=config.timed_batches, timed_s=config.timed_s
         )
     speeds = harness.speeds_of(slices)
     claims = [Claim.between(speeds, name, STANDARD, least=1.0) for name in REUSE_FACTORS if name != STANDARD]
     for name, factor in REUSE_FACTORS.items():
-        own = bound(speeds[partial_only.name], speeds[final_only.name], 1 / factor)
+        own = bound(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], 1 / factor)
         claims.append(Claim.ratio(f"{name} / its bound", speeds[name], own))
-    claims.append(Claim.between(speeds, ALL_HITS, final_only.name))
+    claims.append(Claim.between(speeds, ALL_HITS, FINAL_ONLY))
     placements = {each.name: str(each.placement) for each in contenders}
     spreads = {name: Spread.of(figures) for name, figures in speeds.items()}
     rows = [[name, placements[name], f"{each:0}", f"{1e6 / each.median:.1f}"] for name, each in spreads.items()]

@@ -74,9 +74,9 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     claims = [Claim.between(speeds, each["name"], STANDARD) for each in splits]
     results = {"standard": Spread.of(speeds[STANDARD]), "splits": splits, "claims": claims, "slices": slices}
     rows = [[STANDARD, "", f"{results['standard']:0}", "", "1.00"]]
-    for each, claim in zip(splits, claims, strict=True):
-        mark = "preset" if each["preset"] else ""
-        rows.append([each["name"], mark, f"{each['images_per_s']:0}", f"{claim.figure:2}", f"{each['diversity']:.2f}"])
+    for row, claim in zip(splits, claims, strict=True):
+        mark = "preset" if row["preset"] else ""
+        rows.append([row["name"], mark, f"{row['images_per_s']:0}", f"{claim.figure:2}", f"{row['diversity']:.2f}"])
     say(table(["split", "", "images/s [quartiles]", "of standard", "diversity"], rows))
     return results
 

@@ -140,9 +140,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
                     rounds=config.calibration_rounds, timed_batches=max(1, config.timed_batches // 12)
                 )
                 calibration += slices
-                parts[technique.parts] = [own.partial_only(partial), own.final_only(final)]
-                for part in parts[technique.parts]:
-                    stack.callback(part.batches.close)
+                parts[technique.parts] = own.alone(stack, partial, final)
         turns = [_entrant(stack, technique, source) for technique in compared]
         for entrant in turns:
             if isinstance(entrant, LoaderTurns):
@@ -150,10 +148,10 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         contenders = [*turns, *(part for both in parts.values() for part in both)]
         slices = harness.interleave(contenders, rounds=config.rounds, timed_batches=config.timed_batches)
     speeds = harness.speeds_of(slices)
-    bounds = {
-        each.name: bound(*(speeds[part.name] for part in parts[each.parts]), computed_share(each.planner))
-        for each in compared
-    }
+    bounds = {}
+    for each in compared:
+        partial_only, final_only = (speeds[part.name] for part in parts[each.parts])
+        bounds[each.name] = bound(partial_only, final_only, computed_share(each.planner))
     of_bound = {
         name: Claim.ratio(f"{name} / its bound", speeds[name], own, LEAST_OF_BOUND) for name, own in bounds.items()
     }

@@ -112,7 +112,7 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[
         )
     speeds = harness.speeds_of(slices)
     bounds = {name: bound(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], 1 / n) for name, n in REUSE_FACTORS.items()}
-    case = {
+    case: dict[str, Any] = {
         "order": order,
         "batch_size": batch_size,
         "images_per_s": {name: Spread.of(rounds) for name, rounds in speeds.items()},

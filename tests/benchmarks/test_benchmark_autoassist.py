@@ -75,12 +75,6 @@ def test_the_claims_follow_from_the_raw_curves(quick):
         assert claim.name in said
 
 
-def test_the_results_name_no_folder(quick, mosaics):
-    results, _ = quick
-    assert results["config"]["data"] == "mosaics"
-    assert str(mosaics.parent) not in json.dumps(results)
-
-
 def test_the_logarithm_of_the_loss_is_interpolated_where_a_level_is_first_reached():
     taken = Run("", 0, [evaluation(100, 1.0), evaluation(200, 0.01, 0.7), evaluation(300, 0.2), evaluation(400, 0.01)])
     assert taken.samples_to(0.1) == pytest.approx(150)

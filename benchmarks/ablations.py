@@ -171,10 +171,8 @@ def tail(values: Sequence[float]) -> float:
 
 
 EXPERIMENT = Experiment(
-    "ablations",
-    "Compare refurbishing with what it is without each shuffler.",
-    Config(epoch_batches=24, rounds=9),
     measure,
+    Config(epoch_batches=24, rounds=9),
     quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1),
     keeps_memory=True,
 )

@@ -125,10 +125,8 @@ def measure(config: Config, options: Options) -> None:
 _WORKERS = 1 if torch.cuda.is_available() else harness.cores()
 
 EXPERIMENT = Experiment(
-    "accuracy",
-    "Compare the accuracy of every technique of reuse with standard training.",
-    Config(),
     measure,
+    Config(),
     quick=replace(
         reduced(),
         train_per_class=4,

@@ -182,10 +182,8 @@ def _worker(
 
 
 EXPERIMENT = Experiment(
-    "against",
-    "Compare with every other loader that runs here.",
-    Config(epoch_batches=20, rounds=4),
     measure,
+    Config(epoch_batches=20, rounds=4),
     quick=Config(
         layers=0,
         size=48,

@@ -156,10 +156,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
 
 
 EXPERIMENT = Experiment(
-    "autoassist",
-    "Compare AutoAssist with uniform sampling.",
-    Config(),
     measure,
+    Config(),
     quick=Config(train_per_class=12, test_per_class=4, batch_size=8, epochs=3, levels=(2.2, 2.0), seeds=(0, 1)),
     options={"--seeds": {"type": int, "nargs": "+", "help": "0 1 2 3 4 by default"}},
     data=CIFAR10,

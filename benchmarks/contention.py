@@ -114,10 +114,8 @@ def busy(count: int) -> Generator[None, None, None]:
 
 
 EXPERIMENT = Experiment(
-    "contention",
-    "Compare how much of their speed loaders keep beside busy processes.",
-    Config(batch_size=64, epoch_batches=96, rounds=5),
     measure,
+    Config(batch_size=64, epoch_batches=96, rounds=5),
     quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1, busy=(0, 2), timed_s=0.1),
     keeps_memory=True,
 )

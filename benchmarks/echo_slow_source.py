@@ -154,10 +154,8 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
 
 
 EXPERIMENT = Experiment(
-    "echo_slow_source",
-    "Compare echoing with none on a slow source.",
-    Config(batch_size=64, epoch_batches=20, rounds=3),
     measure,
+    Config(batch_size=64, epoch_batches=20, rounds=3),
     quick=Config(size=32, side=48, batch_size=8, epoch_batches=2, timed_batches=2, rounds=2),
 )
 

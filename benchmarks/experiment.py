@@ -8,6 +8,7 @@ Sizes are a frozen dataclass: those of a whole run, or tiny ones. An option repl
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -41,27 +42,25 @@ class Experiment(Generic[Config]):
     """A script.
 
     Attributes:
-        name: Of its JSON.
-        description: What it does, for `--help`.
-        config: Sizes of a whole run, a frozen dataclass.
         measure: Takes every figure of the sizes and the arguments, prints the tables, and returns what the JSON holds;
-            None if it has written that itself, to the argument `out`.
+            None if it has written that itself, to the argument `out`. Its module says what `--help` says.
+        config: Sizes of a whole run, a frozen dataclass.
         quick: Tiny sizes, for `--quick`.
         options: Further arguments, as `ArgumentParser.add_argument` takes them; by default each is None.
         data: The default folder, `PHOTOS` or `CIFAR10`; None if none is read.
         keeps_memory: Whether contenders take turns in memory that the process never gives back.
         holds: Whether results keep what is promised: if not, the script ends with 1.
+        name: Of the JSON; by default that of the file of `measure`.
     """
 
-    name: str
-    description: str
-    config: Config
     measure: Callable[[Config, Options], Any]
+    config: Config
     quick: Config
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: Path | None = PHOTOS
     keeps_memory: bool = False
     holds: Callable[[Any], bool] = lambda results: True
+    name: str = ""
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run what the command line asks for."""
@@ -72,11 +71,16 @@ class Experiment(Generic[Config]):
         with ExitStack() as stack:
             if options.out is None:
                 folder = stack.enter_context(TemporaryDirectory()) if options.quick else RESULTS
-                options.out = Path(folder) / f"{self.name}.json"
+                options.out = Path(folder) / self.file_name
             results = self.measure(config, options)
             if results is not None:
                 write(options.out, environment=where, config=config, results=results)
         return 0 if options.quick or self.holds(results) else 1
+
+    @property
+    def file_name(self) -> str:
+        """Of the JSON."""
+        return f"{self.name or Path(inspect.getfile(self.measure)).stem}.json"
 
     def read(self, arguments: Sequence[str] | None = None) -> tuple[Options, Config]:
         """Return the arguments of a command line, and the sizes that they ask for."""
@@ -91,14 +95,14 @@ class Experiment(Generic[Config]):
 
     def parser(self) -> ArgumentParser:
         """Make what reads the command line."""
-        parser = ArgumentParser(description=self.description)
+        parser = ArgumentParser(description=str(inspect.getmodule(self.measure).__doc__).partition("\n")[0])
         if self.data is not None:
             kind = "of CIFAR-10 as mosaics" if self.data == CIFAR10 else "of images per class"
             parser.add_argument("--data", type=Path, default=self.data, help=f"a folder {kind}")
         if (rounds := getattr(self.config, "rounds", None)) is not None:
             parser.add_argument("--rounds", type=int, help=f"slices of each contender, {rounds} by default")
         parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-        parser.add_argument("--out", type=Path, help=f"results/{self.name}.json beside this script by default")
+        parser.add_argument("--out", type=Path, help=f"results/{self.file_name} beside this script by default")
         for option, settings in self.options.items():
             parser.add_argument(option, **settings)
         return parser

@@ -97,12 +97,7 @@ def _over(upper: Spread, lower: Spread) -> Spread:
 
 
 EXPERIMENT = Experiment(
-    "growth",
-    "Time planning and drawing as the data set grows.",
-    Config(),
-    measure,
-    quick=Config(sizes=(1000, 10000), epochs=2, chunks=2, chunk_batches=1),
-    data=None,
+    measure, Config(), quick=Config(sizes=(1000, 10000), epochs=2, chunks=2, chunk_batches=1), data=None
 )
 
 if __name__ == "__main__":

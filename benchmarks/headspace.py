@@ -225,10 +225,8 @@ def claims(config: Config, speeds: dict[str, list[float]], steps: Sequence[Lengt
 
 
 EXPERIMENT = Experiment(
-    "headspace",
-    "Sweep cores and steps.",
-    Config(epoch_batches=12, rounds=3),
     measure,
+    Config(epoch_batches=12, rounds=3),
     quick=Config(
         layers=0,
         size=32,

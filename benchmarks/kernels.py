@@ -167,13 +167,7 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     return results
 
 
-EXPERIMENT = Experiment(
-    "kernels",
-    "Compare the CPU time of kernels with that of DALI's operators, stage by stage.",
-    Config(),
-    measure,
-    quick=Config(batch_size=4, size=32, rounds=2, batches=1),
-)
+EXPERIMENT = Experiment(measure, Config(), quick=Config(batch_size=4, size=32, rounds=2, batches=1))
 
 if __name__ == "__main__":
     raise SystemExit(EXPERIMENT.main())

@@ -98,10 +98,8 @@ def _cell(turns: Sequence[Turn], feed: str, cores: int) -> str:
 
 
 EXPERIMENT = Experiment(
-    "placement",
-    "Compare placements of both parts.",
-    Config(),
     measure,
+    Config(),
     quick=Config(batch_size=10, cores=(1,), rounds=1, workloads=(Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),)),
     options={
         "--arrays": {"type": Path, "default": CIFAR10, "help": "a folder of CIFAR-10 as mosaics"},

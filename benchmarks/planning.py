@@ -134,14 +134,7 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
     return results
 
 
-EXPERIMENT = Experiment(
-    "planning",
-    "Time planning and drawing.",
-    Config(),
-    measure,
-    quick=Config(num_samples=10000, epochs=2, chunks=3),
-    data=None,
-)
+EXPERIMENT = Experiment(measure, Config(), quick=Config(num_samples=10000, epochs=2, chunks=3), data=None)
 
 if __name__ == "__main__":
     raise SystemExit(EXPERIMENT.main())

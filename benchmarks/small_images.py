@@ -120,10 +120,8 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
 
 
 EXPERIMENT = Experiment(
-    "small_images",
-    "Compare reuse with standard on small arrays.",
-    Config(),
     measure,
+    Config(),
     quick=Config(per_class=32, batch_size=16, parts_rows=32, timed_batches=4, timed_s=0.0, rounds=2),
     data=CIFAR10,
 )

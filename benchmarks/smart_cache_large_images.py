@@ -132,10 +132,8 @@ def enlarge(data: Path, folder: Path, files: int, long_side: int) -> tuple[float
 
 
 EXPERIMENT = Experiment(
-    "smart_cache_large_images",
-    "Compare SmartCache with no cache on large images, read slowly.",
-    Config(),
     measure,
+    Config(),
     quick=Config(
         files=4, long_side=400, wait_s=0.002, size=32, margin=8, batch_size=4, data_batches=6, timed_batches=2, rounds=2
     ),

@@ -253,13 +253,7 @@ def _send(sending: Connection, config: Config, name: str, root: Path) -> None:
 
 
 EXPERIMENT = Experiment(
-    "soak",
-    "Look for leaks in long runs of every technique.",
-    Config(),
-    measure,
-    quick=Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,)),
-    data=None,
-    holds=holds,
+    measure, Config(), quick=Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,)), data=None, holds=holds
 )
 
 if __name__ == "__main__":

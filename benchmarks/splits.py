@@ -82,10 +82,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
 
 
 EXPERIMENT = Experiment(
-    "splits",
-    "Compare every place to split a recipe at.",
-    Config(epoch_batches=12, rounds=3),
     measure,
+    Config(epoch_batches=12, rounds=3),
     quick=Config(layers=0, size=32, batch_size=8, epoch_batches=3, rounds=1, orders=("paper",), timed_batches=2),
     keeps_memory=True,
 )

@@ -198,10 +198,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
 
 
 EXPERIMENT = Experiment(
-    "stores",
-    "Compare all stores with memory and with the disk itself.",
-    Config(),
     measure,
+    Config(),
     quick=Config(
         size=48,
         batch_size=8,

@@ -212,10 +212,8 @@ def _observed(loader: Loader, losses: np.ndarray[tuple[int], np.dtype[np.float32
 
 
 EXPERIMENT = Experiment(
-    "techniques",
-    "Compare every technique with its own bound.",
-    Config(batch_size=64, epoch_batches=32, rounds=5),
     measure,
+    Config(batch_size=64, epoch_batches=32, rounds=5),
     quick=Config(
         factors=(2,), layers=(1,), size=48, batch_size=8, epoch_batches=4, parts_batches=1, timed_batches=2, rounds=2
     ),

@@ -166,10 +166,8 @@ def measure(config: Config, options: Options) -> list[dict[str, Any]]:
 
 
 EXPERIMENT = Experiment(
-    "throughput",
-    "Compare the loader with the amortised bound.",
-    Config(),
     measure,
+    Config(),
     quick=Config(
         batch_sizes=(8,),
         size=48,

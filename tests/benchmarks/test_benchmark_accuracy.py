@@ -251,5 +251,5 @@ def test_a_folder_without_mosaics_is_refused(tmp_path, capsys):
 
 
 def test_the_reduced_comparison_is_an_experiment_of_its_own_with_its_own_results():
-    assert (script.REDUCED.name, script.EXPERIMENT.name) == ("accuracy_reduced", "accuracy")
+    assert (script.REDUCED.file_name, script.EXPERIMENT.file_name) == ("accuracy_reduced.json", "accuracy.json")
     assert script.REDUCED.config == reduced()

@@ -16,7 +16,7 @@ class Config:
 def nothing(**settings):
     """Make an experiment whose results are its sizes."""
     made = {"measure": lambda config, options: {"sizes": config.sizes}, "data": None, **settings}
-    return Experiment("nothing", "Do nothing.", Config(), quick=Config(sizes=(1,), rounds=1), **made)
+    return Experiment(config=Config(), quick=Config(sizes=(1,), rounds=1), name="nothing", **made)
 
 
 @pytest.fixture(autouse=True)

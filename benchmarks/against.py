@@ -35,7 +35,7 @@ import workers
 from claims import Claim, Spread, claim_table, say, table_of
 from competitors.rows import Job
 from experiment import Experiment, Options
-from harness import Contender, Entrant, Slice
+from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, for_all_replicas, reuse
 
 from dalirefurb import FileList
@@ -69,29 +69,32 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     there = workers.available(options.competitors)
     calibration: list[Slice] = []
     with ExitStack() as stack:
-        ours = our_loaders(stack, config, source)
-        others: dict[str, tuple[Entrant, str]] = {}
+        entrants = our_loaders(stack, config, source)
+        loaders = [loader for loader, *_ in entrants]
         for nearest in (True, False):
             contender = _stock_dali(config, source, nearest, calibration)
             stack.callback(contender.batches.close)
-            others[contender.name] = (contender, str(contender.placement))
+            entrants.append((contender, str(contender.placement), None, 1))
         for row, settings in there.settings.items():
-            entrant = _worker(config, source, row, settings, calibration)
-            stack.callback(entrant.close)
-            others[row] = (entrant, entrant.setting)
-        for loader, _, _ in ours:
+            worker = _worker(config, source, row, settings, calibration)
+            stack.callback(worker.close)
+            entrants.append((worker, worker.setting, None, 1))
+        for loader in loaders:
             loader.settle()
-        entrants = [*(loader for loader, _, _ in ours), *(entrant for entrant, _ in others.values())]
-        slices = harness.interleave(
-            entrants, rounds=config.rounds, timed_batches=for_all_replicas(config.timed_batches)
-        )
+        timed = for_all_replicas(config.timed_batches)
+        slices = harness.interleave([each for each, *_ in entrants], rounds=config.rounds, timed_batches=timed)
     speeds, judged = harness.speeds_of(slices), claims(slices)
-    rows: list[tuple[str, str, bool, Order | None, int]] = [
-        *((loader.name, str(default_placement()), True, order, factor) for loader, order, factor in ours),
-        *((name, setting, False, None, 1) for name, (_, setting) in others.items()),
+    competitors = [
+        {
+            "name": each.name,
+            "setting": setting,
+            "ours": order is not None,
+            "order": order,
+            "reuse_factor": factor,
+            "images_per_s": Spread.of(speeds[each.name]),
+        }
+        for each, setting, order, factor in entrants
     ]
-    keys = ("name", "setting", "ours", "order", "reuse_factor")
-    competitors = [{**dict(zip(keys, row, strict=True)), "images_per_s": Spread.of(speeds[row[0]])} for row in rows]
     say(
         table_of(competitors, {"loader": "{name}", "setting": "{setting}", "images/s [quartiles]": "{images_per_s:0}"}),
         claim_table(judged),
@@ -107,19 +110,19 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     }
 
 
-def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tuple[LoaderTurns, Order, int]]:
-    """Make standard once, and every reuse factor in every order."""
+def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tuple[Any, str, Order | None, int]]:
+    """Make standard once, and every reuse factor in every order; return also setting, order and reuse factor."""
     planners = config.planners(*config.reuse_factors, drop_last=True)
-    first = config.orders[0]
-    standard = LoaderTurns(stack, STANDARD, source, config.recipe(first), planners[STANDARD])
-    made = [(standard, first, 1)]
-    for order in config.orders:
-        for factor in config.reuse_factors:
-            planner = planners[reuse(factor)]
-            made.append(
-                (LoaderTurns(stack, ours_name(order, factor), source, config.recipe(order), planner), order, factor)
-            )
-    return made
+
+    def made(name: str, order: Order, factor: int) -> tuple[Any, str, Order | None, int]:
+        planner = planners[reuse(factor) if factor > 1 else STANDARD]
+        turns = LoaderTurns(stack, name, source, config.recipe(order), planner)
+        return turns, str(default_placement()), order, factor
+
+    return [
+        made(STANDARD, config.orders[0], 1),
+        *(made(ours_name(order, factor), order, factor) for order in config.orders for factor in config.reuse_factors),
+    ]
 
 
 def ours_name(order: Order, reuse_factor: int) -> str:

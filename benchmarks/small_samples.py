@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -135,46 +134,32 @@ class ArrayEach(FileEach):
 KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: FileEach, ARRAYS: ArrayEach}
 
 
-@dataclass(frozen=True)
-class Step:
-    """What one of them did in one round.
-
-    Attributes:
-        keeper: Who.
-        name: "write", "warm" or "cold".
-        round: From 0.
-        us: A sample.
-        cpu_us: A sample, of all threads.
-        from_disk: Bytes fetched from the disk for each byte of the samples.
-    """
-
-    keeper: str
-    name: str
-    round: int
-    us: float
-    cpu_us: float
-    from_disk: float
-
-    @classmethod
-    def take(cls, work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> Step:
-        """Do it, and look at the clock."""
-        before, began = Usage.now(0), time.perf_counter()
-        work()
-        seconds, used = time.perf_counter() - began, Usage.now(len(images)) - before
-        scale = 1e6 / len(images)
-        return cls(keeper, name, number, scale * seconds, scale * used.cpu_s, used.disk_bytes / images.nbytes)
+def _step(work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> dict[str, Any]:
+    """Do it, and look at the clock: microseconds a sample, and bytes fetched from the disk for each byte of samples."""
+    before, began = Usage.now(0), time.perf_counter()
+    work()
+    seconds, used = time.perf_counter() - began, Usage.now(len(images)) - before
+    scale = 1e6 / len(images)
+    return {
+        "keeper": keeper,
+        "name": name,
+        "round": number,
+        "us": scale * seconds,
+        "cpu_us": scale * used.cpu_s,
+        "from_disk": used.disk_bytes / images.nbytes,
+    }
 
 
 def compare_small(images: Images, folder: Path, *, rounds: int) -> dict[str, Any]:
     """Let all take turns, each time in an empty folder."""
-    steps: list[Step] = []
+    steps: list[dict[str, Any]] = []
     for number in range(rounds):
         for name in list(KEEPERS) if number % 2 == 0 else reversed(KEEPERS):
             with TemporaryDirectory(dir=folder) as own:
                 steps += _turn(name, images, Path(own), number)
 
     def taken(keeper: str, name: str, figure: str = "us") -> list[float]:
-        return [getattr(step, figure) for step in steps if (step.keeper, step.name) == (keeper, name)]
+        return [step[figure] for step in steps if (step["keeper"], step["name"]) == (keeper, name)]
 
     claims = []
     for files in (FILES, ARRAYS):
@@ -192,12 +177,12 @@ def compare_small(images: Images, folder: Path, *, rounds: int) -> dict[str, Any
     return {"num_samples": len(images), "sample_bytes": images[0].nbytes, "claims": claims, "steps": steps}
 
 
-def _turn(name: str, images: Images, folder: Path, number: int) -> list[Step]:
+def _turn(name: str, images: Images, folder: Path, number: int) -> list[dict[str, Any]]:
     with closing(KEEPERS[name](folder, images)) as keeper:
-        steps = [Step.take(lambda: keeper.write(images), name, "write", number, images)]
-        steps.append(Step.take(keeper.read, name, "warm", number, images))
+        steps = [_step(lambda: keeper.write(images), name, "write", number, images)]
+        steps.append(_step(keeper.read, name, "warm", number, images))
         os.sync()
         for _ in range(_COLD_READS):
             drop(folder.iterdir())
-            steps.append(Step.take(keeper.read, name, "cold", number, images))
+            steps.append(_step(keeper.read, name, "cold", number, images))
     return steps

@@ -62,22 +62,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.only:
         out = folder / f"{name}.json"
         print(f"\n== {name}\n", flush=True)
-        SCRIPTS[name](_arguments(name, options, out))
+        given = ["--out", str(out), *(["--quick"] if options.quick else [])]
+        given += [] if name in _WITHOUT_DATA else ["--data", str(options.data)]
+        SCRIPTS[name]([*given, "--competitors", str(options.competitors)] if name == "against" else given)
         run = json.loads(out.read_text())
         plot.save(run, out.with_suffix(".png"))
         broken += [f"{name}: {claim.name}" for claim in map(Claim.read, run["results"]["claims"]) if not claim.holds]
         gc.collect()
     print("\nclaims that did not hold:" if broken else "\nevery claim held", *broken, sep="\n    ")
     return 0
-
-
-def _arguments(name: str, options: argparse.Namespace, out: Path) -> list[str]:
-    """Return the command line of one script."""
-    common = ["--out", str(out), *(["--quick"] if options.quick else [])]
-    if name in _WITHOUT_DATA:
-        return common
-    own = ["--competitors", str(options.competitors)] if name == "against" else []
-    return [*common, *own, "--data", str(options.data)]
 
 
 def _parser() -> argparse.ArgumentParser:

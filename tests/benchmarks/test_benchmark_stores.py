@@ -260,11 +260,11 @@ def test_first_come_is_what_a_tiered_store_does_that_nobody_advises(planner):
 def test_small_samples_are_all_written_and_all_read(keeper, on_disk):
     samples = np.random.default_rng(0).integers(0, 256, (30, 32, 32, 3), np.uint8)
     small = small_samples.compare_small(samples, on_disk, rounds=2)
-    own = [step for step in small["steps"] if step.keeper == keeper]
+    own = [step for step in small["steps"] if step["keeper"] == keeper]
     steps = ["write", "warm", "cold", "cold", "cold"]
-    assert [(step.name, step.round) for step in own] == [(name, number) for number in range(2) for name in steps]
-    assert median(step.from_disk for step in own if step.name == "cold") >= 1
-    assert all(step.from_disk == 0 for step in own if step.name == "warm")
+    assert [(step["name"], step["round"]) for step in own] == [(name, number) for number in range(2) for name in steps]
+    assert median(step["from_disk"] for step in own if step["name"] == "cold") >= 1
+    assert all(step["from_disk"] == 0 for step in own if step["name"] == "warm")
 
 
 @pytest.mark.parametrize("keeper", [small_samples.FileEach, small_samples.ArrayEach])

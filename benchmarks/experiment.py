@@ -89,7 +89,8 @@ class Experiment(Generic[Config]):
         sizes = {each.name for each in fields(config)}
         given = {name: value for name, value in vars(options).items() if name in sizes and value is not None}
         if self.data is not None:
-            check_mosaics(options.data) if self.data == CIFAR10 else check_photographs(options.data)
+            check = check_mosaics if self.data == CIFAR10 else check_photographs
+            check(options.data)
             given |= {"data": options.data.resolve().name} if "data" in sizes else {}
         return options, replace(config, **{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
 

@@ -13,7 +13,8 @@ n: 9 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 2
 slice holds each epoch of the cycle once.
 
 The consumer does nothing; time per batch is from one arrival to the next. How steady the machine itself is, is told by
-fixed work that takes as long as a batch of standard's and one of refurbish's (`fixed_work`).
+fixed work that takes as long as a batch of standard's and one of refurbish's: its time varies only by the machine's
+clock, neighbours and scheduler.
 
     python benchmarks/ablations.py                        about 12 minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
@@ -21,26 +22,27 @@ fixed work that takes as long as a batch of standard's and one of refurbish's (`
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+import zlib
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import count
+from typing import Any
 
-import command
 import harness
 import numpy as np
-from fixed_work import FixedWork
-from harness import Claim, Slice, Spread
-from loaders import LoaderTurns, layered, repeated
+from claims import Claim, Spread, claim_table, say, table
+from experiment import Experiment, Options
+from harness import Contender
+from loaders import STANDARD, Loading, settled
 
-from dalirefurb import Refurbish, Standard
+from dalirefurb import Refurbish
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import ReferenceCount
 from dalirefurb.planning.shuffle import PlainShuffler
 
-STANDARD = "standard"
 REFURBISH = "refurbish"
 REFERENCE_COUNTS = "reference counts"
 PLAIN_SHUFFLE = "plain shuffle"
@@ -48,149 +50,118 @@ MOST_OF_STANDARD = 1.15
 FIXED = {STANDARD: "fixed work, as long as standard", REFURBISH: "fixed work, as long as refurbish"}
 LEAST_WORSE = {REFERENCE_COUNTS: 1.5, PLAIN_SHUFFLE: None}
 
+_TRIAL_S = 0.5
+_LEVELS = np.random.default_rng(0).integers(0, 8, 1 << 15, np.uint8).tobytes()
 
-@dataclass(frozen=True)
-class Config:
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Loading):
     """What is run.
 
     Attributes:
-        data: Name of the data set; its images are repeated to fill an epoch.
         reuse_factor: Of all but standard; a slice holds as many epochs.
-        layers: Of RandAugment.
-        size: Side of the images, in pixels.
-        batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch.
-        rounds: Slices of each contender.
     """
 
-    data: str
     reuse_factor: int = 3
-    layers: int = 2
-    size: int = 224
-    batch_size: int = 256
-    epoch_batches: int = 24
-    rounds: int = 9
 
-    def planners(self) -> dict[str, Planner]:
+    def contenders(self) -> dict[str, Planner]:
         """Make what is compared."""
-        count, batch_size = self.epoch_batches * self.batch_size, self.batch_size
-        refurbish = Refurbish(count, batch_size=batch_size, reuse_factor=self.reuse_factor)
+        refurbish = Refurbish(self.samples, batch_size=self.batch_size, reuse_factor=self.reuse_factor)
         return {
-            STANDARD: Standard(count, batch_size=batch_size),
+            **self.planners(),
             REFURBISH: refurbish,
             REFERENCE_COUNTS: replace(refurbish, evict_shuffler=ReferenceCount()),
             PLAIN_SHUFFLE: replace(refurbish, batch_shuffler=PlainShuffler()),
         }
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """One contender.
+class FixedWork:
+    """Batches of so many pieces that each takes as long as asked, about, on all cores.
 
-    Attributes:
-        name: As in the slices.
-        misses: Of each batch in the epochs 1, 2, ... of one cycle, by the plan.
-        batch_s: Time per batch over a slice, of each round.
-        images_per_s: Throughput over the rounds.
-        tail: 99th over 50th percentile of time per batch, over the rounds.
-        misses_peak: Most misses of a batch over their mean.
+    Args:
+        name: For tables and results.
+        batch_s: How long a batch takes, in seconds.
     """
 
-    name: str
-    misses: list[list[int]]
-    batch_s: list[list[float]]
-    images_per_s: Spread
-    tail: Spread
-    misses_peak: float
+    def __init__(self, name: str, batch_s: float) -> None:
+        self.name = name
+        with ThreadPoolExecutor(harness.cores()) as pool:
+            pieces, began = 0, time.perf_counter()
+            while time.perf_counter() - began < _TRIAL_S:
+                pieces += _batch(pool, 64)
+            self._pieces = max(1, round(pieces * batch_s / (time.perf_counter() - began)))
 
-    def row(self) -> list[str]:
-        """Write a row of the table."""
-        return [self.name, self.images_per_s.show(0), f"{self.misses_peak:.2f}", self.tail.show(2)]
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Have threads for one turn."""
+        with ThreadPoolExecutor(harness.cores()) as pool:
+            yield Contender(self.name, f"{harness.cores()} threads", 0, self._batches(pool))
 
-
-@dataclass(frozen=True)
-class Steadiness:
-    """Fixed work.
-
-    Attributes:
-        name: As in the slices.
-        tail: 99th over 50th percentile of time per batch, over the rounds.
-    """
-
-    name: str
-    tail: Spread
-
-    def row(self) -> list[str]:
-        """Write a row of the table."""
-        return [self.name, "", "", self.tail.show(2)]
+    def _batches(self, pool: ThreadPoolExecutor) -> Generator[int, None, None]:
+        while True:
+            yield _batch(pool, self._pieces)
 
 
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
+def _batch(pool: ThreadPoolExecutor, pieces: int) -> int:
+    """Do so many pieces, some hundred microseconds each, without Python's lock."""
+    turns = count()
 
-    Attributes:
-        ablations: One each.
-        machine: How steady it is.
-        claims: Ratios of tails of one round.
-        slices: Every slice of every round.
-    """
+    def work() -> None:
+        while next(turns) < pieces:
+            zlib.compress(_LEVELS, 1)
 
-    ablations: list[Ablation]
-    machine: list[Steadiness]
-    claims: list[Claim]
-    slices: list[Slice]
-
-    def show(self) -> str:
-        """Write both tables."""
-        heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
-        return (
-            f"{harness.table(heading, [each.row() for each in (*self.ablations, *self.machine)])}\n\n"
-            f"{harness.table(['ratio of p99 / p50', 'median [quartiles]', ''], [c.show() for c in self.claims])}\n"
-        )
+    for job in [pool.submit(work) for _ in range(harness.cores())]:
+        job.result()
+    return pieces
 
 
-def compare(config: Config, data: Path) -> Results:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let all take turns of whole cycles."""
-    source = repeated(data, config.epoch_batches * config.batch_size)
-    planners = config.planners()
+    planners = config.contenders()
+    cycle = config.reuse_factor * config.epoch_batches
     with ExitStack() as stack:
-        recipe = layered(config.size, config.layers)
-        turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
-        for each in turns:
-            each.settle()
-        cycle = config.reuse_factor * config.epoch_batches
+        turns = settled(stack, config.source(options.data), config.recipe(), planners)
         trial = harness.interleave([each for each in turns if each.name in FIXED], rounds=1, timed_batches=cycle)
         fixed = [FixedWork(FIXED[each.contender], float(np.median(each.batch_s))) for each in trial]
         slices = harness.interleave([*turns, *fixed], rounds=config.rounds, timed_batches=cycle)
-    taken = {each.name: harness.by_round(slices, each.name) for each in (*turns, *fixed)}
-    tails = {name: [tail(each.batch_s) for each in own] for name, own in taken.items()}
-    ablations = []
+    speeds = harness.speeds_of(slices)
+    taken = {name: [each.batch_s for each in harness.by_round(slices, name)] for name in speeds}
+    tails = {name: [tail(batch_s) for batch_s in own] for name, own in taken.items()}
+    ablations: list[dict[str, Any]] = []
     for name, planner in planners.items():
         epochs = range(1, config.reuse_factor + 1)
         misses = [[int(plan.miss.sum()) for plan in planner.epoch(epoch)] for epoch in epochs]
         ablations.append(
-            Ablation(
-                name,
-                misses,
-                [each.batch_s for each in taken[name]],
-                Spread.of([each.images_per_s for each in taken[name]]),
-                Spread.of(tails[name]),
-                float(np.max(misses) / np.mean(misses)),
-            )
+            {
+                "name": name,
+                "misses": misses,
+                "batch_s": taken[name],
+                "images_per_s": Spread.of(speeds[name]),
+                "tail": Spread.of(tails[name]),
+                "misses_peak": float(np.max(misses) / np.mean(misses)),
+            }
         )
-    claims = [
-        Claim.ratio(f"{REFURBISH} / {STANDARD}", tails[REFURBISH], tails[STANDARD], most=MOST_OF_STANDARD),
-        *(
-            Claim.ratio(f"{name} / {REFURBISH}", tails[name], tails[REFURBISH], least)
-            for name, least in LEAST_WORSE.items()
-        ),
-        Claim.ratio("fixed work, as long as the one / the other", tails[FIXED[REFURBISH]], tails[FIXED[STANDARD]]),
-        Claim.ratio(f"{REFURBISH} / {FIXED[REFURBISH]}", tails[REFURBISH], tails[FIXED[REFURBISH]]),
-        Claim.ratio(f"{STANDARD} / {FIXED[STANDARD]}", tails[STANDARD], tails[FIXED[STANDARD]]),
+    machine = [{"name": name, "tail": Spread.of(tails[name])} for name in FIXED.values()]
+    judged = claims(tails)
+    rows = [
+        [each["name"], f"{each['images_per_s']:0}", f"{each['misses_peak']:.2f}", f"{each['tail']:2}"]
+        for each in ablations
     ]
-    machine = [Steadiness(name, Spread.of(tails[name])) for name in FIXED.values()]
-    return Results(ablations, machine, claims, slices)
+    rows += [[name, "", "", f"{Spread.of(tails[name]):2}"] for name in FIXED.values()]
+    heading = ["contender", "images/s [quartiles]", "misses, most / mean", "time per batch, p99 / p50"]
+    say(table(heading, rows), claim_table(judged, "ratio of p99 / p50"))
+    return {"ablations": ablations, "machine": machine, "claims": judged, "slices": slices}
+
+
+def claims(tails: Mapping[str, Sequence[float]]) -> list[Claim]:
+    """Divide tails of one round by each other."""
+    work = "fixed work, as long as the one / the other"
+    return [
+        Claim.between(tails, REFURBISH, STANDARD, most=MOST_OF_STANDARD),
+        *(Claim.between(tails, name, REFURBISH, least) for name, least in LEAST_WORSE.items()),
+        Claim.ratio(work, tails[FIXED[REFURBISH]], tails[FIXED[STANDARD]]),
+        *(Claim.between(tails, name, FIXED[name]) for name in (REFURBISH, STANDARD)),
+    ]
 
 
 def tail(values: Sequence[float]) -> float:
@@ -199,30 +170,12 @@ def tail(values: Sequence[float]) -> float:
     return float(high / median)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args(arguments)
-    command.check_photographs(options.data)
-    harness.keep_memory()
-    config, environment = _config(options), harness.environment()
-    results = compare(config, options.data)
-    print(results.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
-
-
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(config, layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1)
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    return command.arguments(
-        "Compare refurbishing with what it is without each shuffler.", result="ablations.json", rounds=9
-    )
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(epoch_batches=24, rounds=9),
+    quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1),
+    keeps_memory=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

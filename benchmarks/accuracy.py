@@ -31,32 +31,30 @@ are done, loading alone is timed, cases taking turns.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import command
 import harness
 import torch
-from accuracy_cases import Case, Config, reduced, reduced_cases
+from accuracy_cases import Config, reduced, reduced_cases
 from accuracy_claims import claims, compared, loading_name, show, wanted
 from accuracy_training import Run, Task, train
-from choosers import read
+from experiment import CIFAR10, Experiment, Options, Record
 from harness import Slice
 from loaders import LoaderTurns
-from record import Record
+from sources import read_mosaics
 
 
 def time_loading(config: Config, folder: Path, slices: list[Slice], ends: float) -> Iterator[list[Slice]]:
     """Time loading alone: yield the slices of each round that is still missing, as long as there is time."""
-    source = read(folder, "train", config.train_per_class)
+    source = read_mosaics(folder, "train", config.train_per_class)
     cases = {loading_name(case): case for case in config.cases}
     first = max((each.round for each in slices), default=-1) + 1
     with ExitStack() as stack:
@@ -85,10 +83,10 @@ def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *
     checkpoints.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Pool(workers) if workers > 1 else nullcontext() as pool:
         while time.time() < ends and (todo := wanted(config, runs)):
-            tasks = [
-                Task(config, case, seed, folder, checkpoints / _file_name(case, seed), ends, threads)
-                for case, seed in todo
-            ]
+            tasks = []
+            for case, seed in todo:
+                name = re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
+                tasks.append(Task(config, case, seed, folder, checkpoints / name, ends, threads))
             for run in pool.imap_unordered(train, tasks) if pool else map(train, tasks):
                 if run is not None:
                     runs.append(run)
@@ -110,63 +108,52 @@ def follows(config: Config, record: Record) -> dict[str, Any]:
     return {"claims": claims(config, runs), "accuracy": compared(config, runs, slices)}
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
+def measure(config: Config, options: Options) -> None:
+    """Go on where the last call ended, as long as there is time; the JSON is written run by run."""
     ends = time.time() + 60 * options.minutes
-    command.check_mosaics(options.data)
-    if options.reduced:
-        options.result = "accuracy_reduced.json"
-    config = _config(options)
-    with command.result_path(options) as out:
-        record = Record(out, config, {"runs": Run, "slices": Slice})
-        checkpoints = out.with_suffix(".checkpoints")
-        done = carry_out(config, record, options.data, checkpoints, workers=options.workers, ends=ends)
-        judged = follows(config, record)
-        record.write(**judged)
+    record = Record(options.out, config, {"runs": Run, "slices": Slice})
+    checkpoints = options.out.with_suffix(".checkpoints")
+    done = carry_out(config, record, options.data, checkpoints, workers=options.workers, ends=ends)
+    judged = follows(config, record)
+    record.write(**judged)
     print(show(config, judged["accuracy"], judged["claims"]))
     if not done:
         left = len(wanted(config, record.rows["runs"]))
         print(f"time is over: {left} runs and the timing of loading are left; call this again", file=sys.stderr)
-    return 0
 
 
-def _config(options: argparse.Namespace) -> Config:
-    name = options.data.resolve().name
-    config = reduced(name) if options.reduced or options.quick else Config(name)
-    if options.quick:
-        config = replace(
-            config,
-            train_per_class=4,
-            test_per_class=2,
-            batch_size=10,
-            epochs=3,
-            buffer_batches=2,
-            least_seeds=2,
-            timed_batches=2,
-            rounds=1,
-            cases=tuple(replace(case, most_seeds=2) for case in reduced_cases()),
-        )
-    return config
+_WORKERS = 1 if torch.cuda.is_available() else harness.cores()
+
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=replace(
+        reduced(),
+        train_per_class=4,
+        test_per_class=2,
+        batch_size=10,
+        epochs=3,
+        buffer_batches=2,
+        least_seeds=2,
+        timed_batches=2,
+        rounds=1,
+        cases=tuple(replace(case, most_seeds=2) for case in reduced_cases()),
+    ),
+    options={
+        "--reduced": {"action": "store_true", "help": "for a CPU; written to results/accuracy_reduced.json"},
+        "--minutes": {"type": float, "default": 9, "help": "after which a call stops, 9 by default"},
+        "--workers": {"type": int, "default": _WORKERS, "help": f"runs at a time, {_WORKERS} by default here"},
+    },
+    data=CIFAR10,
+)
+REDUCED = replace(EXPERIMENT, name="accuracy_reduced", config=reduced())
 
 
-def _file_name(case: Case, seed: int) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", f"{case.group} {case.name} {seed}") + ".pt"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments(
-        "Compare the accuracy of every technique of reuse with standard training.",
-        result="accuracy.json",
-        data=harness.CIFAR10,
-        kind="of CIFAR-10 as mosaics",
-    )
-    parser.add_argument("--reduced", action="store_true", help="for a CPU; written to results/accuracy_reduced.json")
-    parser.add_argument("--minutes", type=float, default=9, help="after which a call stops, 9 by default")
-    workers = 1 if torch.cuda.is_available() else harness.cores()
-    parser.add_argument("--workers", type=int, default=workers, help=f"runs at a time, {workers} by default here")
-    return parser
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison that the command line asks for."""
+    chosen = REDUCED if EXPERIMENT.parser().parse_args(arguments).reduced else EXPERIMENT
+    return chosen.main(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

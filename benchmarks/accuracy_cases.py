@@ -1,4 +1,4 @@
-"""What is trained when the accuracy of reuse is measured? Cases as data: the full comparison, and one for a CPU.
+"""Cases that are trained when the accuracy of reuse is measured: the full comparison, and one for a CPU.
 
 A group has one network, one augmentation and one learning rate; each of its cases is compared with its standard.
 """
@@ -6,20 +6,19 @@ A group has one network, one augmentation and one learning rate; each of its cas
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from choosers import MEAN, SIZE, STD
+from loaders import STANDARD
+from sources import MEAN, SIDE, STD
 
 from dalirefurb import Echo, Frozen, Recipe, Refurbish, Standard, auto_augment, rand_augment, simplified
 from dalirefurb.augment.presets import Order
 from dalirefurb.planning.planner import Planner
 
-STANDARD = "standard"
 REUSE = "reuse factor"
 ECHO = "echo after augmentation"
 FROZEN = "frozen"
-TECHNIQUES = (STANDARD, REUSE, ECHO, FROZEN)
-
-FINAL_NAMES = {"rand_augment": "RandAugment", "auto_augment": "AutoAugment"}
+AUGMENTATIONS = "rand_augment", "auto_augment"
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Case:
         network: One of `networks.NETWORKS`.
         augmentation: "rand_augment", of two layers, or "auto_augment" with CIFAR-10's policy.
         learning_rate: The highest of the schedule.
-        technique: One of `TECHNIQUES`.
+        technique: `STANDARD`, `REUSE`, `ECHO` or `FROZEN`.
         factor: The reuse factor or echoing factor; 1 for others.
         order: Of the stages, "paper" or "crop_last".
         removed: Layers that are left out.
@@ -66,35 +65,18 @@ class Case:
         """Whether others of its group are compared with it."""
         return self.name == STANDARD
 
-    @property
-    def loading(self) -> Case:
-        """The case that loads the same: what is learned from the images makes no difference to that."""
-        return replace(self, network="", learning_rate=0, most_seeds=0)
-
     def recipe(self) -> Recipe:
         """Return what is done to an image, and where that is split."""
+        output: dict[str, Any] = {"mean": MEAN, "std": STD, "channels_last": True}
         if self.augmentation == "rand_augment":
-            recipe = rand_augment(SIZE, raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True)
+            recipe = rand_augment(SIDE, raw=True, order=self.order, **output)
         else:
-            recipe = auto_augment(
-                SIZE, policy="cifar10", raw=True, order=self.order, mean=MEAN, std=STD, channels_last=True
-            )
+            recipe = auto_augment(SIDE, policy="cifar10", raw=True, order=self.order, **output)
         if self.removed:
             recipe = simplified(recipe, self.removed)
         if self.technique == ECHO:
             return recipe.at(len(recipe.stages))
         return recipe if self.split is None else recipe.at(self.split)
-
-    def planner(self, num_samples: int, *, batch_size: int, buffer_size: int, seed: int) -> Planner:
-        """Return what is served when."""
-        if self.technique == REUSE:
-            return Refurbish(num_samples, batch_size=batch_size, reuse_factor=self.factor, seed=seed, drop_last=True)
-        if self.technique == FROZEN:
-            return Frozen(num_samples, batch_size=batch_size, seed=seed, drop_last=True)
-        standard = Standard(num_samples, batch_size=batch_size, seed=seed, drop_last=True)
-        if self.technique == ECHO:
-            return Echo(standard, echoing_factor=self.factor, buffer_size=buffer_size)
-        return standard
 
 
 @dataclass(frozen=True)
@@ -121,7 +103,7 @@ class Config:
         cases: In the order in which they are run.
     """
 
-    data: str
+    data: str = ""
     train_per_class: int = 5000
     test_per_class: int = 1000
     batch_size: int = 250
@@ -164,12 +146,17 @@ class Config:
 
     def planner(self, case: Case, seed: int) -> Planner:
         """Return what a case serves when."""
-        return case.planner(
-            10 * self.train_per_class,
-            batch_size=self.batch_size,
-            buffer_size=self.buffer_batches * self.batch_size,
-            seed=seed,
-        )
+        samples = 10 * self.train_per_class
+        options: dict[str, Any] = {"batch_size": self.batch_size, "seed": seed, "drop_last": True}
+        if case.technique == REUSE:
+            return Refurbish(samples, reuse_factor=case.factor, **options)
+        if case.technique == FROZEN:
+            return Frozen(samples, **options)
+        standard = Standard(samples, **options)
+        if case.technique == ECHO:
+            buffer_size = self.buffer_batches * self.batch_size
+            return Echo(standard, echoing_factor=case.factor, buffer_size=buffer_size)
+        return standard
 
 
 def full_cases() -> tuple[Case, ...]:
@@ -177,16 +164,16 @@ def full_cases() -> tuple[Case, ...]:
     rate = 0.2
     cases: list[Case] = []
     for network in ("resnet18", "resnet8"):
-        for augmentation in FINAL_NAMES:
+        for augmentation in AUGMENTATIONS:
             standard = Case(network, augmentation, rate, most_seeds=20)
+            crop_last = replace(standard, order="crop_last")
             cases += [
                 standard,
-                *(replace(standard, technique=REUSE, factor=factor) for factor in (2, 3)),
-                *(replace(standard, technique=ECHO, factor=factor) for factor in (2, 3)),
+                *(replace(standard, technique=each, factor=factor) for each in (REUSE, ECHO) for factor in (2, 3)),
                 *(replace(standard, removed=layers) for layers in (1, 2)),
                 replace(standard, technique=FROZEN),
-                replace(standard, order="crop_last"),
-                *(replace(standard, order="crop_last", technique=REUSE, factor=factor) for factor in (2, 3)),
+                crop_last,
+                *(replace(crop_last, technique=REUSE, factor=factor) for factor in (2, 3)),
             ]
     split = Case("resnet18", "rand_augment", rate, REUSE, 3)
     cases += [replace(split, split=stages) for stages in (1, 2, 4)]
@@ -207,14 +194,8 @@ def reduced_cases() -> tuple[Case, ...]:
     )
 
 
-def reduced(data: str) -> Config:
+def reduced() -> Config:
     """Configure the comparison for a CPU."""
     return Config(
-        data,
-        train_per_class=500,
-        batch_size=100,
-        epochs=24,
-        buffer_batches=10,
-        timed_batches=40,
-        cases=reduced_cases(),
+        train_per_class=500, batch_size=100, epochs=24, buffer_batches=10, timed_batches=40, cases=reduced_cases()
     )

@@ -1,57 +1,19 @@
-"""What do the runs say? Every case beside the standard of its group, seed by seed, and what is claimed of it."""
+"""Every case beside the standard of its group, seed by seed, and what is claimed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import harness
 from accuracy_cases import ECHO, FROZEN, REUSE, Case, Config
 from accuracy_training import Run
-from harness import Slice, Spread
-from intervals import Interval
+from claims import Interval, Spread, table_of
+from harness import Slice
 from loaders import kept_diversity
 
 MET, MISSED, NOT_SHOWN = "met", "missed", "not shown"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One case beside standard.
-
-    Attributes:
-        group: Of both.
-        case: Its name.
-        seeds: How many runs it has.
-        accuracy: On the test images, in percent.
-        difference: From standard's run with the same seed, in percentage points; None for standard itself.
-        fresh: Partial augmentations in a run: how many versions it sees.
-        served: Images in a run.
-        diversity: Share of standard's different images; outcomes that look alike count as different.
-        images_per_s: Of loading alone; None before it was timed.
-    """
-
-    group: str
-    case: str
-    seeds: int
-    accuracy: Interval
-    difference: Interval | None
-    fresh: int
-    served: int
-    diversity: float
-    images_per_s: Spread | None
-
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [
-            self.case,
-            str(self.seeds),
-            self.accuracy.show(),
-            self.difference.show() if self.difference else "",
-            f"{self.fresh:,} of {self.served:,}",
-            f"{self.diversity:.2f}",
-            self.images_per_s.show(0) if self.images_per_s else "",
-        ]
 
 
 @dataclass(frozen=True)
@@ -76,10 +38,6 @@ class Claim:
         inside = lowest <= figure.lower and figure.upper <= highest
         outside = figure.upper < lowest or figure.lower > highest
         return cls(name, figure, promise, MET if inside else MISSED if outside else NOT_SHOWN)
-
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [self.name, self.figure.show(), self.promise, self.verdict]
 
 
 def of_case(runs: Iterable[Run], case: Case) -> dict[int, Run]:
@@ -114,9 +72,9 @@ def wanted(config: Config, runs: Sequence[Run]) -> list[tuple[Case, int]]:
     return sorted(todo, key=lambda each: each[1])
 
 
-def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> list[Comparison]:
-    """Compare every case that has two runs at least."""
-    found = []
+def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> list[dict[str, Any]]:
+    """Compare every case that has two runs at least: accuracy in percent, the difference in percentage points."""
+    found, speeds = [], harness.speeds_of(slices)
     for baseline, *others in config.groups:
         for case in (baseline, *others):
             mine = of_case(runs, case)
@@ -125,19 +83,20 @@ def compared(config: Config, runs: Sequence[Run], slices: Sequence[Slice]) -> li
             planner = config.planner(case, config.first_seed)
             epochs = config.steps // len(planner)
             plans = [plan for epoch in range(epochs) for plan in planner.epoch(epoch)]
-            speeds = harness.per_round(slices, loading_name(case))
+            loading = speeds.get(loading_name(case))
             found.append(
-                Comparison(
-                    group=case.group,
-                    case=case.name,
-                    seeds=len(mine),
-                    accuracy=Interval.of([run.test_accuracy for run in mine.values()]),
-                    difference=None if case.is_baseline else difference(runs, case, baseline),
-                    fresh=int(sum(plan.miss.sum() for plan in plans)),
-                    served=sum(len(plan.indices) for plan in plans),
-                    diversity=kept_diversity(case.recipe(), planner, epochs),
-                    images_per_s=Spread.of(speeds) if speeds else None,
-                )
+                {
+                    "group": case.group,
+                    "case": case.name,
+                    "seeds": len(mine),
+                    "accuracy": Interval.of([run.test_accuracy for run in mine.values()]),
+                    "difference": None if case.is_baseline else difference(runs, case, baseline),
+                    # Versions that a run sees, of so many images; those that look alike count as different.
+                    "fresh": int(sum(plan.miss.sum() for plan in plans)),
+                    "served": sum(len(plan.indices) for plan in plans),
+                    "diversity": kept_diversity(case.recipe(), planner, epochs),
+                    "images_per_s": Spread.of(loading) if loading else None,
+                }
             )
     return found
 
@@ -175,14 +134,31 @@ def loading_name(case: Case) -> str:
     return f"{case.augmentation}, {case.name}"
 
 
-def show(config: Config, comparisons: Sequence[Comparison], judged: Sequence[Claim]) -> str:
+def show(config: Config, comparisons: Sequence[Mapping[str, Any]], judged: Sequence[Claim]) -> str:
     """Write a table for each group, and the claims."""
-    heading = ["", "seeds", "accuracy, %", "- standard, points", "fresh images", "diversity", "loading, images/s"]
+    columns = {
+        "": "{case}",
+        "seeds": "{seeds}",
+        "accuracy, %": "{accuracy}",
+        "- standard, points": "{apart}",
+        "fresh images": "{fresh:,} of {served:,}",
+        "diversity": "{diversity:.2f}",
+        "loading, images/s": "{loading}",
+    }
     tables = []
     for group in config.groups:
-        rows = [each.show() for each in comparisons if each.group == group[0].group]
+        rows = [
+            {
+                **each,
+                "apart": each["difference"] or "",
+                "loading": f"{each['images_per_s']:0}" if each["images_per_s"] else "",
+            }
+            for each in comparisons
+            if each["group"] == group[0].group
+        ]
         if rows:
-            tables.append(f"{group[0].group}\n{harness.table(heading, rows)}")
+            tables.append(f"{group[0].group}\n{table_of(rows, columns)}")
     if judged:
-        tables.append(harness.table(["claim", "mean [95 % interval]", "", ""], [claim.show() for claim in judged]))
+        promises = {"claim": "{name}", "mean [95 % interval]": "{figure}", "promise": "{promise}", "": "{verdict}"}
+        tables.append(table_of(map(vars, judged), promises))
     return "\n\n".join(tables) + "\n"

@@ -1,4 +1,4 @@
-"""How well does a network classify that one case has trained? One run with one seed, which goes on where it was left.
+"""One run of one case with one seed, which goes on where it was left: how well a network classifies in the end.
 
     epoch of standard   0            1            2
     checkpoint                  ▲            ▲            ▲      model, optimizer, schedule, place of the loader
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 from accuracy_cases import Case, Config
-from choosers import AT_ONCE, read, whole
 from networks import NETWORKS
+from sources import AT_ONCE, read_mosaics, whole
 from torch import nn
 
-from dalirefurb import Arrays, Loader, MemoryStore
+from dalirefurb import Loader, MemoryStore
 
 CLASSES = 10
 
@@ -159,7 +159,7 @@ class Training:
         )
         if task.checkpoint.exists():
             self._restore(task.checkpoint)
-        self._batches = self._endless()
+        self._batches: Iterator[tuple[torch.Tensor, ...]] = chain.from_iterable(repeat(self._loader))
 
     def epoch(self) -> None:
         """Take as many steps as standard takes in an epoch."""
@@ -207,17 +207,7 @@ class Training:
 
     @property
     def _parts(self) -> dict[str, Any]:
-        return {
-            "model": self._model,
-            "optimizer": self._optimizer,
-            "schedule": self._schedule,
-            "loader": self._loader,
-        }
-
-    def _endless(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Serve epoch after epoch of the planner's."""
-        while True:
-            yield from self._loader
+        return {"model": self._model, "optimizer": self._optimizer, "schedule": self._schedule, "loader": self._loader}
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):
@@ -225,10 +215,8 @@ class Training:
         return logits.float()
 
 
-@lru_cache
-def _read(folder: Path, part: str, per_class: int) -> Arrays:
-    """Read images once a process."""
-    return read(folder, part, per_class)
+_read = lru_cache(read_mosaics)
+"""Reads images once a process."""
 
 
 @lru_cache

@@ -28,55 +28,37 @@ trained on, over their share among all; blind choice has 1.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import Any
 
-import command
 import harness
-from intervals import Interval
+from claims import Interval, say, table, table_of
+from experiment import CIFAR10, Experiment, Options, refuse
 from training import AUTO_ASSIST, CONTENDERS, UNIFORM, Config, Run, train
 
 MOST_OF_UNIFORM = 0.7
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One contender against uniform sampling, to one training loss, over the seeds.
+def compare(runs: Sequence[Run], contender: str, level: float) -> dict[str, Any]:
+    """Compare one contender with uniform sampling, to one training loss, run with run of the same seed.
 
-    Attributes:
-        contender: Which.
-        level: The training loss.
-        ratio: Samples trained on over those of uniform sampling; a run that never got there counts as its whole length.
-        difference: Of the test accuracies when they got there, or at the end, in percentage points.
-        missed: Runs of the contender, and of uniform sampling, that never got there.
+    A run that never got there counts as its whole length, and with the accuracy at its end. Accuracies differ in
+    percentage points.
     """
-
-    contender: str
-    level: float
-    ratio: Interval
-    difference: Interval
-    missed: tuple[int, int]
-
-    @classmethod
-    def of(cls, runs: Sequence[Run], contender: str, level: float) -> Comparison:
-        """Compare run with run of the same seed."""
-        ours, theirs = by(runs, contender), by(runs, UNIFORM)
-        pairs = list(zip(ours, theirs, strict=True))
-        return cls(
-            contender,
-            level,
-            Interval.of([one.samples_to(level) / other.samples_to(level) for one, other in pairs]),
-            Interval.of([100 * (one.test_accuracy_at(level) - other.test_accuracy_at(level)) for one, other in pairs]),
-            (sum(not run.reaches(level) for run in ours), sum(not run.reaches(level) for run in theirs)),
-        )
-
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        missed = f"{self.missed[0]} | {self.missed[1]}"
-        return [self.contender, f"{self.level:g}", self.ratio.show(), self.difference.show(), missed]
+    ours, theirs = by(runs, contender), by(runs, UNIFORM)
+    pairs = list(zip(ours, theirs, strict=True))
+    apart = [100 * (one.test_accuracy_at(level) - other.test_accuracy_at(level)) for one, other in pairs]
+    return {
+        "contender": contender,
+        "level": level,
+        "ratio": Interval.of([one.samples_to(level) / other.samples_to(level) for one, other in pairs]),
+        "difference": Interval.of(apart),
+        # Runs of both that never got there.
+        "missed": (sum(not run.reaches(level) for run in ours), sum(not run.reaches(level) for run in theirs)),
+    }
 
 
 @dataclass(frozen=True)
@@ -95,28 +77,24 @@ class Claim:
     holds: bool
     promise: str
 
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [self.name, self.figure.show(), f"{'reaches' if self.holds else 'MISSES'}: {self.promise}"]
-
 
 def claims(runs: Sequence[Run], level: float) -> list[Claim]:
     """Judge AutoAssist by the last level."""
-    reached = Comparison.of(runs, AUTO_ASSIST, level)
+    reached = compare(runs, AUTO_ASSIST, level)
     ends = [
         100 * (one.evaluations[-1].test_accuracy - other.evaluations[-1].test_accuracy)
         for one, other in zip(*(by(runs, name) for name in (AUTO_ASSIST, UNIFORM)), strict=True)
     ]
-    accuracies = {f"at {level:g}": reached.difference, "at the end": Interval.of(ends)}
+    accuracies = {f"at {level:g}": reached["difference"], "at the end": Interval.of(ends)}
     return [
         Claim(
             f"samples to {level:g} / uniform",
-            reached.ratio,
-            reached.ratio.mean <= MOST_OF_UNIFORM and not reached.missed[0],
+            reached["ratio"],
+            reached["ratio"].mean <= MOST_OF_UNIFORM and not reached["missed"][0],
             f"at most {MOST_OF_UNIFORM:g}",
         ),
         *(
-            Claim(f"test accuracy {when} - uniform, points", each, each.mean + each.half_width >= 0, "no worse")
+            Claim(f"test accuracy {when} - uniform, points", each, each.upper >= 0, "no worse")
             for when, each in accuracies.items()
         ),
     ]
@@ -127,13 +105,11 @@ def by(runs: Sequence[Run], contender: str) -> list[Run]:
     return sorted((run for run in runs if run.contender == contender), key=lambda run: run.seed)
 
 
-def compared(config: Config, runs: Sequence[Run]) -> list[Comparison]:
-    """Compare everyone with uniform sampling, to every training loss."""
-    return [Comparison.of(runs, name, level) for name in CONTENDERS[1:] for level in config.levels]
-
-
-def show(config: Config, runs: Sequence[Run]) -> str:
-    """Write three tables: the claims, all training losses, and the course of one seed."""
+def _show(config: Config, runs: Sequence[Run], judged: Sequence[Claim], comparisons: Sequence[dict[str, Any]]) -> None:
+    """Print three tables: the claims, all training losses, and the course of one seed."""
+    verdicts = [
+        [each.name, str(each.figure), f"{'reaches' if each.holds else 'MISSES'}: {each.promise}"] for each in judged
+    ]
     course = [
         [
             run.contender,
@@ -148,60 +124,44 @@ def show(config: Config, runs: Sequence[Run]) -> str:
         for run in by(runs, name)[:1]
         for each in run.evaluations[3::4]
     ]
-    levels = [
-        "contender",
-        "to training loss",
-        "samples / uniform",
-        "test accuracy - uniform, points",
-        "never | uniform",
-    ]
-    heading = ["contender", "samples", "loss", "accepted", "hard", "enrichment", "accuracy", "threshold"]
-    judged = [claim.show() for claim in claims(runs, config.levels[-1])]
-    return (
-        f"{harness.table(['AutoAssist', 'mean [95 % interval]', ''], judged)}\n\n"
-        f"{harness.table(levels, [each.show() for each in compared(config, runs)])}\n\n"
-        f"seed {config.seeds[0]}:\n{harness.table(heading, course)}\n"
+    levels = {
+        "contender": "{contender}",
+        "to training loss": "{level:g}",
+        "samples / uniform": "{ratio}",
+        "test accuracy - uniform, points": "{difference}",
+        "never | uniform": "{missed[0]} | {missed[1]}",
+    }
+    seed = ["contender", "samples", "loss", "accepted", "hard", "enrichment", "accuracy", "threshold"]
+    say(
+        table(["AutoAssist", "mean [95 % interval]", ""], verdicts),
+        table_of(comparisons, levels),
+        f"seed {config.seeds[0]}:\n{table(seed, course)}",
     )
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
-    if options.seeds and len(set(options.seeds)) < 2:
-        command.refuse(f"--seeds must be at least two, got {options.seeds}: an interval needs a spread")
-    command.check_mosaics(options.data)
-    config, environment = _config(options), harness.environment()
-    tasks = [(config, options.data, name, seed) for seed in config.seeds for name in CONTENDERS]
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Train every contender with every seed, in as many processes as there are cores."""
+    if len(set(config.seeds)) < 2:
+        refuse(f"--seeds must be at least two, got {list(config.seeds)}: an interval needs a spread")
+    tasks = [(config, options.data, name, seed) for seed in dict.fromkeys(config.seeds) for name in CONTENDERS]
     with get_context("spawn").Pool(min(harness.cores(), len(tasks))) as pool:
         runs = []
         for run in pool.imap(train, tasks):
             runs.append(run)
             print(f"seed {run.seed}, {run.contender}: loss {run.evaluations[-1].loss:.3f}", file=sys.stderr, flush=True)
-    print(show(config, runs))
-    results = {"claims": claims(runs, config.levels[-1]), "comparisons": compared(config, runs), "runs": runs}
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
+    judged = claims(runs, config.levels[-1])
+    compared = [compare(runs, name, level) for name in CONTENDERS[1:] for level in config.levels]
+    _show(config, runs, judged, compared)
+    return {"claims": judged, "comparisons": compared, "runs": runs}
 
 
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(
-            config, train_per_class=12, test_per_class=4, batch_size=8, epochs=3, levels=(2.2, 2.0), seeds=(0, 1)
-        )
-    return replace(config, seeds=tuple(dict.fromkeys(options.seeds or config.seeds)))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments(
-        "Compare AutoAssist with uniform sampling.",
-        result="autoassist.json",
-        data=harness.CIFAR10,
-        kind="of CIFAR-10 as mosaics",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", help="0 1 2 3 4 by default")
-    return parser
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(train_per_class=12, test_per_class=4, batch_size=8, epochs=3, levels=(2.2, 2.0), seeds=(0, 1)),
+    options={"--seeds": {"type": int, "nargs": "+", "help": "0 1 2 3 4 by default"}},
+    data=CIFAR10,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -16,164 +16,78 @@ The consumer does nothing. Stock DALI interpolates as ours does, to the nearest 
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
-import command
 import harness
-from harness import Claim, Contender, Entrant, MadeAnew, Placement, Slice, Spread
-from loaders import LoaderTurns, layered, repeated
+from claims import Claim, Spread, claim_table, say, table
+from experiment import Experiment, Options
+from harness import Entrant, MadeAnew, Slice
+from loaders import STANDARD, Loading, reuse, settled
 from stock_dali import NEAREST, placements, stock
 
-from dalirefurb import FileList, Refurbish, Standard
-
-STANDARD = "standard"
 LEAST_OF_STOCK = 0.95
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, kw_only=True)
+class Config(Loading):
     """What is run.
 
     Attributes:
-        data: Name of the data set; its images are repeated to fill an epoch.
         busy: Processes that want a core each, beside the loader.
         reuse_factor: Of the loader that reuses.
-        layers: Of RandAugment.
-        size: Side of the images, in pixels.
-        batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch.
-        rounds: Turns of each loader.
         timed_s: Seconds that are timed beside each number of processes, at least.
     """
 
-    data: str
     busy: tuple[int, ...] = (0, 1, 2, 4)
     reuse_factor: int = 3
-    layers: int = 2
-    size: int = 224
-    batch_size: int = 64
-    epoch_batches: int = 96
-    rounds: int = 5
     timed_s: float = 3.0
 
-    @property
-    def refurbish(self) -> str:
-        """Name of the loader that reuses."""
-        return f"reuse factor {self.reuse_factor}"
 
-
-@dataclass(frozen=True)
-class Row:
-    """A loader beside a number of processes.
-
-    Attributes:
-        contender: The loader.
-        busy: Processes beside it.
-        images_per_s: Over the rounds.
-        share: Of its own speed beside none, over the rounds.
-    """
-
-    contender: str
-    busy: int
-    images_per_s: Spread
-    share: Spread
-
-    def show(self) -> list[str]:
-        """Write a row of the table."""
-        return [self.contender, str(self.busy), self.images_per_s.show(0), self.share.show(2)]
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A slice beside some processes.
-
-    Attributes:
-        busy: How many.
-        slice: What was timed.
-    """
-
-    busy: int
-    slice: Slice
-
-
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
-
-    Attributes:
-        contention: Each loader beside each number of processes.
-        claims: Shares of ours over that of stock DALI, of one round.
-        slices: Every slice of every round.
-        calibration: How stock DALI's number of pipelines was chosen.
-    """
-
-    contention: list[Row]
-    claims: list[Claim]
-    slices: list[Beside]
-    calibration: list[Slice]
-
-    def show(self) -> str:
-        """Write both tables."""
-        heading = ["loader", "busy processes", "images/s [quartiles]", "share kept"]
-        claims = harness.table(["share kept, over stock DALI's", "median", ""], [each.show() for each in self.claims])
-        return f"{harness.table(heading, [row.show() for row in self.contention])}\n\n{claims}\n"
-
-
-def compare(config: Config, data: Path) -> Results:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let all take turns, each beside every number of processes."""
-    source = repeated(data, config.epoch_batches * config.batch_size)
-    make_stock = partial(_stock, config, source)
+    source = config.source(options.data)
+    make_stock = partial(stock, config, source)
     placement, calibration = harness.calibrate(
         make_stock, rounds=min(config.rounds, 2), timed_batches=2, timed_s=config.timed_s, among=placements()
     )
     with ExitStack() as stack:
-        recipe = layered(config.size, config.layers)
-        planners = {
-            STANDARD: Standard(len(source), batch_size=config.batch_size),
-            config.refurbish: Refurbish(len(source), batch_size=config.batch_size, reuse_factor=config.reuse_factor),
-        }
-        ours = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
-        for each in ours:
-            each.settle()
+        ours = settled(stack, source, config.recipe(), config.planners(config.reuse_factor))
         slices = _take_turns(config, [*ours, MadeAnew(NEAREST, partial(make_stock, placement))])
     speeds = {
-        (name, busy): [each.slice.images_per_s for each in slices if (each.slice.contender, each.busy) == (name, busy)]
-        for name in (*planners, NEAREST)
+        (name, busy): [each.images_per_s for count, each in slices if (each.contender, count) == (name, busy)]
+        for name in (STANDARD, reuse(config.reuse_factor), NEAREST)
         for busy in config.busy
     }
     shares = {
         (name, busy): [beside / alone for beside, alone in zip(own, speeds[name, 0], strict=True)]
         for (name, busy), own in speeds.items()
     }
-    rows = [Row(*key, Spread.of(own), Spread.of(shares[key])) for key, own in speeds.items()]
+    found = {key: (Spread.of(own), Spread.of(shares[key])) for key, own in speeds.items()}
     claims = [
-        Claim.ratio(f"{name}, beside {busy}", shares[name, busy], shares[NEAREST, busy], LEAST_OF_STOCK)
-        for name in planners
-        for busy in config.busy
-        if busy
+        Claim.ratio(f"{name}, beside {busy}", own, shares[NEAREST, busy], LEAST_OF_STOCK)
+        for (name, busy), own in shares.items()
+        if busy and name != NEAREST
     ]
-    return Results(rows, claims, slices, calibration)
-
-
-def _stock(config: Config, source: FileList, placement: Placement) -> Contender:
-    return stock(
-        source,
-        size=config.size,
-        batch_size=config.batch_size,
-        layers=config.layers,
-        nearest=True,
-        placement=placement,
+    rows = [[name, str(busy), f"{speed:0}", f"{share:2}"] for (name, busy), (speed, share) in found.items()]
+    say(
+        table(["loader", "busy processes", "images/s [quartiles]", "share kept"], rows),
+        claim_table(claims, "share kept, over stock DALI's"),
     )
+    contention = [
+        {"contender": name, "busy": busy, "images_per_s": speed, "share": share}
+        for (name, busy), (speed, share) in found.items()
+    ]
+    beside = [{"busy": count, "slice": each} for count, each in slices]
+    return {"contention": contention, "claims": claims, "slices": beside, "calibration": calibration}
 
 
-def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[Beside]:
+def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[tuple[int, Slice]]:
     """Time every loader beside each number of processes; every second round runs backwards."""
     slices = []
     for number in range(config.rounds):
@@ -183,7 +97,7 @@ def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[Beside]:
                 for count in config.busy[::step]:
                     with busy(count):
                         taken = harness.time_slice(contender, number, timed_batches=2, timed_s=config.timed_s)
-                    slices.append(Beside(count, replace(taken, contender=entrant.name)))
+                    slices.append((count, replace(taken, contender=entrant.name)))
     return slices
 
 
@@ -199,30 +113,12 @@ def busy(count: int) -> Generator[None, None, None]:
             process.wait()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args(arguments)
-    command.check_photographs(options.data)
-    harness.keep_memory()
-    config, environment = _config(options), harness.environment()
-    results = compare(config, options.data)
-    print(results.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
-
-
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(config, busy=(0, 2), layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1, timed_s=0.1)
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    return command.arguments(
-        "Compare how much of their speed loaders keep beside busy processes.", result="contention.json", rounds=5
-    )
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(batch_size=64, epoch_batches=96, rounds=5),
+    quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1, busy=(0, 2), timed_s=0.1),
+    keeps_memory=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -1,4 +1,4 @@
-"""Who feeds a model, and where does it augment? Loaders at each placement, and stock DALI as its users write it.
+"""Feeds of a model: loaders at each placement, and stock DALI as its users write it.
 
     feed                    partial   final   stock DALI: what the same images cost without planner, store and split
     cpu/cpu                 CPU       CPU     cpu   all on the CPU
@@ -19,15 +19,15 @@ from typing import Any
 import harness
 import numpy as np
 import torch
-from choosers import MEAN, STD
 from harness import Contender, Placement
-from loaders import KernelOp, LoaderTurns
+from loaders import LoaderTurns, Step
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from sources import MEAN, STD
 
-from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Recipe, Refurbish, rand_augment
+from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 
 _LAYERS, _MAGNITUDE = 2, 9
@@ -63,37 +63,42 @@ class Feed:
         """Whether any of it runs there."""
         return self.final_device == "gpu"
 
+    def entrant(
+        self, stack: ExitStack, source: Arrays | FileList, size: int, batch_size: int, take: Step
+    ) -> StockFeed | LoaderTurns:
+        """Make what takes turns.
 
-_PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
-FEEDS = (
-    *(Feed(partial, final, reuse) for partial, final in _PLACEMENTS for reuse in (1, 3)),
-    Feed("cpu", "cpu", stock=True),
-    Feed("gpu", "gpu", stock=True),
-)
-
-
-def loader_feed(
-    stack: ExitStack, feed: Feed, source: Arrays | FileList, recipe: Recipe, batch_size: int, take: KernelOp
-) -> LoaderTurns:
-    """Make a loader with its own store, which is where the partial part runs; for the arguments see `LoaderTurns`."""
-    return LoaderTurns(
-        stack,
-        feed.name,
-        source,
-        recipe,
-        Refurbish(len(source), batch_size=batch_size, reuse_factor=feed.reuse_factor, drop_last=True),
-        take,
-        make_store=DeviceStore if feed.partial_device == "gpu" else MemoryStore,
-        partial_device=feed.partial_device,
-        final_device=feed.final_device,
-        pin_memory=torch.cuda.is_available(),
-    )
+        Args:
+            stack: Closes the store of a loader, which is where the partial part runs, and full already.
+            source: Of samples.
+            size: Side of the images, in pixels.
+            batch_size: Images of a batch.
+            take: What is done with each batch.
+        """
+        if self.stock:
+            return StockFeed(self, source, size, batch_size, take)
+        turns = LoaderTurns(
+            stack,
+            self.name,
+            source,
+            rand_augment(
+                size, layers=_LAYERS, magnitude=_MAGNITUDE, raw=isinstance(source, Arrays), mean=MEAN, std=STD
+            ),
+            Refurbish(len(source), batch_size=batch_size, reuse_factor=self.reuse_factor, drop_last=True),
+            take,
+            make_store=DeviceStore if self.partial_device == "gpu" else MemoryStore,
+            partial_device=self.partial_device,
+            final_device=self.final_device,
+            pin_memory=torch.cuda.is_available(),
+        )
+        turns.settle()
+        return turns
 
 
 class StockFeed:
-    """Stock DALI with its own iterator. Arguments as those of `loader_feed`."""
+    """Stock DALI with its own iterator, which does what the loaders do; for the arguments see `Feed.entrant`."""
 
-    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: KernelOp) -> None:
+    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Step) -> None:
         self.name = feed.name
         self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
 
@@ -120,11 +125,6 @@ class StockFeed:
             for (batch,) in iterator:
                 self._take(batch["data"], batch["label"].squeeze(-1).long())
                 yield len(batch["label"])
-
-
-def recipe_of(source: Arrays | FileList, size: int) -> Recipe:
-    """Return what is done to photographs or arrays, as stock DALI does it, too."""
-    return rand_augment(size, layers=_LAYERS, magnitude=_MAGNITUDE, raw=isinstance(source, Arrays), mean=MEAN, std=STD)
 
 
 def _augmented(images: Any, size: int) -> Any:
@@ -167,3 +167,11 @@ def _shuffled(source: Arrays, batch_size: int) -> Iterator[tuple[Any, Any]]:
         for begin in range(0, len(order) - batch_size + 1, batch_size):
             rows = order[begin : begin + batch_size]
             yield whole[rows], source.labels[rows, None]
+
+
+_PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
+FEEDS = (
+    *(Feed(partial, final, reuse) for partial, final in _PLACEMENTS for reuse in (1, 3)),
+    Feed("cpu", "cpu", stock=True),
+    Feed("gpu", "gpu", stock=True),
+)

@@ -1,9 +1,8 @@
-"""How do the figures of `suite.py` look? One drawing for each script's results; `plot.py` chooses among them."""
+"""Drawings of what scripts measured: one for each kind of results, made of the JSON alone; `plot.py` chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -16,129 +15,199 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Run = Mapping[str, Any]
+Spreads = Sequence[Mapping[str, float]]
 
-GRAY, BLUE, DARK, RED = "#9aa5b1", "#3f7fbf", "#1f4e8c", "#d1495b"
-_COLOURS = (GRAY, BLUE, DARK, RED)
+GRAY, BLUE, DARK, DARKER, RED = "#9aa5b1", "#3f7fbf", "#1f4e8c", "#10294a", "#d1495b"
 _ORDER_COLOURS = {"paper": BLUE, "crop_last": DARK}
+_ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
+_GROUP_WIDTH = 0.81
+
+mpl.rcParams.update(
+    {
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "figure.constrained_layout.use": True,
+        "figure.titlesize": 9,
+        "legend.frameon": False,
+        "savefig.dpi": 110,
+    }
+)
 
 
-def draw_against(run: Run, path: Path) -> None:
+def draw_throughput(run: Run) -> Figure:
+    """Draw images/s of standard and refurbished loading, one group of bars for each order and batch size."""
+    cases = run["results"]
+    colours = {"standard": GRAY, "reuse factor 2": BLUE, "reuse factor 3": DARK, "reuse factor 4": DARKER}
+    bars = {name: colour for name, colour in colours.items() if all(name in case["bound"] for case in cases)}
+    figure, axes = plt.subplots(figsize=(4 + 1.5 * len(cases), 5))
+    width = _GROUP_WIDTH / len(bars)
+    bounds, heights = [], []
+    for place, (name, colour) in enumerate(bars.items()):
+        xs = np.arange(len(cases)) + (place - (len(bars) - 1) / 2) * width
+        speeds = [case["images_per_s"][name] for case in cases]
+        medians = [each["median"] for each in speeds]
+        axes.bar(xs, medians, 0.9 * width, yerr=_whiskers(speeds), capsize=4, color=colour, ecolor="black", label=name)
+        for x, median in zip(xs, medians, strict=True):
+            label = {"ha": "center", "color": "white" if place else "black"}
+            axes.annotate(f"{median:,.0f}", (x, 0), (0, 6), textcoords="offset points", **label)
+        bounds += [
+            (x - width / 2, x + width / 2, case["bound"][name]["median"]) for x, case in zip(xs, cases, strict=True)
+        ]
+        heights += [each["upper"] for each in speeds]
+    left, right, levels = zip(*bounds, strict=True)
+    axes.hlines(levels, left, right, color=RED, linewidth=2, label="amortised bound")
+    axes.set_xticks(range(len(cases)), [f"{_ORDERS[case['order']]}\nbatches of {case['batch_size']}" for case in cases])
+    axes.set_ylabel("images/s, consumer does nothing")
+    axes.set_ylim(0, 1.05 * max(*heights, *levels))
+    figure.legend(ncols=3, loc="outside lower center")
+    axes.set_title(_caption(run), fontsize=10)
+    return figure
+
+
+def draw_techniques(run: Run) -> Figure:
+    """Draw images/s of each technique beside its own bound, and the diversity that it keeps."""
+    techniques = run["results"]["techniques"][::-1]
+    figure, speed, kept = _speed_beside_diversity(techniques)
+    bounds = [each["bound"]["median"] for each in techniques]
+    _bars(speed, [each["name"] for each in techniques], [each["images_per_s"] for each in techniques], BLUE, bounds)
+    rows = np.arange(len(techniques))
+    speed.vlines(bounds, rows - 0.42, rows + 0.42, color=RED, linewidth=2, label="its bound")
+    speed.set_xlabel("images/s, consumer does nothing")
+    for row, each in enumerate(techniques):
+        kept.annotate(f"{each['diversity']:.2f}", (0, row), (4, 0), textcoords="offset points", va="center")
+    kept.set_xlabel("different images of standard's")
+    figure.legend(*speed.get_legend_handles_labels(), ncols=2, loc="outside lower center")
+    figure.suptitle(_caption(run), fontsize=10)
+    return figure
+
+
+def draw_accuracy(run: Run) -> Figure:
+    """Draw test accuracy against images/s of loading alone, one panel for each group."""
+    cases = [case for case in run["results"]["accuracy"] if case["images_per_s"] is not None]
+    groups = list(dict.fromkeys(case["group"] for case in cases))
+    figure, panels = plt.subplots(
+        1, len(groups), figsize=(1 + 6 * len(groups), 5), squeeze=False, sharey=len(groups) > 1
+    )
+    for axes, group in zip(panels[0], groups, strict=True):
+        own = [case for case in cases if case["group"] == group]
+        level = own[0]["accuracy"]["mean"]
+        axes.axhline(level, color=GRAY, linewidth=1, linestyle="dashed")
+        for case, colour in zip(own, ["black", *(len(own) - 1) * [BLUE]], strict=True):
+            # A case stands as far from standard as its paired difference is, and so does its interval.
+            apart = case["difference"] or {"mean": 0.0, "half_width": 0.0}
+            place = (case["images_per_s"]["median"], level + apart["mean"])
+            sides, height = _whiskers([case["images_per_s"]]), apart["half_width"] or None
+            axes.errorbar(*place, xerr=sides, yerr=height, fmt="o", capsize=3, color=colour)
+            axes.annotate(case["case"], place, (7, 5), textcoords="offset points")
+        axes.margins(x=0.25)
+        axes.set_title(group, fontsize=10)
+        axes.set_xlabel("images/s, consumer does nothing")
+    panels[0][0].set_ylabel("test accuracy, %")
+    machine, config = run["environment"], run["config"]
+    seeds, images = sorted({case["seeds"] for case in cases}), 10 * config["train_per_class"]
+    figure.suptitle(
+        f"{config['data']}, {images:,} images, {config['epochs']} epochs' steps, {'-'.join(map(str, seeds))} seeds\n"
+        f"bars: 95 % interval of the paired difference from standard, quartiles of images/s\n"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}; DALI {machine['dali']}"
+    )
+    return figure
+
+
+def draw_against(run: Run) -> Figure:
     """Draw images/s of every loader, ours in colour, those that reuse nothing marked."""
     rows = sorted(run["results"]["competitors"], key=lambda row: row["images_per_s"]["median"])
-    figure, axes = plt.subplots(figsize=(9, 1.6 + 0.34 * len(rows)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 1.6 + 0.34 * len(rows)))
     colours = [_ORDER_COLOURS[row["order"]] if row["ours"] else GRAY for row in rows]
     names = [f"dalirefurb, {row['name']}" if row["ours"] else row["name"] for row in rows]
-    _horizontal(axes, names, [row["images_per_s"] for row in rows], colours)
+    _bars(axes, names, [row["images_per_s"] for row in rows], colours)
     axes.set_xlabel("images/s, consumer does nothing")
-    axes.set_title(caption(run), fontsize=9)
-    save(figure, path)
+    axes.set_title(_caption(run), fontsize=9)
+    return figure
 
 
-def draw_splits(run: Run, path: Path) -> None:
+def draw_splits(run: Run) -> Figure:
     """Draw images/s of each split, and the diversity that it keeps."""
     results = run["results"]
     rows = results["splits"]
-    figure, (speed, kept) = plt.subplots(
-        1, 2, figsize=(11, 1.8 + 0.36 * len(rows)), width_ratios=(3, 1), sharey=True, layout="constrained"
-    )
-    names = [f"{row['name']}; final from {(*row['final'], 'output')[0]}" for row in rows]
-    colours = [_ORDER_COLOURS[row["order"]] for row in rows]
-    _horizontal(
-        speed,
-        [name + (" *" if row["preset"] else "") for name, row in zip(names, rows, strict=True)],
-        [row["images_per_s"] for row in rows],
-        colours,
-    )
+    figure, speed, kept = _speed_beside_diversity(rows)
+    names = [f"{row['name']}; final from {(*row['final'], 'output')[0]}{' *' * row['preset']}" for row in rows]
+    _bars(speed, names, [row["images_per_s"] for row in rows], [_ORDER_COLOURS[row["order"]] for row in rows])
     speed.axvline(results["standard"]["median"], color=RED, linewidth=2, label="standard")
-    speed.legend(frameon=False)
+    speed.legend()
     speed.set_xlabel(f"images/s at reuse factor {run['config']['reuse_factor']}\n* where the preset splits")
-    kept.barh(range(len(rows)), [row["diversity"] for row in rows], 0.7, color=GRAY)
-    kept.set_xlim(0, 1)
     kept.set_xlabel("different images,\nas a share of standard's")
-    _open(kept)
-    figure.suptitle(caption(run), fontsize=9)
-    save(figure, path)
+    figure.suptitle(_caption(run))
+    return figure
 
 
-def draw_headspace(run: Run, path: Path) -> None:
+def draw_headspace(run: Run) -> Figure:
     """Draw images/s over the number of cores, and over the length of the training step."""
     results = run["results"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
     _lines(left, results["cores"], "cores")
     left.set_xticks(run["config"]["cores"])
     left.set_xlabel("cores, loading alone")
     left.set_ylabel("images/s")
-    waits = [row for row in results["headspace"] if not isinstance(row["step"], str)]
-    _lines(right, waits, "step")
+    _lines(right, [row for row in results["headspace"] if not isinstance(row["step"], str)], "step")
     right.set_xlabel("training step on a device of its own, in standard's time for a batch")
-    figure.suptitle(caption(run), fontsize=9)
-    save(figure, path)
+    figure.suptitle(_caption(run))
+    return figure
 
 
-def draw_ablations(run: Run, path: Path) -> None:
+def draw_ablations(run: Run) -> Figure:
     """Draw misses of each batch, and time per batch, with each shuffler and without."""
     rows = run["results"]["ablations"]
-    figure, axes = plt.subplots(
-        2, len(rows), figsize=(3 * len(rows), 5), sharey="row", sharex="row", layout="constrained"
-    )
-    for column, row in enumerate(rows):
-        misses, times = axes[0][column], axes[1][column]
+    figure, axes = plt.subplots(2, len(rows), figsize=(3 * len(rows), 5), sharey="row", sharex="row")
+    for (misses, times), row in zip(axes.T, rows, strict=True):
         misses.bar(range(sum(map(len, row["misses"]))), np.concatenate(row["misses"]), 1, color=BLUE)
         misses.set_title(row["name"])
+        misses.set_xticks([])
         times.plot(np.multiply(row["batch_s"][0], 1e3), color=DARK)
         times.set_title(f"p99 / p50 {row['tail']['median']:.2f}", fontsize=9)
         times.set_ylim(bottom=0)
-        for each in (misses, times):
-            _open(each)
-            each.set_xticks([])
+        times.set_xticks([])
     axes[0][0].set_ylabel(f"misses of a batch of {run['config']['batch_size']}")
     axes[1][0].set_ylabel("ms a batch")
     figure.supxlabel(f"batches of {run['config']['reuse_factor']} epochs")
-    figure.suptitle(caption(run), fontsize=9)
-    save(figure, path)
+    figure.suptitle(_caption(run))
+    return figure
 
 
-def draw_contention(run: Run, path: Path) -> None:
+def draw_contention(run: Run) -> Figure:
     """Draw images/s, and the share of it that each loader keeps, over the number of busy processes beside it."""
-    rows = run["results"]["contention"]
-    figure, (speed, kept) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    _lines(speed, rows, "busy")
-    speed.set_ylabel("images/s")
-    _lines(kept, rows, "busy", "share")
-    kept.set_ylabel("share of its own speed beside none")
-    for axes in (speed, kept):
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.5))
+    shown = {"images_per_s": "images/s", "share": "share of its own speed beside none"}
+    for axes, (key, label) in zip(panels, shown.items(), strict=True):
+        _lines(axes, run["results"]["contention"], "busy", key)
+        axes.set_ylabel(label)
         axes.set_xticks(run["config"]["busy"])
         axes.set_xlabel("busy processes beside it")
-    figure.suptitle(caption(run), fontsize=9)
-    save(figure, path)
+    figure.suptitle(_caption(run))
+    return figure
 
 
-def draw_growth(run: Run, path: Path) -> None:
+def draw_growth(run: Run) -> Figure:
     """Draw time and memory of planning, and time of drawing parameters, over the size of the data set."""
     rows = run["results"]["sizes"]
-    sizes = [row["num_samples"] for row in rows]
-    figure, (seconds, memory, drawing) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
-    for axes, values, label in (
-        (seconds, [np.median(row["epoch_s"]) for row in rows], "s to plan an epoch"),
-        (memory, [max(row["peak_mb"], 0.1) for row in rows], "peak MB to plan"),
-        (drawing, [row["draw_us"]["median"] for row in rows], "us a sample to draw all parameters"),
-    ):
-        axes.plot(sizes, values, "o-", color=DARK)
-        axes.set_xscale("log")
-        axes.set_xlabel("samples")
-        axes.set_title(label, fontsize=10)
-        _open(axes)
-    seconds.set_yscale("log")
-    memory.set_yscale("log")
-    drawing.set_ylim(bottom=0)
-    save(figure, path)
+    figure, all_axes = plt.subplots(1, 3, figsize=(11, 3.6))
+    shown = {
+        "s to plan an epoch": [np.median(row["epoch_s"]) for row in rows],
+        "peak MB to plan": [max(row["peak_mb"], 0.1) for row in rows],
+        "us a sample to draw all parameters": [row["draw_us"]["median"] for row in rows],
+    }
+    for axes, (title, values) in zip(all_axes, shown.items(), strict=True):
+        axes.plot([row["num_samples"] for row in rows], values, "o-", color=DARK)
+        axes.set(xscale="log", yscale="log", xlabel="samples")
+        axes.set_title(title, fontsize=10)
+    all_axes[2].set(yscale="linear", ylim=(0, None))
+    return figure
 
 
-def draw_soak(run: Run, path: Path) -> None:
+def draw_soak(run: Run) -> Figure:
     """Draw memory, threads and descriptors over the epochs, a line for each technique; 100 is the second epoch's."""
     results, config = run["results"], run["config"]
     kinds = {"resident_mb": "resident memory", "threads": "threads", "descriptors": "descriptors"}
-    figure, all_axes = plt.subplots(1, 3, figsize=(11, 4.2), sharey=True, layout="constrained")
+    figure, all_axes = plt.subplots(1, 3, figsize=(11, 4.2), sharey=True)
     for axes, (kind, title) in zip(all_axes, kinds.items(), strict=True):
         for each in results["soaked"]:
             shares = [100 * value / each[kind][1] for value in each[kind]]
@@ -147,38 +216,17 @@ def draw_soak(run: Run, path: Path) -> None:
         axes.set_ylim(96, 104)
         axes.set_xlabel("epoch")
         axes.set_title(title, fontsize=10)
-        _open(axes)
     all_axes[0].set_ylabel("% of the second epoch's")
-    figure.legend(*all_axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center", frameon=False)
+    figure.legend(*all_axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center")
     samples = config["epoch_batches"] * config["batch_size"]
     figure.suptitle(
         f"{config['epochs']} epochs of {samples:,} samples, each technique in a process of its own; "
-        f"the dashed line is the most that is promised of the last ten epochs' median",
-        fontsize=9,
+        f"the dashed line is the most that is promised of the last ten epochs' median"
     )
-    save(figure, path)
+    return figure
 
 
-FIGURES: dict[str, Callable[[Run, Path], None]] = {
-    "competitors": draw_against,
-    "splits": draw_splits,
-    "headspace": draw_headspace,
-    "ablations": draw_ablations,
-    "contention": draw_contention,
-    "sizes": draw_growth,
-    "soaked": draw_soak,
-}
-"""Which drawing, by what only its results have."""
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def caption(run: Run) -> str:
+def _caption(run: Run) -> str:
     """Say on what the figures were taken."""
     machine, config = run["environment"], run["config"]
     return (
@@ -187,41 +235,41 @@ def caption(run: Run) -> str:
     )
 
 
-def whiskers(spreads: Sequence[Mapping[str, float]]) -> list[list[float]]:
+def _whiskers(spreads: Spreads) -> list[list[float]]:
     """Return how far the quartiles lie below and above the medians."""
-    return [
-        [each["median"] - each["lower"] for each in spreads],
-        [each["upper"] - each["median"] for each in spreads],
-    ]
+    return [[each["median"] - each["lower"] for each in spreads], [each["upper"] - each["median"] for each in spreads]]
 
 
-def _horizontal(
-    axes: Axes, names: Sequence[str], spreads: Sequence[Mapping[str, float]], colours: Sequence[str]
+def _speed_beside_diversity(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, Axes, Axes]:
+    """Make a place for bars of images/s, and draw beside it the share of different images that each row keeps."""
+    size = (11, 1.8 + 0.36 * len(rows))
+    figure, (speed, kept) = plt.subplots(1, 2, figsize=size, width_ratios=(3, 1), sharey=True)
+    kept.barh(range(len(rows)), [row["diversity"] for row in rows], 0.7, color=GRAY)
+    kept.set_xlim(0, 1)
+    return figure, speed, kept
+
+
+def _bars(
+    axes: Axes, names: Sequence[str], spreads: Spreads, colours: str | Sequence[str], bounds: Sequence[float] = ()
 ) -> None:
-    """Draw a bar for each, with its median written at its end."""
+    """Draw a bar for each from below to above, with its median written after it, and after its bound."""
     rows, medians = range(len(names)), [each["median"] for each in spreads]
-    axes.barh(rows, medians, 0.7, xerr=whiskers(spreads), capsize=3, color=colours, ecolor="black")
-    for row, each in zip(rows, spreads, strict=True):
-        axes.annotate(f"{each['median']:,.0f}", (each["upper"], row), (6, 0), textcoords="offset points", va="center")
+    ends = np.max([[each["upper"] for each in spreads], *([bounds] if bounds else [])], axis=0)
+    bars = {"capsize": 3, "color": colours, "ecolor": "black", "label": "images/s" if bounds else None}
+    axes.barh(rows, medians, 0.7, xerr=_whiskers(spreads), **bars)
+    for row, median, end in zip(rows, medians, ends, strict=True):
+        axes.annotate(f"{median:,.0f}", (end, row), (6, 0), textcoords="offset points", va="center")
     axes.set_yticks(rows, names)
-    axes.set_xlim(0, 1.12 * max(each["upper"] for each in spreads))
-    _open(axes)
+    axes.set_xlim(0, 1.12 * max(ends))
 
 
 def _lines(axes: Axes, rows: Sequence[Mapping[str, Any]], x: str, y: str = "images_per_s") -> None:
     """Draw a line of images/s, or of something else, for each contender."""
-    names = list(dict.fromkeys(row["contender"] for row in rows))
-    for name, colour in zip(names, _COLOURS, strict=False):
+    names = dict.fromkeys(row["contender"] for row in rows)
+    for name, colour in zip(names, (GRAY, BLUE, DARK, RED), strict=False):
         own = sorted((row for row in rows if row["contender"] == name), key=lambda row: row[x])
         spreads = [row[y] for row in own]
-        medians = [each["median"] for each in spreads]
-        axes.errorbar(
-            [row[x] for row in own], medians, whiskers(spreads), fmt="o-", capsize=3, color=colour, label=name
-        )
+        line = {"fmt": "o-", "capsize": 3, "color": colour, "label": name}
+        axes.errorbar([row[x] for row in own], [each["median"] for each in spreads], _whiskers(spreads), **line)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
-    _open(axes)
-
-
-def _open(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend()

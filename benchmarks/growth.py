@@ -15,16 +15,13 @@ Neither touches data, DALI or torch. The memory is the rise of the process's own
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
-import harness
-from harness import Claim, Spread
-from planning import Config as Planning
-from planning import draw_us, epoch_mb, epoch_seconds
+import planning
+from claims import Claim, Spread, claim_table, say, table_of
+from experiment import Experiment, Options
 
 from dalirefurb import rand_augment
 
@@ -50,97 +47,48 @@ class Config:
     chunk_batches: int = 4
 
 
-@dataclass(frozen=True)
-class Size:
-    """Costs at one size.
-
-    Attributes:
-        num_samples: Of the data set.
-        epoch_s: To plan one epoch, each one.
-        epoch_us: The same, microseconds a sample.
-        peak_mb: Rise of the peak memory while two epochs are planned.
-        draw_us: To draw all parameters, microseconds a sample.
-        drawn: Microseconds a sample of each chunk.
-    """
-
-    num_samples: int
-    epoch_s: list[float]
-    epoch_us: Spread
-    peak_mb: float
-    draw_us: Spread
-    drawn: list[float]
-
-    def row(self) -> list[str]:
-        """Write a row of the table."""
-        seconds = Spread.of(self.epoch_s)
-        return [
-            f"{self.num_samples:,}",
-            f"{seconds.median:.3f}",
-            self.epoch_us.show(3),
-            f"{self.peak_mb:.1f}",
-            self.draw_us.show(2),
-        ]
-
-
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
-
-    Attributes:
-        sizes: One each.
-        claims: Costs at the largest size.
-    """
-
-    sizes: list[Size]
-    claims: list[Claim]
-
-    def show(self) -> str:
-        """Write both tables."""
-        heading = ["samples", "s an epoch", "us a sample [quartiles]", "peak MB", "drawing, us a sample [quartiles]"]
-        return (
-            f"{harness.table(heading, [size.row() for size in self.sizes])}\n\n"
-            f"{harness.table(['figure', 'median [quartiles]', ''], [claim.show() for claim in self.claims])}\n"
-        )
-
-
-def measure(config: Config) -> Results:
-    """Take every figure at every size."""
-    recipe = rand_augment()
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Take every figure at every size: seconds an epoch, and microseconds a sample to plan and to draw."""
     rows = config.chunk_batches * config.batch_size
-    sizes = []
+    sizes: list[dict[str, Any]] = []
     for num_samples in config.sizes:
-        planning = Planning(
-            num_samples=num_samples,
-            batch_size=config.batch_size,
-            reuse_factor=config.reuse_factor,
-            epochs=config.epochs,
-        )
-        seconds = epoch_seconds(planning)[1:]
+        plan = planning.Config(num_samples, config.batch_size, config.reuse_factor, config.epochs)
+        seconds = planning.epoch_seconds(plan)[1:]
         first = max(0, num_samples - (config.chunks + 1) * rows)
-        drawn = draw_us(recipe, rows=rows, chunks=config.chunks, first=first)
-        spread = Spread.of([1e6 * each / num_samples for each in seconds])
-        sizes.append(Size(num_samples, seconds, spread, epoch_mb(planning), Spread.of(drawn), drawn))
-    smallest, before, largest = sizes[0], sizes[-2], sizes[-1]
-    of_largest = f"{largest.num_samples:,} samples"
-    claims = [
-        Claim(f"{of_largest}: us a sample to plan an epoch", largest.epoch_us, most=0.4),
-        Claim(
-            f"{of_largest}: us a sample / that of {before.num_samples:,}",
-            _over(largest.epoch_us, before.epoch_us),
-            most=2.0,
-        ),
-        Claim(
-            f"{of_largest}: bytes of memory a sample",
-            Spread.of([1e6 * largest.peak_mb / largest.num_samples]),
-            most=90,
-        ),
-        Claim(
-            f"{of_largest}: drawing a sample / that of {smallest.num_samples:,}",
-            _over(largest.draw_us, smallest.draw_us),
-            most=1.1,
-        ),
+        drawn = planning.draw_us(rand_augment(), rows=rows, chunks=config.chunks, first=first)
+        sizes.append(
+            {
+                "num_samples": num_samples,
+                "epoch_s": seconds,
+                "epoch_us": Spread.of([1e6 * each / num_samples for each in seconds]),
+                "peak_mb": planning.epoch_mb(plan),
+                "draw_us": Spread.of(drawn),
+                "drawn": drawn,
+            }
+        )
+    claims = _claims(smallest=sizes[0], before=sizes[-2], largest=sizes[-1])
+    columns = {
+        "samples": "{num_samples:,}",
+        "s an epoch": "{median_s:.3f}",
+        "us a sample [quartiles]": "{epoch_us:3}",
+        "peak MB": "{peak_mb:.1f}",
+        "drawing, us a sample [quartiles]": "{draw_us:2}",
+    }
+    shown = [{**each, "median_s": median(each["epoch_s"])} for each in sizes]
+    say(table_of(shown, columns), claim_table(claims, "figure"))
+    return {"sizes": sizes, "claims": claims}
+
+
+def _claims(smallest: dict[str, Any], before: dict[str, Any], largest: dict[str, Any]) -> list[Claim]:
+    """Judge the costs at the largest size."""
+    name, memory = f"{largest['num_samples']:,} samples", 1e6 * largest["peak_mb"] / largest["num_samples"]
+    planned, drawn = f"{before['num_samples']:,}", f"{smallest['num_samples']:,}"
+    return [
+        Claim(f"{name}: us a sample to plan an epoch", largest["epoch_us"], most=0.4),
+        Claim(f"{name}: us a sample / that of {planned}", _over(largest["epoch_us"], before["epoch_us"]), most=2.0),
+        Claim(f"{name}: bytes of memory a sample", Spread.of([memory]), most=90),
+        Claim(f"{name}: drawing a sample / that of {drawn}", _over(largest["draw_us"], smallest["draw_us"]), most=1.1),
     ]
-    return Results(sizes, claims)
 
 
 def _over(upper: Spread, lower: Spread) -> Spread:
@@ -148,23 +96,9 @@ def _over(upper: Spread, lower: Spread) -> Spread:
     return Spread(upper.lower / lower.median, upper.median / lower.median, upper.upper / lower.median)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Time planning and drawing as the data set grows.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/growth.json beside this script by default")
-    options = parser.parse_args(arguments)
-    config = Config()
-    if options.quick:
-        config = replace(config, sizes=(1_000, 10_000), epochs=2, chunks=2, chunk_batches=1)
-    environment = harness.environment()
-    results = measure(config)
-    print(results.show(), flush=True)
-    out = options.out or (None if options.quick else harness.RESULTS / "growth.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=results)
-    return 0
-
+EXPERIMENT = Experiment(
+    measure, Config(), quick=Config(sizes=(1000, 10000), epochs=2, chunks=2, chunk_batches=1), data=None
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -1,4 +1,4 @@
-"""How is a figure taken that can be compared? Contenders take turns in one run, and figures are ratios of one round.
+"""Turns of contenders in one run: how a figure is taken that can be compared, as a ratio of one round.
 
     round 0   standard ▏ reuse factor 2 ▏ reuse factor 3 ▏ ...
     round 1   ... ▏ reuse factor 3 ▏ reuse factor 2 ▏ standard          every second round runs backwards
@@ -14,29 +14,20 @@ and a contender that needs a millisecond for a batch writes to new pages for lon
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import platform
-import subprocess
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from itertools import islice
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.idle import wait_until_idle
 
-RESULTS = Path(__file__).parent / "results"
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
+cores = usable_cores
 
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3
@@ -118,78 +109,6 @@ class Slice:
         return self.images / self.seconds
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median and quartiles of a figure taken once a round."""
-
-    lower: float
-    median: float
-    upper: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Summarise the rounds."""
-        lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        return cls(lower, median, upper)
-
-    def show(self, decimals: int) -> str:
-        """Write median and quartiles."""
-        return f"{self.median:.{decimals}f} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One figure that can fall short.
-
-    Attributes:
-        name: What is compared with what.
-        figure: Over the rounds.
-        least: What the median is promised to reach, None if nothing is.
-        most: What the median is promised not to exceed, None if nothing is.
-    """
-
-    name: str
-    figure: Spread
-    least: float | None = None
-    most: float | None = None
-
-    @classmethod
-    def ratio(
-        cls,
-        name: str,
-        upper: Sequence[float],
-        lower: Sequence[float],
-        least: float | None = None,
-        most: float | None = None,
-    ) -> Claim:
-        """Divide figures of one round by each other."""
-        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least, most)
-
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Claim:
-        """Make it of its JSON."""
-        return cls(written["name"], Spread(**written["figure"]), written["least"], written["most"])
-
-    @property
-    def holds(self) -> bool:
-        """Whether the median is where it is promised to be; without a promise it is."""
-        above = self.least is None or self.figure.median >= self.least
-        return above and (self.most is None or self.figure.median <= self.most)
-
-    @property
-    def verdict(self) -> str:
-        """Say what is promised and whether it holds."""
-        if self.least is not None:
-            return f"{'reaches' if self.holds else 'MISSES'} {self.least}"
-        if self.most is not None:
-            return f"{'within' if self.holds else 'EXCEEDS'} {self.most}"
-        return "reported"
-
-    def show(self) -> list[str]:
-        """Write a row of a table: name, figure, verdict."""
-        return [self.name, self.figure.show(2 if self.figure.median < 10 else 1), self.verdict]
-
-
 def keep_memory() -> None:
     """Have the process keep what is let go of, for the next contender, where malloc is glibc's.
 
@@ -200,11 +119,6 @@ def keep_memory() -> None:
         library.mallopt(_M_ARENA_MAX, 1)
         library.mallopt(_M_MMAP_MAX, 0)
         library.mallopt(_M_TRIM_THRESHOLD, -1)
-
-
-def cores() -> int:
-    """Count the cores that this process may use."""
-    return usable_cores()
 
 
 def placements() -> list[Placement]:
@@ -229,9 +143,10 @@ def by_round(slices: Sequence[Slice], name: str) -> list[Slice]:
     return sorted((each for each in slices if each.contender == name), key=lambda each: each.round)
 
 
-def per_round(slices: Sequence[Slice], name: str) -> list[float]:
-    """Return a contender's images/s, one figure per round."""
-    return [each.images_per_s for each in by_round(slices, name)]
+def speeds_of(slices: Sequence[Slice]) -> dict[str, list[float]]:
+    """Return the images/s of each contender, one figure per round."""
+    names = dict.fromkeys(each.contender for each in slices)
+    return {name: [each.images_per_s for each in by_round(slices, name)] for name in names}
 
 
 def calibrate(
@@ -304,63 +219,3 @@ def _serve(contender: Contender, batches: int, seconds: float) -> tuple[int, lis
         images += next(contender.batches)
         arrivals.append(time.perf_counter())
     return images, arrivals
-
-
-def environment() -> dict[str, Any]:
-    """Describe the machine and the software, without names of hosts or folders. Asked before the run, for the load."""
-    return {
-        "cpu": _cpu_model(),
-        "cores": cores(),
-        "load_1min": round(os.getloadavg()[0], 2),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "dali": _version("nvidia-dali-cuda120") or _version("nvidia-dali-cuda130"),
-        "torch": _version("torch"),
-        "numpy": _version("numpy"),
-        "numba": _version("numba"),
-        "dalirefurb": _version("dalirefurb"),
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("status", "--porcelain")),
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
-
-
-def write(path: Path, *, environment: dict[str, Any], config: Any, results: Any) -> None:
-    """Write one run: where and what was run, and everything that was measured. Dataclasses become objects."""
-    run = {"environment": environment, "config": config, "results": results}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(run, indent=1, default=asdict) + "\n")
-
-
-def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align columns: the first to the left, the others to the right."""
-    lines = [heading, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
-    return "\n".join(
-        "   ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))])
-        for line in lines
-    )
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git(*arguments: str) -> str | None:
-    """Ask git about the project, None where there is no git or no repository."""
-    try:
-        done = subprocess.run(["git", *arguments], cwd=RESULTS.parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

@@ -17,27 +17,25 @@ Lengths of steps are told in standard's time for a batch on all cores, measured 
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-import command
 import harness
 import stock_dali
 import torch
-from harness import Claim, Contender, Entrant, Slice, Spread
-from loaders import KernelOp, LoaderTurns, default_placement, layered, repeated
+from claims import Claim, Spread, claim_table, say, table
+from experiment import Experiment, Options
+from harness import Contender, Entrant, MadeAnew
+from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
 
-from dalirefurb import FileList, Refurbish, Standard
+from dalirefurb import FileList
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.planning.planner import Planner
 
-STANDARD = "standard"
 MEMORY = "from memory"
 NETWORK = "network"
 LEAST_OF_STANDARD = 0.98
@@ -45,120 +43,58 @@ NOT_BOUND = 1.5
 
 _LEARNING_RATE = 0.001
 
+Length = float | str | None
+"""Of a step, in standard's time for a batch; "network" for the small one, None for no step."""
 
-@dataclass(frozen=True)
-class Config:
+
+def _numbers_of_cores() -> tuple[int, ...]:
+    """List powers of two, and all."""
+    every = harness.cores()
+    return tuple(dict.fromkeys([*(1 << power for power in range(every.bit_length())), every]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Loading):
     """What is run.
 
     Attributes:
-        data: Name of the data set; its images are repeated to fill an epoch.
         cores: Numbers of cores to load on.
         reuse_factors: Loaded on each number of cores; the last one is trained with.
         steps: Lengths of steps, in standard's time for a batch.
         network: Whether to train the small network, too.
-        layers: Of RandAugment.
-        size: Side of the images, in pixels.
-        batch_size: Images of a batch.
-        epoch_batches: Batches of an epoch.
         timed_batches: Of a slice.
-        rounds: Slices of each contender.
     """
 
-    data: str
-    cores: tuple[int, ...]
+    cores: tuple[int, ...] = field(default_factory=_numbers_of_cores)
     reuse_factors: tuple[int, ...] = (2, 3)
     steps: tuple[float, ...] = (0.5, 1.0, NOT_BOUND)
     network: bool = True
-    layers: int = 2
-    size: int = 224
-    batch_size: int = 256
-    epoch_batches: int = 12
     timed_batches: int = 12
-    rounds: int = 3
-
-
-@dataclass(frozen=True)
-class Row:
-    """One contender at one number of cores, or with one step.
-
-    Attributes:
-        contender: What feeds.
-        cores: It runs on.
-        step: In standard's time for a batch; "network" for the small one, None for no step.
-        images_per_s: Throughput over the rounds.
-    """
-
-    contender: str
-    cores: int
-    step: float | str | None
-    images_per_s: Spread
 
     @property
-    def name(self) -> str:
-        """As in the slices."""
-        return _name(self.contender, self.cores, self.step)
+    def last(self) -> str:
+        """Name of the loader that is trained with, beside standard."""
+        return reuse(self.reuse_factors[-1])
 
 
 @dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
-
-    Attributes:
-        cores: Loading alone.
-        headspace: With a step.
-        standard_s: Standard's time for a batch on all cores.
-        claims: Ratios of images/s of one round.
-        slices: Every slice of every round.
-    """
-
-    cores: list[Row]
-    headspace: list[Row]
-    standard_s: float
-    claims: list[Claim]
-    slices: list[Slice]
-
-    def show(self) -> str:
-        """Write both tables."""
-        rows = [[each.name, each.images_per_s.show(0)] for each in (*self.cores, *self.headspace)]
-        return (
-            f"{harness.table(['contender', 'images/s [quartiles]'], rows)}\n\n"
-            f"{harness.table(['ratio', 'median [quartiles]', ''], [claim.show() for claim in self.claims])}\n"
-        )
-
-
 class OnCores:
     """An entrant that works on fewer cores than there are; what it starts in its turn stays on them."""
 
-    def __init__(self, name: str, entrant: Entrant, cores: int) -> None:
-        self.name = name
-        self._entrant = entrant
-        self._cores = cores
+    name: str
+    entrant: Entrant
+    cores: int
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Take a turn of the entrant's."""
         every = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, sorted(every)[: self._cores])
+        os.sched_setaffinity(0, sorted(every)[: self.cores])
         try:
-            with self._entrant.turn() as contender:
+            with self.entrant.turn() as contender:
                 yield replace(contender, name=self.name)
         finally:
             os.sched_setaffinity(0, every)
-
-
-class Remade:
-    """An entrant that is made for each turn."""
-
-    def __init__(self, make: Callable[[], Contender], name: str) -> None:
-        self.name = name
-        self._make = make
-
-    @contextmanager
-    def turn(self) -> Iterator[Contender]:
-        """Make it, and end it."""
-        contender = self._make()
-        yield contender
-        contender.batches.close()
 
 
 class Network:
@@ -182,165 +118,129 @@ class Network:
                 weights -= _LEARNING_RATE * weights.grad
 
 
-def compare(config: Config, data: Path) -> Results:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Measure standard's time for a batch, then let all take turns."""
-    source = repeated(data, config.epoch_batches * config.batch_size)
-    everything, last = harness.cores(), f"reuse factor {config.reuse_factors[-1]}"
+    source = config.source(options.data)
+    planners = config.planners(*config.reuse_factors)
+    sizes = {"timed_batches": config.timed_batches}
     with ExitStack() as stack:
-        loading = _loading(stack, config, source)
-        (taken,) = harness.interleave(
-            [
-                LoaderTurns(
-                    stack, STANDARD, source, layered(config.size, config.layers), _planners(config, source)[STANDARD]
-                )
-            ],
-            rounds=1,
-            timed_batches=config.timed_batches,
-        )
+        loading = _loading(stack, config, source, planners)
+        alone = LoaderTurns(stack, STANDARD, source, config.recipe(), planners[STANDARD])
+        (taken,) = harness.interleave([alone], rounds=1, **sizes)
         standard_s = taken.seconds / len(taken.batch_s)
-        steps: dict[float | str, KernelOp] = {each: _wait(each * standard_s) for each in config.steps}
+        steps: dict[Length, Step] = {each: _wait(each * standard_s) for each in config.steps}
         if config.network:
             steps[NETWORK] = Network(config.size)
+        fed = {name: planners[name] for name in (STANDARD, config.last)}
         training = {
-            (name, everything, step): entrant
-            for step, act in steps.items()
-            for name, entrant in _trained(stack, config, source, step, act, last).items()
+            key: entrant
+            for length, step in steps.items()
+            for key, entrant in _trained(stack, config, source, length, step, fed).items()
         }
-        entrants: dict[tuple[str, int, float | str | None], Entrant] = {**loading, **training}
-        for entrant in entrants.values():
-            if isinstance(entrant, LoaderTurns):
-                entrant.settle()
-        slices = harness.interleave(list(entrants.values()), rounds=config.rounds, timed_batches=config.timed_batches)
-    rows = [Row(*key, Spread.of(harness.per_round(slices, _name(*key)))) for key in entrants]
-    return Results(
-        [row for row in rows if row.step is None],
-        [row for row in rows if row.step is not None],
-        standard_s,
-        _claims(config, slices, list(steps), last),
-        slices,
-    )
+        entrants = {**loading, **training}
+        slices = harness.interleave(list(entrants.values()), rounds=config.rounds, **sizes)
+    speeds = harness.speeds_of(slices)
+    rows: list[dict[str, Any]] = [
+        {"contender": name, "cores": cores, "step": step, "images_per_s": Spread.of(speeds[_name(name, cores, step)])}
+        for name, cores, step in entrants
+    ]
+    judged = claims(config, speeds, list(steps))
+    spreads = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
+    say(table(["contender", "images/s [quartiles]"], spreads), claim_table(judged))
+    return {
+        "cores": [row for row in rows if row["step"] is None],
+        "headspace": [row for row in rows if row["step"] is not None],
+        "standard_s": standard_s,
+        "claims": judged,
+        "slices": slices,
+    }
 
 
-def _loading(stack: ExitStack, config: Config, source: FileList) -> dict[tuple[str, int, float | str | None], Entrant]:
+Entrants = dict[tuple[str, int, Length], Entrant]
+"""By contender, its number of cores, and the length of its steps."""
+
+
+def _loading(stack: ExitStack, config: Config, source: FileList, planners: dict[str, Planner]) -> Entrants:
     """Make every loader, and stock DALI, on every number of cores."""
-    entrants: dict[tuple[str, int, float | str | None], Entrant] = {}
+
+    def stock() -> Contender:
+        return stock_dali.stock(config, source, default_placement())
+
+    entrants: Entrants = {}
     for cores in config.cores:
-        for name, planner in _planners(config, source).items():
-            turns = LoaderTurns(stack, name, source, layered(config.size, config.layers), planner)
-            turns.settle()
-            entrants[name, cores, None] = OnCores(_name(name, cores, None), turns, cores)
-
-        def stock() -> Contender:
-            return stock_dali.stock(
-                source,
-                size=config.size,
-                batch_size=config.batch_size,
-                layers=config.layers,
-                nearest=True,
-                placement=default_placement(),
-            )
-
-        name = _name(stock_dali.NEAREST, cores, None)
-        entrants[stock_dali.NEAREST, cores, None] = OnCores(name, Remade(stock, name), cores)
+        loaders = settled(stack, source, config.recipe(), planners)
+        every: list[Entrant] = [*loaders, MadeAnew(stock_dali.NEAREST, stock)]
+        for each in every:
+            entrants[each.name, cores, None] = OnCores(_name(each.name, cores, None), each, cores)
     return entrants
 
 
 def _trained(
-    stack: ExitStack, config: Config, source: FileList, step: float | str, act: KernelOp, refurbished: str
-) -> dict[str, Entrant]:
+    stack: ExitStack, config: Config, source: FileList, length: Length, step: Step, planners: dict[str, Planner]
+) -> Entrants:
     """Make what feeds one kind of step."""
-    planners, cores = _planners(config, source), harness.cores()
-    entrants: dict[str, Entrant] = {
-        name: LoaderTurns(
-            stack, _name(name, cores, step), source, layered(config.size, config.layers), planners[name], act
-        )
-        for name in (STANDARD, refurbished)
-    }
+    cores = harness.cores()
     images = torch.randn(config.batch_size, 3, config.size, config.size)
     labels = torch.zeros(config.batch_size, dtype=torch.int64)
 
     def batches() -> Generator[int, None, None]:
         while True:
-            act(images, labels)
+            step(images, labels)
             yield len(images)
 
-    return {MEMORY: Contender(_name(MEMORY, cores, step), "memory", 0, batches()), **entrants}
+    entrants: Entrants = {(MEMORY, cores, length): Contender(_name(MEMORY, cores, length), "memory", 0, batches())}
+    for name, planner in planners.items():
+        turns = LoaderTurns(stack, _name(name, cores, length), source, config.recipe(), planner, step)
+        turns.settle()
+        entrants[name, cores, length] = turns
+    return entrants
 
 
-def _planners(config: Config, source: FileList) -> dict[str, Planner]:
-    count, batch_size = len(source), config.batch_size
-    refurbished = {
-        f"reuse factor {factor}": Refurbish(count, batch_size=batch_size, reuse_factor=factor)
-        for factor in config.reuse_factors
-    }
-    return {STANDARD: Standard(count, batch_size=batch_size), **refurbished}
-
-
-def _wait(seconds: float) -> KernelOp:
+def _wait(seconds: float) -> Step:
     return lambda images, labels: time.sleep(seconds)
 
 
-def _name(contender: str, cores: int, step: float | str | None) -> str:
+def _name(contender: str, cores: int, step: Length) -> str:
     if step is None:
         return f"{contender}, {cores} {'core' if cores == 1 else 'cores'}"
-    return f"{contender}, {NETWORK if step == NETWORK else f'step {step:g}'}"
+    return f"{contender}, {_kind(step)}"
 
 
-def _claims(config: Config, slices: Sequence[Slice], steps: Sequence[float | str], last: str) -> list[Claim]:
+def _kind(step: Length) -> str:
+    return NETWORK if step == NETWORK else f"step {step:g}"
+
+
+def claims(config: Config, speeds: dict[str, list[float]], steps: Sequence[Length]) -> list[Claim]:
     """Divide figures of one round by each other."""
-    everything, claims = harness.cores(), []
-
-    def speeds(contender: str, cores: int, step: float | str | None) -> list[float]:
-        return harness.per_round(slices, _name(contender, cores, step))
-
+    last, made = config.last, []
     for step in steps:
-        standard, refurbished = speeds(STANDARD, everything, step), speeds(last, everything, step)
-        kind = "network" if step == NETWORK else f"step {step:g}"
+        fed = {name: speeds[_name(name, harness.cores(), step)] for name in (last, STANDARD, MEMORY)}
         least = LEAST_OF_STANDARD if step == NOT_BOUND else None
-        claims.append(Claim.ratio(f"{kind}: {last} / {STANDARD}", refurbished, standard, least))
-        claims.append(Claim.ratio(f"{kind}: {last} / {MEMORY}", refurbished, speeds(MEMORY, everything, step)))
+        made.append(Claim.ratio(f"{_kind(step)}: {last} / {STANDARD}", fed[last], fed[STANDARD], least))
+        made.append(Claim.ratio(f"{_kind(step)}: {last} / {MEMORY}", fed[last], fed[MEMORY]))
     for cores in config.cores:
-        standard, refurbished = speeds(STANDARD, cores, None), speeds(last, cores, None)
-        claims.append(Claim.ratio(f"{_name(last, cores, None)} / {STANDARD}", refurbished, standard))
-    return claims
+        ours, standard = (_name(name, cores, None) for name in (last, STANDARD))
+        made.append(Claim.ratio(f"{ours} / {STANDARD}", speeds[ours], speeds[standard]))
+    return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args(arguments)
-    command.check_photographs(options.data)
-    harness.keep_memory()
-    config, environment = _config(options), harness.environment()
-    results = compare(config, options.data)
-    print(results.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
-
-
-def _config(options: argparse.Namespace) -> Config:
-    everything = harness.cores()
-    cores = tuple(dict.fromkeys([*(1 << power for power in range(everything.bit_length())), everything]))
-    config = Config(options.data.resolve().name, cores)
-    if options.quick:
-        config = replace(
-            config,
-            cores=(1,),
-            reuse_factors=(3,),
-            steps=(NOT_BOUND,),
-            network=False,
-            layers=0,
-            size=32,
-            batch_size=8,
-            epoch_batches=3,
-            timed_batches=2,
-            rounds=1,
-        )
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    return command.arguments("Sweep cores and steps.", result="headspace.json", rounds=3)
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(epoch_batches=12, rounds=3),
+    quick=Config(
+        layers=0,
+        size=32,
+        batch_size=8,
+        epoch_batches=3,
+        rounds=1,
+        cores=(1,),
+        reuse_factors=(3,),
+        steps=(NOT_BOUND,),
+        network=False,
+        timed_batches=2,
+    ),
+    keeps_memory=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import get_args
+from typing import Any, get_args
 
-import command
 import harness
 import numpy as np
-from harness import Spread
+from claims import Spread, say, table_of
+from experiment import Experiment, Options
 from numpy.typing import NDArray
 
 from dalirefurb import ImageFolder, Output, Recipe, rng
@@ -47,12 +47,12 @@ class Config:
         threads: Of either.
     """
 
-    data: str
-    batch_size: int
-    size: int
-    rounds: int
-    batches: int
-    threads: int
+    data: str = ""
+    batch_size: int = 64
+    size: int = 224
+    rounds: int = 9
+    batches: int = 4
+    threads: int = field(default_factory=harness.cores)
 
 
 @dataclass(frozen=True)
@@ -75,32 +75,6 @@ class Subject:
         """Name everything as graphs name it."""
         named = {f"{stage}/{name}": rows for stage, arrays in self.arrays.items() for name, rows in arrays.items()}
         return {entering: self.images, **named}
-
-
-@dataclass(frozen=True)
-class Result:
-    """CPU time of one subject.
-
-    Attributes:
-        name: The subject's.
-        dali_us: Of an image, one figure per round.
-        kernels_us: Likewise.
-        ratio: The first divided by the second.
-    """
-
-    name: str
-    dali_us: list[float]
-    kernels_us: list[float]
-    ratio: Spread
-
-    def show(self) -> list[str]:
-        """Write a row of a table."""
-        return [
-            self.name,
-            f"{np.median(self.dali_us):.0f}",
-            f"{np.median(self.kernels_us):.0f}",
-            self.ratio.show(1),
-        ]
 
 
 def decoded(source: ImageFolder, count: int) -> Images:
@@ -131,8 +105,8 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
     yield Subject("output", (), images, {})
 
 
-def measure(subject: Subject, config: Config) -> Result:
-    """Let both take turns."""
+def compare(subject: Subject, config: Config) -> dict[str, Any]:
+    """Let both take turns; return the CPU time of an image in microseconds, one figure per round."""
     output = not subject.stages
     recipe = Recipe(subject.stages, Output(config.size), split=len(subject.stages))
     dali = _dali(recipe, "final" if output else "partial", config.batch_size, config.threads)
@@ -149,7 +123,7 @@ def measure(subject: Subject, config: Config) -> Result:
     # The first round fetches memory.
     dali_us, kernels_us = times[dali][1:], times[kernels][1:]
     ratios = [theirs / ours for theirs, ours in zip(dali_us, kernels_us, strict=True)]
-    return Result(subject.name, dali_us, kernels_us, Spread.of(ratios))
+    return {"name": subject.name, "dali_us": dali_us, "kernels_us": kernels_us, "ratio": Spread.of(ratios)}
 
 
 def _drawn(stages: tuple[Stage, ...], images: Images) -> dict[str, Arrays]:
@@ -178,27 +152,22 @@ def _kernels(subject: Subject, threads: int) -> KernelPart:
     )
 
 
-def main() -> None:
-    """Measure, write and show."""
-    parser = command.arguments(str(__doc__).partition("\n")[0], result="kernels.json", rounds=9)
-    options = parser.parse_args()
-    command.check_photographs(options.data)
-    environment = harness.environment()
-    quick = options.quick
-    config = Config(
-        data=options.data.name,
-        batch_size=4 if quick else 64,
-        size=32 if quick else 224,
-        rounds=options.rounds or (2 if quick else 9),
-        batches=1 if quick else 4,
-        threads=harness.cores(),
-    )
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
+    """Compare both at every stage."""
     photographs = decoded(ImageFolder(options.data), config.batch_size)
-    results = [measure(subject, config) for subject in subjects(photographs, config.size)]
-    command.write(options, environment=environment, config=config, results=results)
-    heading = ["CPU time of an image", "DALI, us", "kernels, us", "DALI / kernels"]
-    print(harness.table(heading, [result.show() for result in results]))
+    results = [compare(subject, config) for subject in subjects(photographs, config.size)]
+    columns = {
+        "CPU time of an image": "{name}",
+        "DALI, us": "{dali:.0f}",
+        "kernels, us": "{kernels:.0f}",
+        "DALI / kernels": "{ratio:1}",
+    }
+    medians = [{"dali": np.median(each["dali_us"]), "kernels": np.median(each["kernels_us"])} for each in results]
+    say(table_of([{**each, **own} for each, own in zip(results, medians, strict=True)], columns))
+    return results
 
+
+EXPERIMENT = Experiment(measure, Config(), quick=Config(batch_size=4, size=32, rounds=2, batches=1))
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(EXPERIMENT.main())

@@ -1,4 +1,4 @@
-"""How does a loader take its turn? Made for it, resumed where its last one ended, and closed again.
+"""Loaders that take turns: each is made for its turn, resumed where its last one ended, and closed again.
 
     turn 0   make, warm ▏ ... ▏ state, close        turn 1   make, load the state, warm ▏ ... ▏ state, close
     store    empty ───────────────▶ filled ─────────────────── still filled ─────────────────────────▶
@@ -11,8 +11,10 @@ image is, as every loader does after its first epoch, in which it reads all head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,83 @@ import harness
 import numpy as np
 import torch
 from harness import Contender, Placement
+from sources import repeated
 
-from dalirefurb import FileList, ImageFolder, Loader, MemoryStore, Recipe, Stats, rand_augment, simplified
+from dalirefurb import FileList, Loader, MemoryStore, Recipe, Refurbish, Standard, Stats, rand_augment, simplified
 from dalirefurb.augment.presets import Order
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 
-KernelOp = Callable[[torch.Tensor, torch.Tensor], object]
+STANDARD = "standard"
+
+Step = Callable[[torch.Tensor, torch.Tensor], object]
 """What a training loop does with a batch: images, (B, 3, H, W) float32, and labels, (B,)."""
 
 _STEADY_EPOCHS = range(1, 7)
 _LAYERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of what loads photographs, which are repeated to fill an epoch.
+
+    Attributes:
+        data: Name of the data set.
+        size: Side of the images that the model receives, in pixels.
+        batch_size: Images of a batch.
+        epoch_batches: Batches of an epoch that serves each sample once.
+        rounds: Slices of each contender.
+    """
+
+    data: str = ""
+    size: int = 224
+    batch_size: int = 256
+    epoch_batches: int
+    rounds: int
+
+    @property
+    def samples(self) -> int:
+        """Of an epoch."""
+        return self.epoch_batches * self.batch_size
+
+    def source(self, data: Path) -> FileList:
+        """Fill an epoch with a folder's photographs."""
+        return repeated(data, self.samples)
+
+    def planners(self, *reuse_factors: int, drop_last: bool = False) -> dict[str, Planner]:
+        """Return standard and what refurbishes at each factor, by name."""
+        return planners(self.samples, self.batch_size, reuse_factors, drop_last=drop_last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading(Sizes):
+    """The same, with what is done to an image.
+
+    Attributes:
+        layers: Of RandAugment.
+    """
+
+    layers: int = _LAYERS
+
+    def recipe(self, order: Order = "paper") -> Recipe:
+        """Return `rand_augment` with 2 layers or fewer; with none it takes a tenth of the time to build."""
+        recipe = rand_augment(self.size, order=order)
+        return recipe if self.layers == _LAYERS else simplified(recipe, _LAYERS - self.layers)
+
+
+def planners(
+    num_samples: int, batch_size: int, reuse_factors: Iterable[int], *, drop_last: bool = False
+) -> dict[str, Planner]:
+    """Return standard and what refurbishes at each factor, by name."""
+    standard = Standard(num_samples, batch_size=batch_size, drop_last=drop_last)
+    refurbish = partial(Refurbish, num_samples, batch_size=batch_size, drop_last=drop_last)
+    return {STANDARD: standard, **{reuse(each): refurbish(reuse_factor=each) for each in reuse_factors}}
+
+
+def reuse(factor: int) -> str:
+    """Name what refurbishes."""
+    return f"reuse factor {factor}"
 
 
 class LoaderTurns:
@@ -50,6 +117,7 @@ class LoaderTurns:
         options: Of the loader.
 
     Attributes:
+        name: For tables and results.
         stats: What was done in each turn, all untimed batches included.
     """
 
@@ -60,13 +128,13 @@ class LoaderTurns:
         source: Source,
         recipe: Recipe,
         planner: Planner,
-        step: KernelOp | None = None,
+        step: Step | None = None,
         *,
         placement: Placement | None = None,
         make_store: Callable[[], Store] = MemoryStore,
         **options: Any,
     ) -> None:
-        self._name = name
+        self.name = name
         self._source = source
         self._recipe = recipe
         self._planner = planner
@@ -79,18 +147,13 @@ class LoaderTurns:
         self._state: dict[str, Any] | None = None
         self.stats: list[Stats] = []
 
-    @property
-    def name(self) -> str:
-        """For tables and results."""
-        return self._name
-
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Make the loader, go on where it was, warm it, and close it."""
-        with Loader(self._source, self._recipe, self._planner, self._store, **self._options) as loader:
-            if self._state is not None:
-                loader.load_state_dict(self._state)
-            _read_headers(loader, self._source)
+        with self._resumed() as loader:
+            if self._source.encoded:
+                # What a loader learns in its first epoch: how large each image is.
+                loader._assembler.get().engine._reader.sizes(np.arange(len(self._source)))
             batches = endless(loader, self._step)
             for _ in islice(batches, loader.batches_ahead):
                 pass
@@ -98,6 +161,14 @@ class LoaderTurns:
             batches.close()
             self._state = loader.state_dict()
             self.stats.append(loader.stats())
+
+    @contextmanager
+    def _resumed(self) -> Iterator[Loader]:
+        """Make the loader, which goes on where the last one was."""
+        with Loader(self._source, self._recipe, self._planner, self._store, **self._options) as loader:
+            if self._state is not None:
+                loader.load_state_dict(self._state)
+            yield loader
 
     def settle(self) -> None:
         """Serve the first epoch, if it computes more than a later one does."""
@@ -109,7 +180,15 @@ class LoaderTurns:
         self.stats.clear()
 
 
-def endless(loader: Loader, step: KernelOp | None = None) -> Generator[int, None, None]:
+def settled(stack: ExitStack, source: Source, recipe: Recipe, planners: Mapping[str, Planner]) -> list[LoaderTurns]:
+    """Make a loader of each plan, by name, and have each serve its first epoch."""
+    turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
+    for each in turns:
+        each.settle()
+    return turns
+
+
+def endless(loader: Loader, step: Step | None = None) -> Generator[int, None, None]:
     """Consume epoch after epoch, and yield the size of each batch; between epochs the loader works on."""
     while True:
         for images, labels in loader:
@@ -118,29 +197,16 @@ def endless(loader: Loader, step: KernelOp | None = None) -> Generator[int, None
             yield len(images)
 
 
-def _read_headers(loader: Loader, source: Source) -> None:
-    """Have a loader learn what it learns in its first epoch."""
-    if source.encoded:
-        loader._assembler.get().engine._reader.sizes(np.arange(len(source)))
-
-
 def default_placement() -> Placement:
     """Return what a loader chooses."""
     replicas = min(8, harness.cores())
     return Placement(replicas, -(-harness.cores() // replicas))
 
 
-def repeated(data: Path, num_samples: int) -> FileList:
-    """Repeat a folder's images until there are `num_samples`."""
-    folder = ImageFolder(data)
-    rows = [index % len(folder) for index in range(num_samples)]
-    return FileList([folder.name(row) for row in rows], folder.labels[rows])
-
-
-def layered(size: int, layers: int, order: Order = "paper") -> Recipe:
-    """Return `rand_augment` with 2 layers or fewer; with none it takes a tenth of the time to build."""
-    recipe = rand_augment(size, order=order)
-    return recipe if layers == _LAYERS else simplified(recipe, _LAYERS - layers)
+def for_all_replicas(batches: int) -> int:
+    """Return as many batches or a few more: a multiple of a loader's replicas, which finish theirs together."""
+    replicas = default_placement().replicas
+    return -(-batches // replicas) * replicas
 
 
 def computed_share(planner: Planner, epochs: range = _STEADY_EPOCHS) -> float:

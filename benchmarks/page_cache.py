@@ -1,4 +1,4 @@
-"""How fast does a disk give samples? Those of a file that is not in the page cache, by plain reads and by a store.
+"""Samples of a file that is not in the page cache: how fast a disk gives them, by plain reads and by a store.
 
 drop          lets nothing of a file be in the page cache, which is memory that a process does not see as its own
 Usage         says how many bytes the kernel fetched from a disk: what it found in the page cache is not among them
@@ -97,16 +97,12 @@ class PlainReads:
     """
 
     def __init__(self, path: Path, planner: Planner, *, sample_bytes: int, threads: int) -> None:
+        self.name = f"plain reads, {threads} threads"
         self._path = path
         self._planner = planner
         self._sample_bytes = sample_bytes
         self._threads = threads
         self._epoch = 0
-
-    @property
-    def name(self) -> str:
-        """For tables and results."""
-        return f"plain reads, {self._threads} threads"
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
@@ -145,15 +141,10 @@ class StoreReads:
     """
 
     def __init__(self, name: str, store: Store, planner: Planner) -> None:
-        self._name = name
+        self.name = name
         self._store = store
         self._planner = planner
         self._epoch = 0
-
-    @property
-    def name(self) -> str:
-        """For tables and results."""
-        return self._name
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
@@ -165,12 +156,13 @@ class StoreReads:
     def _batches(self, epoch: int) -> Generator[int, None, None]:
         ahead = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
         work = runs(planned(self._planner, Position(epoch, 0)), ahead.batches_per_run)
-        for run in announced(work, self._announce, ahead.announced):
+
+        def announce(run: Run) -> None:
+            self._store.prefetch(run.plan.indices, run.plan.version)
+
+        for run in announced(work, announce, ahead.announced):
             with self._store.get(run.plan.indices, run.plan.version) as lease:
                 if not lease.found.all():
-                    raise LookupError(f"{self._name} must hold every sample, but {(~lease.found).sum()} are missing")
+                    raise LookupError(f"{self.name} must hold every sample, but {(~lease.found).sum()} are missing")
             for each in run.plans:
                 yield len(each.indices)
-
-    def _announce(self, run: Run) -> None:
-        self._store.prefetch(run.plan.indices, run.plan.version)

@@ -1,4 +1,4 @@
-"""What is the least that each part of a recipe costs? One part at a time, on inputs made beforehand.
+"""The least that each part of a recipe costs: one part at a time, on inputs made beforehand.
 
     partial-only   files, read ahead on threads ─▶ partial part ─▶ uint8 partial images
     final-only     partial images in memory ─▶ final part ─▶ float images
@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import cycle
 from typing import Any
 
+import harness
 import numpy as np
-from harness import Contender, Placement
+from harness import Contender, Placement, Slice
 from numpy.typing import NDArray
 
 from dalirefurb import rng
@@ -27,6 +29,9 @@ from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_ke
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+
+PARTIAL_ONLY = "partial-only"
+FINAL_ONLY = "final-only"
 
 _READING_THREADS = 4
 _READ_AHEAD = 4
@@ -57,21 +62,39 @@ class Parts:
         self._indices = rng.permutation(len(source), 0, "parts").reshape(-1, batch_size)
         self._partial_feeds, self._final_feeds = self._draw()
 
+    def calibrate(
+        self, *, rounds: int, timed_batches: int, timed_s: float = 0.0
+    ) -> tuple[Placement, Placement, list[Slice]]:
+        """Make partial images; return the best placement of each part, and the slices of all that were tried."""
+        sizes: dict[str, Any] = {"rounds": rounds, "timed_batches": timed_batches, "timed_s": timed_s}
+        partial, partial_slices = harness.calibrate(self.partial_only, **sizes)
+        self.make_partial_images(partial)
+        final, final_slices = harness.calibrate(self.final_only, **sizes)
+        return partial, final, [*partial_slices, *final_slices]
+
     def partial_only(self, placement: Placement) -> Contender:
         """Read, decode and do the partial part for every sample."""
         batches = self._run("partial", placement, self._read(cycle(range(len(self._indices)))))
-        return _contender(f"partial-only{self._label}", placement, batches)
+        return _contender(f"{PARTIAL_ONLY}{self._label}", placement, batches)
 
     def final_only(self, placement: Placement) -> Contender:
         """Do the final part for every sample; `make_partial_images` comes first."""
         batches = self._run("final", placement, cycle(self._final_feeds))
-        return _contender(f"final-only{self._label}", placement, batches)
+        return _contender(f"{FINAL_ONLY}{self._label}", placement, batches)
+
+    def alone(self, stack: ExitStack, partial: Placement, final: Placement) -> list[Contender]:
+        """Return both parts, each at its placement; the stack ends them."""
+        both = [self.partial_only(partial), self.final_only(final)]
+        for each in both:
+            stack.callback(each.batches.close)
+        return both
 
     def make_partial_images(self, placement: Placement) -> None:
-        """Do the partial part of the epoch once, and keep the images in memory for the final part."""
+        """Do the partial part of the epoch once, and keep copies of the images in memory for the final part."""
         outputs = self._run("partial", placement, self._read(range(len(self._indices))))
         for feeds, output in zip(self._final_feeds, outputs, strict=True):
-            feeds["partial"] = _copied(output)
+            dense = output.is_dense_tensor()
+            feeds["partial"] = np.array(output.as_tensor()) if dense else [np.array(image) for image in output]
 
     def _draw(self) -> tuple[list[Feeds], list[Feeds]]:
         """Draw all parameters of both parts, one entry per batch."""
@@ -92,38 +115,41 @@ class Parts:
             )
             named = {f"{stage}/{name}": rows for stage, each in arrays.items() for name, rows in each.items()}
             named["sizes"] = sizes
-            batches = range(len(self._indices))
-            feeds.append([{name: self._rows(rows, batch) for name, rows in named.items()} for batch in batches])
+            starts = range(0, self._indices.size, self._batch_size)
+            feeds.append(
+                [{name: rows[start : start + self._batch_size] for name, rows in named.items()} for start in starts]
+            )
         return feeds[0], feeds[1]
-
-    def _rows(self, rows: NDArray[Any], batch: int) -> NDArray[Any]:
-        return rows[batch * self._batch_size : (batch + 1) * self._batch_size]
 
     def _read(self, batches: Iterable[int]) -> Generator[Feeds, None, None]:
         """Read batches some time before they are asked for."""
+
+        def with_samples(batch: int, reading: Future[list[NDArray[np.uint8]]]) -> Feeds:
+            return {"sample": reading.result(), **self._partial_feeds[batch]}
+
         with ThreadPoolExecutor(_READING_THREADS) as pool:
             ahead: deque[tuple[int, Future[list[NDArray[np.uint8]]]]] = deque()
             for batch in batches:
                 ahead.append((batch, pool.submit(self._source.read, self._indices[batch])))
                 if len(ahead) > _READ_AHEAD:
-                    yield self._with_samples(*ahead.popleft())
+                    yield with_samples(*ahead.popleft())
             while ahead:
-                yield self._with_samples(*ahead.popleft())
-
-    def _with_samples(self, batch: int, reading: Future[list[NDArray[np.uint8]]]) -> Feeds:
-        return {"sample": reading.result(), **self._partial_feeds[batch]}
+                yield with_samples(*ahead.popleft())
 
     def _run(self, part: Part, placement: Placement, feeds: Iterable[Feeds]) -> Generator[Any, None, None]:
-        """Yield outputs in order; the next batch is started before the oldest is waited for."""
+        """Yield outputs in order; the next batch is started before the oldest is waited for.
+
+        As many as in a loader are under way while the consumer has one: more only take memory and time.
+        """
         factory = self._factory(placement)
         try:
             runner = factory.build(part)
             submitted = 0
             for submitted, feed in enumerate(feeds, 1):
                 runner.submit(feed)
-                if submitted > _in_flight(placement):
+                if submitted > placement.replicas:
                     yield runner.collect()
-            for _ in range(min(submitted, _in_flight(placement))):
+            for _ in range(min(submitted, placement.replicas)):
                 yield runner.collect()
         finally:
             factory.close()
@@ -135,21 +161,22 @@ class Parts:
             threads_each=placement.threads,
             batches_per_run=1,
             hits_per_run=1,
-            look_ahead=_in_flight(placement),
+            look_ahead=placement.replicas,
             admitted=0,
             announced=0,
         )
         return BackendFactory(self._recipe, self._kernels, **devices, max_rows=self._batch_size, prefetch=prefetch)
 
 
-def _in_flight(placement: Placement) -> int:
-    """Batches under way while the consumer has one, as many as in a loader: more only take memory and time."""
-    return placement.replicas
+def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> list[float]:
+    """Return the images/s of each round that the costs of both parts allow.
 
-
-def _copied(output: Any) -> Any:
-    """Return images in memory of their own: one array where all have one shape."""
-    return np.array(output.as_tensor()) if output.is_dense_tensor() else [np.array(image) for image in output]
+    Args:
+        partial: Images/s of the partial part alone, one figure per round.
+        final: Images/s of the final part alone, likewise.
+        computed: Partial images that are computed for each image that is served.
+    """
+    return [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
 
 
 def _contender(name: str, placement: Placement, outputs: Generator[Any, None, None]) -> Contender:
@@ -160,4 +187,4 @@ def _contender(name: str, placement: Placement, outputs: Generator[Any, None, No
         finally:
             outputs.close()
 
-    return Contender(name, placement, _in_flight(placement), batches())
+    return Contender(name, placement, placement.replicas, batches())

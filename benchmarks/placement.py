@@ -14,7 +14,6 @@ the JSON, and the next call goes on with those that are left. Where there is no 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -23,11 +22,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-import command
 import harness
-from harness import Spread
-from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload, measure
-from record import Record
+from claims import Spread, table
+from experiment import CIFAR10, Experiment, Options, Record, check_mosaics
+from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload
+from placement_units import measure as take_turns
 
 
 def left(config: Config, turns: Sequence[Turn]) -> list[Unit]:
@@ -55,7 +54,7 @@ def show(config: Config, turns: Sequence[Turn]) -> str:
             if rows:
                 unit = "images/s" if model == ALONE else "images/s, and ms a step taken from the model"
                 heading = [f"{workload.data}, {model}: {unit}", *(f"{count} cores" for count in cores)]
-                tables.append(harness.table(heading, rows))
+                tables.append(table(heading, rows))
     return "\n\n".join(tables) + "\n"
 
 
@@ -68,62 +67,51 @@ def taken_ms(turns: Sequence[Turn], feed: str) -> list[float]:
     return [own[number] - alone[number] for number in sorted(own.keys() & alone.keys())]
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
+def measure(config: Config, options: Options) -> None:
+    """Go on where the last call ended, as long as there is time; the JSON is written unit by unit."""
+    check_mosaics(options.arrays, "--arrays")
     ends = time.time() + 60 * options.minutes
-    command.check_photographs(options.data)
-    command.check_mosaics(options.arrays)
-    config = _config(options)
-    with command.result_path(options) as out:
-        record = Record(out, config, {"turns": Turn})
-        turns = record.rows["turns"]
-        longest = 0.0
-        for unit in left(config, turns):
-            began = time.time()
-            if unit.cores not in (options.cores or config.cores) or began + longest >= ends:
-                continue
-            with get_context("spawn").Pool(1) as pool:
-                turns.extend(pool.apply(measure, (config, unit, options.data, options.arrays)))
-            record.write()
-            longest = max(longest, time.time() - began)
-            print(
-                f"{unit.workload.data}, {unit.model}, {unit.cores} cores, round {unit.round}: {longest:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+    record = Record(options.out, config, {"turns": Turn})
+    turns = record.rows["turns"]
+    longest = 0.0
+    for unit in left(config, turns):
+        began = time.time()
+        if unit.cores not in (options.of_cores or config.cores) or began + longest >= ends:
+            continue
+        with get_context("spawn").Pool(1) as pool:
+            turns.extend(pool.apply(take_turns, (config, unit, options.data, options.arrays)))
+        record.write()
+        longest = max(longest, time.time() - began)
+        done = f"{unit.workload.data}, {unit.model}, {unit.cores} cores, round {unit.round}: {longest:.0f} s"
+        print(done, file=sys.stderr, flush=True)
     print(show(config, turns))
     if todo := len(left(config, turns)):
         print(f"{todo} units are left; call this again", file=sys.stderr)
-    return 0
 
 
 def _cell(turns: Sequence[Turn], feed: str, cores: int) -> str:
     mine = [turn for turn in turns if turn.cores == cores]
     speeds = [turn.images / turn.seconds for turn in mine if turn.feed == feed]
     taken = taken_ms(mine, feed)
-    said = Spread.of(speeds).show(0) if speeds else ""
+    said = f"{Spread.of(speeds):0}" if speeds else ""
     return f"{said} {median(taken):+.1f} ms" if taken else said
 
 
-def _config(options: argparse.Namespace) -> Config:
-    if not options.quick:
-        return Config()
-    return Config(
-        batch_size=10,
-        cores=(1,),
-        rounds=1,
-        workloads=(Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),),
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments("Compare placements of both parts.", result="placement.json")
-    parser.add_argument("--arrays", type=Path, default=harness.CIFAR10, help="a folder of CIFAR-10 as mosaics")
-    parser.add_argument("--cores", type=int, nargs="+", help="of those in the configuration, all by default")
-    parser.add_argument("--minutes", type=float, default=9, help="after which a call stops, 9 by default")
-    return parser
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(batch_size=10, cores=(1,), rounds=1, workloads=(Workload(PHOTOGRAPHS, 48, 2, 2, ("resnet8",)),)),
+    options={
+        "--arrays": {"type": Path, "default": CIFAR10, "help": "a folder of CIFAR-10 as mosaics"},
+        "--cores": {
+            "dest": "of_cores",
+            "type": int,
+            "nargs": "+",
+            "help": "of those in the configuration, all by default",
+        },
+        "--minutes": {"type": float, "default": 9, "help": "after which a call stops, 9 by default"},
+    },
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -1,4 +1,4 @@
-"""What is measured at a time? All feeds of one workload, with so many cores, with one model or none, in one round."""
+"""What is measured at a time: all feeds of one workload, with so many cores, with one model or none, in one round."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 
 import harness
 import torch
-from choosers import read
-from feeds import FEEDS, StockFeed, loader_feed, recipe_of
+from feeds import FEEDS
 from harness import Contender, Entrant, Placement
-from loaders import repeated
 from networks import NETWORKS
+from sources import read_mosaics, repeated
 from torch import nn
 
 from dalirefurb import Arrays, FileList
@@ -103,57 +102,46 @@ class Turn:
 
     def is_of(self, unit: Unit) -> bool:
         """Tell whether it belongs to a unit."""
-        return (self.data, self.cores, self.model, self.round) == (
-            unit.workload.data,
-            unit.cores,
-            unit.model,
-            unit.round,
-        )
+        wanted = (unit.workload.data, unit.cores, unit.model, unit.round)
+        return (self.data, self.cores, self.model, self.round) == wanted
 
 
-class CpuTimer:
-    """Times steps on the clock."""
+class Timer:
+    """Times steps on the clock, or by what a GPU notes between them.
 
-    def __init__(self) -> None:
-        self._times: list[float] = []
+    At most one step waits on a GPU for the one before it, as in a loop that looks at its loss now and then.
 
-    def time(self, step: Callable[[], None]) -> None:
-        """Take a step."""
-        began = time.perf_counter()
-        step()
-        self._times.append(1e3 * (time.perf_counter() - began))
-
-    def times_ms(self) -> list[float]:
-        """Return the time of each step, and forget all."""
-        times, self._times = self._times, []
-        return times
-
-
-class GpuTimer:
-    """Times steps by what the GPU notes between them.
-
-    At most one step waits for the one before it, as in a loop that looks at its loss now and then.
+    Args:
+        device: Where steps are taken.
     """
 
-    def __init__(self) -> None:
-        self._events: list[tuple[Any, Any]] = []
+    def __init__(self, device: str) -> None:
+        self._on_gpu = device == "cuda"
+        self._marks: list[tuple[Any, Any]] = []
 
     def time(self, step: Callable[[], None]) -> None:
         """Take a step."""
-        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        began.record()
+        began = self._mark()
         step()
-        ended.record()
-        if self._events:
-            self._events[-1][1].synchronize()
-        self._events.append((began, ended))
+        ended = self._mark()
+        if self._on_gpu and self._marks:
+            self._marks[-1][1].synchronize()
+        self._marks.append((began, ended))
 
     def times_ms(self) -> list[float]:
         """Return the time of each step, and forget all."""
+        marks, self._marks = self._marks, []
+        if not self._on_gpu:
+            return [1e3 * (ended - began) for began, ended in marks]
         torch.cuda.synchronize()
-        times = [began.elapsed_time(ended) for began, ended in self._events]
-        self._events.clear()
-        return times
+        return [began.elapsed_time(ended) for began, ended in marks]
+
+    def _mark(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
 
 class Model:
@@ -161,7 +149,7 @@ class Model:
 
     def __init__(self, name: str, num_classes: int) -> None:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._timer: CpuTimer | GpuTimer = GpuTimer() if self._device == "cuda" else CpuTimer()
+        self._timer = Timer(self._device)
         self._model: nn.Module | None = None
         if name != ALONE:
             model = NETWORKS[name](num_classes).to(self._device)
@@ -211,18 +199,9 @@ def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list
     workload, batch_size = unit.workload, config.batch_size
     source = _source(workload, batch_size, photographs, arrays)
     model = Model(unit.model, int(source.labels.max()) + 1)
-    recipe = recipe_of(source, workload.size)
     with ExitStack() as stack:
-        entrants: list[Entrant] = []
-        for feed in FEEDS:
-            if feed.needs_gpu and not torch.cuda.is_available():
-                continue
-            if feed.stock:
-                entrants.append(StockFeed(feed, source, workload.size, batch_size, model.take))
-            else:
-                fed = loader_feed(stack, feed, source, recipe, batch_size, model.take)
-                fed.settle()
-                entrants.append(fed)
+        feeds = [feed for feed in FEEDS if torch.cuda.is_available() or not feed.needs_gpu]
+        entrants: list[Entrant] = [feed.entrant(stack, source, workload.size, batch_size, model.take) for feed in feeds]
         if unit.model != ALONE:
             entrants.append(headspace(workload.size, batch_size, model))
         turns = []
@@ -245,4 +224,6 @@ def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list
 
 def _source(workload: Workload, batch_size: int, photographs: Path, arrays: Path) -> Arrays | FileList:
     samples = workload.epoch_batches * batch_size
-    return repeated(photographs, samples) if workload.data == PHOTOGRAPHS else read(arrays, "train", samples // 10)
+    if workload.data == PHOTOGRAPHS:
+        return repeated(photographs, samples)
+    return read_mosaics(arrays, "train", samples // 10)

@@ -14,16 +14,15 @@ Neither touches data, DALI or torch. The memory is the rise of the process's own
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import harness
 import numpy as np
-from harness import Spread
+from claims import Claim, Spread, say, table_of
+from experiment import Experiment, Options
 
 from dalirefurb import Recipe, Refurbish, rand_augment
 from dalirefurb.augment.recipe import draw
@@ -59,32 +58,6 @@ class Config:
     def planner(self) -> Refurbish:
         """Make the planner; its fixed permutation is drawn when it is first asked."""
         return Refurbish(self.num_samples, batch_size=self.batch_size, reuse_factor=self.reuse_factor)
-
-
-@dataclass(frozen=True)
-class Result:
-    """One figure.
-
-    Attributes:
-        name: What was measured.
-        unit: Of the figure.
-        samples: Every raw figure.
-        most: What the median is promised to stay below, None if it is only reported.
-    """
-
-    name: str
-    unit: str
-    samples: list[float]
-    most: float | None
-
-    def row(self) -> list[str]:
-        """Write one line of the table."""
-        spread = Spread.of(self.samples)
-        if self.most is None:
-            verdict = "reported"
-        else:
-            verdict = f"{'within' if spread.median <= self.most else 'EXCEEDS'} {self.most:g}"
-        return [self.name, spread.show(2), self.unit, verdict]
 
 
 def epoch_seconds(config: Config) -> list[float]:
@@ -137,40 +110,31 @@ def _peak_mb() -> float:
     raise RuntimeError("/proc/self/status must tell VmHWM, which this system's does not: run it on Linux")
 
 
-def measure(config: Config) -> list[Result]:
-    """Take every figure."""
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
+    """Take every figure; each has its unit, and what its median is promised to stay below, or None."""
     first, *later = epoch_seconds(config)
     plan = f"plan {config.num_samples:,} samples, reuse factor {config.reuse_factor}"
-    results = [
-        Result(f"{plan}: an epoch", "s", later, _MOST_EPOCH_S),
-        Result(f"{plan}: epoch 0 and the fixed permutation", "s", [first], None),
-        Result(f"{plan}: memory", "MB", [epoch_mb(config)], _MOST_EPOCH_MB),
+    taken: list[tuple[str, str, list[float], float | None]] = [
+        (f"{plan}: an epoch", "s", later, _MOST_EPOCH_S),
+        (f"{plan}: epoch 0 and the fixed permutation", "s", [first], None),
+        (f"{plan}: memory", "MB", [epoch_mb(config)], _MOST_EPOCH_MB),
     ]
-    recipe = rand_augment()
     for batches in config.chunk_batches:
-        figures = draw_us(recipe, rows=batches * config.batch_size, chunks=config.chunks)
+        drawn = draw_us(rand_augment(), rows=batches * config.batch_size, chunks=config.chunks)
         name = f"draw all parameters of rand_augment(), {batches} x {config.batch_size} samples at once"
         promised = _MOST_DRAW_US if batches == config.chunk_batches[-1] else None
-        results.append(Result(name, "us a sample", figures, promised))
+        taken.append((name, "us a sample", drawn, promised))
+    results: list[dict[str, Any]] = [
+        {"name": name, "unit": unit, "samples": samples, "most": most, "summary": Spread.of(samples)}
+        for name, unit, samples, most in taken
+    ]
+    shown = [{**each, "claim": Claim(each["name"], each["summary"], most=each["most"])} for each in results]
+    columns = {"figure": "{name}", "median [quartiles]": "{summary:2}", "": "{unit}", "verdict": "{claim.verdict}"}
+    say(table_of(shown, columns))
     return results
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description="Time planning and drawing.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/planning.json beside this script by default")
-    options = parser.parse_args()
-    config = Config(num_samples=10_000, epochs=2, chunks=3) if options.quick else Config()
-    environment = harness.environment()
-    results = measure(config)
-    print(harness.table(["figure", "median [quartiles]", "", ""], [result.row() for result in results]))
-    out = options.out or (None if options.quick else harness.RESULTS / "planning.json")
-    if out is not None:
-        rows = [{**asdict(result), "summary": Spread.of(result.samples)} for result in results]
-        harness.write(out, environment=environment, config=config, results=rows)
-    return 0
-
+EXPERIMENT = Experiment(measure, Config(), quick=Config(num_samples=10000, epochs=2, chunks=3), data=None)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

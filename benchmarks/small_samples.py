@@ -1,4 +1,4 @@
-"""How fast are small samples written and read? By a store in batches, and by a file each.
+"""Small samples, written and read: by a store in batches, and by a file each.
 
     write   all of them
     warm    read all in a random order, from the page cache
@@ -13,17 +13,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import Any
 
-import harness
 import numpy as np
-from harness import Claim, Spread
+from claims import Claim, Spread, claim_table, say, table
 from numpy.typing import NDArray
 from page_cache import StoreReads, Usage, drop
 
@@ -43,25 +41,35 @@ Images = NDArray[np.uint8]
 """Samples, shape (n, H, W, C)."""
 
 
-class Keeper(Protocol):
-    """Whoever keeps samples in a folder."""
+class Keeper:
+    """Whoever keeps samples in a folder.
+
+    Args:
+        folder: Which, empty.
+        images: The samples.
+    """
+
+    def __init__(self, folder: Path, images: Images) -> None:
+        self._planner = Frozen(len(images), batch_size=min(_BATCH_SIZE, len(images)))
 
     def write(self, images: Images) -> None:
         """Write all samples."""
+        raise NotImplementedError
 
     def read(self) -> None:
         """Read all samples, each time in another order."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of what is open."""
 
 
-class OneFile:
+class OneFile(Keeper):
     """All samples in one store."""
 
     def __init__(self, folder: Path, images: Images) -> None:
+        super().__init__(folder, images)
         height, width, channels = images.shape[1:]
-        self._planner = _planner(images)
         self._store = DiskStore(folder / "store")
         self._store.open(StoreSpec((height, width, channels), len(images), {}))
         self._reads = StoreReads(STORE, self._store, self._planner)
@@ -84,11 +92,11 @@ class OneFile:
         self._store.close()
 
 
-class FileEach:
+class FileEach(Keeper):
     """Each sample in a file of its own: its pixels, and nothing else."""
 
     def __init__(self, folder: Path, images: Images) -> None:
-        self._planner = _planner(images)
+        super().__init__(folder, images)
         self._paths = [folder / f"{index:06d}.npy" for index in range(len(images))]
         self._shape = images.shape[1:]
         self._epoch = 0
@@ -104,9 +112,6 @@ class FileEach:
         for plan in self._planner.epoch(self._epoch):
             for index in plan.indices.tolist():
                 self._load(self._paths[index])
-
-    def close(self) -> None:
-        """Nothing is open."""
 
     def _save(self, path: Path, image: Images) -> None:
         path.write_bytes(image.tobytes())
@@ -126,101 +131,58 @@ class ArrayEach(FileEach):
         return array
 
 
-def _planner(images: Images) -> Frozen:
-    return Frozen(len(images), batch_size=min(_BATCH_SIZE, len(images)))
-
-
 KEEPERS: dict[str, Callable[[Path, Images], Keeper]] = {STORE: OneFile, FILES: FileEach, ARRAYS: ArrayEach}
 
 
-@dataclass(frozen=True)
-class KernelOp:
-    """What one of them did in one round.
-
-    Attributes:
-        keeper: Who.
-        name: "write", "warm" or "cold".
-        round: From 0.
-        us: A sample.
-        cpu_us: A sample, of all threads.
-        from_disk: Bytes fetched from the disk for each byte of the samples.
-    """
-
-    keeper: str
-    name: str
-    round: int
-    us: float
-    cpu_us: float
-    from_disk: float
-
-    @classmethod
-    def take(cls, work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> KernelOp:
-        """Do it, and look at the clock."""
-        before, began = Usage.now(0), time.perf_counter()
-        work()
-        seconds, used = time.perf_counter() - began, Usage.now(len(images)) - before
-        scale = 1e6 / len(images)
-        return cls(keeper, name, number, scale * seconds, scale * used.cpu_s, used.disk_bytes / images.nbytes)
+def _step(work: Callable[[], None], keeper: str, name: str, number: int, images: Images) -> dict[str, Any]:
+    """Do it, and look at the clock: microseconds a sample, and bytes fetched from the disk for each byte of samples."""
+    before, began = Usage.now(0), time.perf_counter()
+    work()
+    seconds, used = time.perf_counter() - began, Usage.now(len(images)) - before
+    scale = 1e6 / len(images)
+    return {
+        "keeper": keeper,
+        "name": name,
+        "round": number,
+        "us": scale * seconds,
+        "cpu_us": scale * used.cpu_s,
+        "from_disk": used.disk_bytes / images.nbytes,
+    }
 
 
-@dataclass(frozen=True)
-class SmallSamples:
-    """What all did.
-
-    Attributes:
-        num_samples: Of them.
-        sample_bytes: Of each.
-        claims: Ratios of figures of one round.
-        steps: Of every round.
-    """
-
-    num_samples: int
-    sample_bytes: int
-    claims: list[Claim]
-    steps: list[KernelOp]
-
-    def show(self) -> str:
-        """Write both tables."""
-        rows = []
-        for keeper in KEEPERS:
-            for name in STEPS:
-                own = [step for step in self.steps if (step.keeper, step.name) == (keeper, name)]
-                spreads = [Spread.of([getattr(step, field) for step in own]) for field in ("us", "cpu_us", "from_disk")]
-                rows.append([f"{keeper}, {name}", *(spread.show(1) for spread in spreads)])
-        heading = [
-            f"{self.num_samples} samples of {self.sample_bytes} B",
-            "us a sample",
-            "CPU us a sample",
-            "from disk",
-        ]
-        claims = [claim.show() for claim in self.claims]
-        return f"{harness.table(heading, rows)}\n\n{harness.table(['ratio', 'median [quartiles]', ''], claims)}\n"
-
-
-def compare_small(images: Images, folder: Path, *, rounds: int) -> SmallSamples:
+def compare_small(images: Images, folder: Path, *, rounds: int) -> dict[str, Any]:
     """Let all take turns, each time in an empty folder."""
-    steps = []
+    steps: list[dict[str, Any]] = []
     for number in range(rounds):
         for name in list(KEEPERS) if number % 2 == 0 else reversed(KEEPERS):
             with TemporaryDirectory(dir=folder) as own:
                 steps += _turn(name, images, Path(own), number)
-    claims = [_gain(steps, step, files) for files in (FILES, ARRAYS) for step in STEPS]
-    return SmallSamples(len(images), images[0].nbytes, claims, steps)
+
+    def taken(keeper: str, name: str, figure: str = "us") -> list[float]:
+        return [step[figure] for step in steps if (step["keeper"], step["name"]) == (keeper, name)]
+
+    claims = []
+    for files in (FILES, ARRAYS):
+        for name in STEPS:
+            least = LEAST_GAIN if files == ARRAYS and name != "write" else None
+            claims.append(Claim.ratio(f"{name}: {STORE} / {files}", taken(files, name), taken(STORE, name), least))
+    figures = {"us": "us a sample", "cpu_us": "CPU us a sample", "from_disk": "from disk"}
+    rows = [
+        [f"{keeper}, {name}", *(f"{Spread.of(taken(keeper, name, figure)):1}" for figure in figures)]
+        for keeper in KEEPERS
+        for name in STEPS
+    ]
+    heading = f"{len(images)} samples of {images[0].nbytes} B"
+    say(table([heading, *figures.values()], rows), claim_table(claims))
+    return {"num_samples": len(images), "sample_bytes": images[0].nbytes, "claims": claims, "steps": steps}
 
 
-def _turn(name: str, images: Images, folder: Path, number: int) -> list[KernelOp]:
+def _turn(name: str, images: Images, folder: Path, number: int) -> list[dict[str, Any]]:
     with closing(KEEPERS[name](folder, images)) as keeper:
-        steps = [KernelOp.take(lambda: keeper.write(images), name, "write", number, images)]
-        steps.append(KernelOp.take(keeper.read, name, "warm", number, images))
+        steps = [_step(lambda: keeper.write(images), name, "write", number, images)]
+        steps.append(_step(keeper.read, name, "warm", number, images))
         os.sync()
         for _ in range(_COLD_READS):
             drop(folder.iterdir())
-            steps.append(KernelOp.take(keeper.read, name, "cold", number, images))
+            steps.append(_step(keeper.read, name, "cold", number, images))
     return steps
-
-
-def _gain(steps: Sequence[KernelOp], name: str, files: str) -> Claim:
-    """Divide what files take by what the store takes."""
-    upper, lower = ([step.us for step in steps if (step.keeper, step.name) == (who, name)] for who in (files, STORE))
-    is_claimed = files == ARRAYS and name != "write"
-    return Claim.ratio(f"{name}: {STORE} / {files}", upper, lower, LEAST_GAIN if is_claimed else None)

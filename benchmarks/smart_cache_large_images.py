@@ -14,21 +14,20 @@ centre; a random crop and a flip follow. The window is half of the data, and it 
 
 from __future__ import annotations
 
-import argparse
-import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-import command
 import harness
-from harness import Claim, Slice, Spread
-from loaders import LoaderTurns, computed_share, repeated
+from claims import Claim, Spread, claim_table, say, table
+from experiment import Experiment, Options
+from loaders import computed_share, settled
 from PIL import Image
-from slow_source import SlowSource
+from sources import SlowSource, repeated
 
-from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard, Stats
+from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.resize import Resize
@@ -56,7 +55,7 @@ class Config:
         rounds: Slices of each contender.
     """
 
-    data: str
+    data: str = ""
     files: int = 24
     long_side: int = 3000
     wait_s: float = 0.02
@@ -69,39 +68,13 @@ class Config:
     rounds: int = 3
 
 
-@dataclass(frozen=True)
-class Result:
-    """Both contenders.
-
-    Attributes:
-        megapixels: Mean size of the files' images.
-        megabytes: Mean size of the files.
-        computed: Images read, decoded and resized per image served, by the plan.
-        steps_per_s: Batches per second over the rounds.
-        claims: Ratios of figures of one round.
-        slices: Every slice of every round.
-        stats: What both did in each turn.
-    """
-
-    megapixels: float
-    megabytes: float
-    computed: dict[str, float]
-    steps_per_s: dict[str, Spread]
-    claims: list[Claim]
-    slices: list[Slice]
-    stats: dict[str, list[Stats]]
-
-    def show(self) -> str:
-        """Write both tables."""
-        rows = [[name, speed.show(1), f"{self.computed[name]:.2f}"] for name, speed in self.steps_per_s.items()]
-        return (
-            f"images of {self.megapixels:.1f} megapixels, {self.megabytes:.1f} MB\n\n"
-            f"{harness.table(['contender', 'steps/s [quartiles]', 'computed an image'], rows)}\n\n"
-            f"{harness.table(['ratio', 'median [quartiles]', ''], [claim.show() for claim in self.claims])}\n"
-        )
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Make the files in a temporary folder, then let both take turns."""
+    with TemporaryDirectory() as folder:
+        return compare(config, options.data, Path(folder))
 
 
-def compare(config: Config, data: Path, folder: Path) -> Result:
+def compare(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     """Make the files in `folder`, then let both take turns."""
     megapixels, megabytes = enlarge(data, folder, config.files, config.long_side)
     count = config.data_batches * config.batch_size
@@ -119,20 +92,27 @@ def compare(config: Config, data: Path, folder: Path) -> Result:
         ),
     }
     with ExitStack() as stack:
-        turns = [LoaderTurns(stack, name, source, recipe, planner) for name, planner in planners.items()]
-        for each in turns:
-            each.settle()
+        turns = settled(stack, source, recipe, planners)
         slices = harness.interleave(turns, rounds=config.rounds, timed_batches=config.timed_batches)
-    speeds = {name: [each / config.batch_size for each in harness.per_round(slices, name)] for name in planners}
-    return Result(
-        megapixels,
-        megabytes,
-        {name: computed_share(planner) for name, planner in planners.items()},
-        {name: Spread.of(rounds) for name, rounds in speeds.items()},
-        [Claim.ratio(f"{SMART_CACHE} / {NO_CACHE}", speeds[SMART_CACHE], speeds[NO_CACHE], LEAST_GAIN)],
-        slices,
-        {each.name: each.stats for each in turns},
+    speeds = harness.speeds_of(slices)
+    steps_per_s = {name: Spread.of([each / config.batch_size for each in own]) for name, own in speeds.items()}
+    computed = {name: computed_share(planner) for name, planner in planners.items()}
+    claims = [Claim.between(speeds, SMART_CACHE, NO_CACHE, LEAST_GAIN)]
+    rows = [[name, f"{speed:1}", f"{computed[name]:.2f}"] for name, speed in steps_per_s.items()]
+    say(
+        f"images of {megapixels:.1f} megapixels, {megabytes:.1f} MB",
+        table(["contender", "steps/s [quartiles]", "computed an image"], rows),
+        claim_table(claims),
     )
+    return {
+        "megapixels": megapixels,
+        "megabytes": megabytes,
+        "computed": computed,
+        "steps_per_s": steps_per_s,
+        "claims": claims,
+        "slices": slices,
+        "stats": {each.name: each.stats for each in turns},
+    }
 
 
 def enlarge(data: Path, folder: Path, files: int, long_side: int) -> tuple[float, float]:
@@ -151,43 +131,13 @@ def enlarge(data: Path, folder: Path, files: int, long_side: int) -> tuple[float
     return pixels / len(sizes) / 1e6, sum(sizes) / len(sizes) / 1e6
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
-    command.check_photographs(options.data)
-    config, environment = _config(options), harness.environment()
-    with TemporaryDirectory() as folder:
-        results = compare(config, options.data, Path(folder))
-    print(results.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
-
-
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(
-            config,
-            files=4,
-            long_side=400,
-            wait_s=0.002,
-            size=32,
-            margin=8,
-            batch_size=4,
-            data_batches=6,
-            timed_batches=2,
-            rounds=2,
-        )
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    return command.arguments(
-        "Compare SmartCache with no cache on large images, read slowly.",
-        result="smart_cache_large_images.json",
-        rounds=3,
-    )
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(
+        files=4, long_side=400, wait_s=0.002, size=32, margin=8, batch_size=4, data_batches=6, timed_batches=2, rounds=2
+    ),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

@@ -20,26 +20,27 @@ they are, still varies from epoch to epoch, hence medians.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
-import compared
-import harness
 import numpy as np
+import techniques as compared
 import torch
-from compared import Technique
+from claims import say, table
+from experiment import Experiment, Options
 from PIL import Image
+from techniques import Technique
 
 from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
 from dalirefurb.augment.stage import Device
@@ -118,39 +119,21 @@ class Soaked:
         return {kind: _growth(values[REFERENCE_EPOCH:]) for kind, values in kinds.items()}
 
 
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
-
-    Attributes:
-        soaked: One for each technique.
-        most_growth: Promised of each figure.
-    """
-
-    soaked: list[Soaked]
-    most_growth: float = MOST_GROWTH
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing grew by more than is promised."""
-        return all(growth <= self.most_growth for each in self.soaked for growth in each.growth().values())
-
-    def show(self) -> str:
-        """Write the table."""
-        rows = []
-        for each in self.soaked:
-            growth = each.growth()
-            verdict = (
-                "flat" if max(growth.values()) <= self.most_growth else f"GROWS by more than {self.most_growth:.0%}"
-            )
-            figures = [f"{each.resident_mb[-1]:.0f} MB", str(each.threads[-1]), str(each.descriptors[-1])]
-            grew = ", ".join(f"{kind} {growth[kind]:+.2%}" for kind in growth)
-            rows.append([each.technique, *figures, grew, verdict])
-        heading = ["technique", "resident", "threads", "descriptors", "grew", ""]
-        return harness.table(heading, rows)
+def holds(results: Mapping[str, Any]) -> bool:
+    """Tell whether nothing grew by more than is promised."""
+    return all(growth <= MOST_GROWTH for each in results["soaked"] for growth in each.growth().values())
 
 
-QUICK = Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,))
+def show(soaked: Sequence[Soaked]) -> str:
+    """Write the table."""
+    rows = []
+    for each in soaked:
+        growth = each.growth()
+        verdict = "flat" if max(growth.values()) <= MOST_GROWTH else f"GROWS by more than {MOST_GROWTH:.0%}"
+        figures = [f"{each.resident_mb[-1]:.0f} MB", str(each.threads[-1]), str(each.descriptors[-1])]
+        grew = ", ".join(f"{kind} {growth[kind]:+.2%}" for kind in growth)
+        rows.append([each.technique, *figures, grew, verdict])
+    return table(["technique", "resident", "threads", "descriptors", "grew", ""], rows)
 
 
 def soak(config: Config, name: str, root: Path) -> Soaked:
@@ -183,12 +166,12 @@ def soak(config: Config, name: str, root: Path) -> Soaked:
 def techniques(config: Config) -> list[Technique]:
     """List every technique, and refurbishing with other stores."""
     of = compared.Config(
-        data="generated",
         factors=(2,),
         layers=(),
         size=config.size,
         batch_size=config.batch_size,
         epoch_batches=config.epoch_batches,
+        rounds=0,
     )
     listed = compared.techniques(of)
     refurbished = next(each for each in listed if isinstance(each.planner, Refurbish))
@@ -229,7 +212,7 @@ def _device_mb() -> float:
     return round((total - free) / 1e6, 3)
 
 
-def soak_all(config: Config) -> Results:
+def measure(config: Config, options: Options | None = None) -> dict[str, Any]:
     """Run each technique in a new process, one after the other."""
     soaked = []
     with TemporaryDirectory() as folder:
@@ -238,7 +221,8 @@ def soak_all(config: Config) -> Results:
         for technique in techniques(config):
             soaked.append(_apart(config, technique.name, root))
             print(f"{technique.name}: {config.epochs} epochs", file=sys.stderr)
-    return Results(soaked)
+    say(show(soaked))
+    return {"soaked": soaked, "most_growth": MOST_GROWTH}
 
 
 def _apart(config: Config, name: str, root: Path) -> Soaked:
@@ -268,21 +252,9 @@ def _send(sending: Connection, config: Config, name: str, root: Path) -> None:
     sending.send(soak(config, name, root))
 
 
-def main() -> int:
-    """Run, print, write."""
-    parser = argparse.ArgumentParser(description="Look for leaks in long runs of every technique.")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
-    parser.add_argument("--out", type=Path, help="results/soak.json beside this script by default")
-    options = parser.parse_args()
-    environment = harness.environment()
-    config = QUICK if options.quick else Config()
-    results = soak_all(config)
-    print(results.show())
-    out = options.out or (None if options.quick else harness.RESULTS / "soak.json")
-    if out is not None:
-        harness.write(out, environment=environment, config=config, results=results)
-    return 0 if results.holds or options.quick else 1
-
+EXPERIMENT = Experiment(
+    measure, Config(), quick=Config(epochs=4, epoch_batches=4, batch_size=8, names=(ON_DISK,)), data=None, holds=holds
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

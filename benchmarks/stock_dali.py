@@ -1,4 +1,4 @@
-"""What do DALI's own operators do, used as its documentation shows? Nothing is reused.
+"""DALI's own operators, used as its documentation shows: nothing is reused.
 
 Files are read and shuffled by DALI, cropped while they are decoded, resized, flipped, augmented by `auto_aug` and
 normalised. `auto_aug` interpolates linearly unless it is told otherwise; torchvision and we take the nearest pixel.
@@ -12,6 +12,7 @@ from typing import Any
 
 import harness
 from harness import Contender, Placement
+from loaders import Loading
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
@@ -31,16 +32,11 @@ def placements() -> list[Placement]:
     return list(dict.fromkeys([Placement(1, harness.cores()), Placement(harness.cores(), 1)]))
 
 
-def stock(
-    source: FileList, *, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement
-) -> Contender:
+def stock(config: Loading, source: FileList, placement: Placement, *, nearest: bool = True) -> Contender:
     """Make pipelines that share out the files and are asked in turn; with no layers there is no RandAugment."""
     iterators = [
         DALIClassificationIterator(
-            _pipeline(source, size, batch_size, layers, nearest, placement, shard),
-            size=-1,
-            last_batch_padded=True,
-            auto_reset=True,
+            _pipeline(config, source, placement, nearest, shard), size=-1, last_batch_padded=True, auto_reset=True
         )
         for shard in range(placement.replicas)
     ]
@@ -55,9 +51,7 @@ def _batches(iterators: list[Any]) -> Generator[int, None, None]:
             yield len(batch["data"])
 
 
-def _pipeline(
-    source: FileList, size: int, batch_size: int, layers: int, nearest: bool, placement: Placement, shard: int
-) -> Pipeline:
+def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: bool, shard: int) -> Pipeline:
     files = [source.name(index) for index in range(len(source))]
     labels = [int(label) for label in source.labels]
 
@@ -69,11 +63,11 @@ def _pipeline(
         images = fn.decoders.image_random_crop(
             encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], device="cpu"
         )
-        images = fn.resize(images, resize_x=size, resize_y=size, antialias=True)
+        images = fn.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
         images = fn.flip(images, horizontal=fn.random.coin_flip())
         interpolation = {"interp_type": types.DALIInterpType.INTERP_NN} if nearest else {}
-        if layers:
-            images = rand_augment.rand_augment(images, n=layers, m=9, **interpolation)
+        if config.layers:
+            images = rand_augment.rand_augment(images, n=config.layers, m=9, **interpolation)
         images = fn.crop_mirror_normalize(
             images,
             dtype=types.DALIDataType.FLOAT,
@@ -86,7 +80,7 @@ def _pipeline(
     # `auto_aug` warns of its own deprecated operators, whatever the filters say.
     with warnings.catch_warnings(record=True):
         return graph(
-            batch_size=batch_size,
+            batch_size=config.batch_size,
             num_threads=placement.threads,
             device_id=None,
             seed=shard + 1,

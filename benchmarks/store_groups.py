@@ -1,17 +1,27 @@
-"""Which stores take turns with each other, and what did each one do? One planner, one recipe, one state of the disk."""
+"""Stores that take turns with each other, on one planner, one recipe and one state of the disk, and what each one did.
+
+    turn   make, resume ▏ an epoch ▏ drop its files ▏ not timed ▏ timed batches ▏ rest of the epoch ▏ state, close
+
+What is timed is of one epoch, so of what it reads it has read nothing before. In the epoch before that the loader comes
+to have the memory that it writes to: whose pages are touched for the first time, on a virtual machine often fetched
+from its host, which takes longer than to read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import harness
 import numpy as np
-from harness import Claim, Entrant, Slice, Spread
-from page_cache import Usage
-from store_turns import Metered, StoreTurns
+from claims import Claim, Spread, claim_table, say, table
+from harness import Contender, Entrant, Slice
+from loaders import LoaderTurns, default_placement, endless
+from page_cache import Usage, drop
 
 from dalirefurb import Recipe
 from dalirefurb.planning.planner import Planner
@@ -21,66 +31,64 @@ from dalirefurb.store import Store, TieredStore
 _LOOKED_AT = range(3, 6)
 
 
-@dataclass(frozen=True)
-class Served:
-    """What one contender did.
+class StoreTurns(LoaderTurns):
+    """A loader of default placement whose turns are of whole epochs; its first epoch fills the store."""
+
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Make the loader, go on where it was, serve an epoch, let another one be timed, finish it and close."""
+        with self._resumed() as loader:
+            batches = endless(loader)
+            for _ in islice(batches, len(self._planner)):
+                pass
+            # Nothing of the next epoch is on its way when the files are dropped.
+            batches.close()
+            batches = endless(loader)
+            yield Contender(self.name, default_placement(), loader.batches_ahead, batches)
+            for _ in islice(batches, -loader.state_dict()["batch"] % len(self._planner)):
+                pass
+            self._state = loader.state_dict()
+            batches.close()
+
+
+class Metered:
+    """An entrant whose usage is noted, and whose files are not in the page cache when its contender is first asked.
+
+    Args:
+        entrant: Takes the turns.
+        cold: The files.
 
     Attributes:
-        name: As in the slices.
-        images_per_s: Over the rounds.
-        megabytes_per_s: Of partial images, over the rounds.
-        cpu_us: An image, of all threads, over the rounds.
-        from_disk: Bytes fetched from the disk for each byte served, over the rounds.
-        fast_hits: Share of hits that the fastest tier served, None for a single store.
-        first_come: The same, if versions stayed where they are put first.
-        usages: While the clock ran, one a round.
+        usages: Of each turn, after each batch that was asked for.
     """
 
-    name: str
-    images_per_s: Spread
-    megabytes_per_s: Spread
-    cpu_us: Spread
-    from_disk: Spread
-    fast_hits: float | None
-    first_come: float | None
-    usages: list[Usage]
+    def __init__(self, entrant: Entrant, cold: Sequence[Path] = ()) -> None:
+        self.name = entrant.name
+        self._entrant = entrant
+        self._cold = cold
+        self.usages: list[list[Usage]] = []
 
-    def row(self) -> list[str]:
-        """Write a row of a table."""
-        shares = [f"{share:.2f}" if share is not None else "" for share in (self.fast_hits, self.first_come)]
-        return [
-            self.name,
-            self.images_per_s.show(0),
-            f"{self.megabytes_per_s.median:.0f}",
-            f"{self.cpu_us.median:.0f}",
-            f"{self.from_disk.median:.2f}",
-            *shares,
-        ]
+    @contextmanager
+    def turn(self) -> Iterator[Contender]:
+        """Let it take its turn."""
+        with self._entrant.turn() as contender:
+            drop(self._cold)
+            self.usages.append([])
+            yield replace(contender, batches=self._noted(contender.batches, self.usages[-1]))
 
+    def timed(self, slices: Sequence[Slice]) -> list[Usage]:
+        """Return what it used in each round while the clock ran."""
+        own = harness.by_round(slices, self.name)
+        pairs = zip(self.usages, own, strict=True)
+        return [usages[-1] - usages[-1 - len(each.batch_s)] for usages, each in pairs]
 
-@dataclass(frozen=True)
-class Group:
-    """Contenders that took turns.
-
-    Attributes:
-        name: What they have in common.
-        served: One each.
-        claims: Ratios of figures of one round.
-        slices: Every slice of every round.
-    """
-
-    name: str
-    served: list[Served]
-    claims: list[Claim]
-    slices: list[Slice]
-
-    def show(self) -> str:
-        """Write both tables."""
-        heading = ["images/s [quartiles]", "MB/s", "CPU us an image", "from disk", "hits in memory", "first come"]
-        return (
-            f"{harness.table([self.name, *heading], [each.row() for each in self.served])}\n\n"
-            f"{harness.table(['ratio', 'median [quartiles]', ''], [claim.show() for claim in self.claims])}\n"
-        )
+    @staticmethod
+    def _noted(batches: Iterator[int], usages: list[Usage]) -> Generator[int, None, None]:
+        images = 0
+        for each in batches:
+            images += each
+            usages.append(Usage.now(images))
+            yield each
 
 
 class Entries:
@@ -113,7 +121,7 @@ class Entries:
 
     def add(self, name: str, store: Store, path: Path | None = None) -> None:
         """Fill a store, whose file is at `path`, and let a loader take turns with it."""
-        turns = StoreTurns(self._stack, name, self._source, self._recipe, self.planner, store)
+        turns = StoreTurns(self._stack, name, self._source, self._recipe, self.planner, make_store=lambda: store)
         turns.settle()
         self.add_other(turns, path)
 
@@ -127,29 +135,33 @@ class Entries:
         """Let somebody take turns who reads a file."""
         self._turns.append(Metered(entrant, [path] if self._cold and path is not None else []))
 
-    def take_turns(self, rounds: int, timed_batches: int, timed_s: float = 0.0) -> tuple[list[Served], list[Slice]]:
-        """Interleave, and summarise the rounds."""
+    def take_turns(
+        self, rounds: int, timed_batches: int, timed_s: float = 0.0
+    ) -> tuple[list[dict[str, Any]], list[Slice], dict[str, list[float]]]:
+        """Interleave; return what each one did, the slices, and images/s of each."""
         slices = harness.interleave(self._turns, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
-        return [self._served(turns, slices) for turns in self._turns], slices
+        speeds = harness.speeds_of(slices)
+        return [self._served(turns, slices, speeds[turns.name]) for turns in self._turns], slices, speeds
 
-    def _served(self, turns: Metered, slices: Sequence[Slice]) -> Served:
+    def _served(self, turns: Metered, slices: Sequence[Slice], speeds: Sequence[float]) -> dict[str, Any]:
+        """Summarise what one contender did while the clock ran, a usage for each round."""
         usages = turns.timed(slices)
+        # What share of hits the fastest tier served, and what it would if versions stayed where they are put first.
         fast = stay = None
         if turns.name in self._tiered:
             store, slots, before = self._tiered[turns.name]
             hits = np.subtract(store.hits, before)
             fast, stay = float(hits[0] / hits.sum()), first_come(self.planner, slots)
-        speeds = harness.per_round(slices, turns.name)
-        return Served(
-            turns.name,
-            Spread.of(speeds),
-            Spread.of([speed * self._sample_bytes / 1e6 for speed in speeds]),
-            Spread.of([1e6 * each.cpu_s / each.images for each in usages]),
-            Spread.of([each.disk_bytes / each.images / self._sample_bytes for each in usages]),
-            fast,
-            stay,
-            usages,
-        )
+        return {
+            "name": turns.name,
+            "images_per_s": Spread.of(speeds),
+            "megabytes_per_s": Spread.of([speed * self._sample_bytes / 1e6 for speed in speeds]),
+            "cpu_us": Spread.of([1e6 * each.cpu_s / each.images for each in usages]),
+            "from_disk": Spread.of([each.disk_bytes / each.images / self._sample_bytes for each in usages]),
+            "fast_hits": fast,
+            "first_come": stay,
+            "usages": usages,
+        }
 
 
 def first_come(planner: Planner, slots: int) -> float:
@@ -172,3 +184,24 @@ def first_come(planner: Planner, slots: int) -> float:
             born = plan.indices[plan.miss & plan.keep]
             in_memory[born[: slots - np.count_nonzero(in_memory)]] = True
     return fast / hits
+
+
+def group(
+    name: str, served: Sequence[Mapping[str, Any]], claims: Sequence[Claim], slices: Sequence[Slice]
+) -> dict[str, Any]:
+    """Print what contenders did that have `name` in common, and return it for the JSON."""
+    cells = (
+        "{name}",
+        "{images_per_s:0}",
+        "{megabytes_per_s.median:.0f}",
+        "{cpu_us.median:.0f}",
+        "{from_disk.median:.2f}",
+    )
+    tiers = ("{fast_hits:.2f}", "{first_come:.2f}")
+    rows = []
+    for each in served:
+        shares = ["", ""] if each["fast_hits"] is None else [cell.format_map(each) for cell in tiers]
+        rows.append([*(cell.format_map(each) for cell in cells), *shares])
+    heading = ["images/s [quartiles]", "MB/s", "CPU us an image", "from disk", "hits in memory", "first come"]
+    say(table([name, *heading], rows), claim_table(claims))
+    return {"name": name, "served": served, "claims": claims, "slices": slices}

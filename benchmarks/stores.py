@@ -28,26 +28,23 @@ would serve if versions stayed where they are put first.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import patch
 
-import choosers
-import command
-import harness
 import numpy as np
-from harness import Claim
-from loaders import repeated
+from claims import Claim, Speeds
+from experiment import CIFAR10, Experiment, Options, check_mosaics
 from page_cache import PlainReads, StoreReads
-from small_samples import SmallSamples, compare_small
-from store_groups import Entries, Group
+from small_samples import compare_small
+from sources import read_mosaics, repeated
+from store_groups import Entries, group
 
 from dalirefurb import Frozen, Refurbish, rand_augment
 from dalirefurb.planning.planner import Planner
@@ -60,7 +57,6 @@ DISK = "DiskStore"
 ALONE = "DiskStore alone"
 COMPRESSED = "Compressed"
 REUSE_FACTOR = 3
-CIFAR10 = harness.PHOTOS.parent / "cifar10"
 LEAST_WARM = 0.85
 LEAST_OF_DISK = 0.7
 LEAST_OF_BEST = 0.95
@@ -86,7 +82,7 @@ class Config:
         rounds: Slices of each contender.
     """
 
-    data: str
+    data: str = ""
     size: int = 224
     batch_size: int = 128
     warm_batches: int = 48
@@ -105,45 +101,26 @@ class Config:
         return 3 * self.size**2
 
 
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
-
-    Attributes:
-        groups: Of stores that took turns with each other.
-        small: Small samples.
-    """
-
-    groups: list[Group]
-    small: SmallSamples
-
-
-def warm(config: Config, data: Path, folder: Path) -> Group:
+def warm(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     """Compare stores while all files are in the page cache."""
     planner = Frozen(config.warm_batches * config.batch_size, batch_size=config.batch_size)
     with ExitStack() as stack:
-        entries = _entries(stack, config, data, planner, cold=False)
-        entries.add(MEMORY, MemoryStore())
-        entries.add(DISK, DiskStore(folder / "disk"), folder / "disk")
-        best = _add_tiered(entries, config, folder, (*config.shares, 1.0))
-        if _can_compress():
+        entries, _ = _entries(stack, config, data, planner, folder)
+        best = _add_tiered(entries, folder, (*config.shares, 1.0))
+        if importlib.util.find_spec("zstandard") is not None:
             entries.add(COMPRESSED, Compressed(MemoryStore(), expected_ratio=1))
-        served, slices = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
-    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
-    claims = [_ratio(speeds, DISK, MEMORY, LEAST_WARM)]
-    claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
-    claims += [_ratio(speeds, COMPRESSED, MEMORY)] if COMPRESSED in speeds else []
-    return Group("warm", served, claims, slices)
+        served, slices, speeds = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
+    claims = [Claim.between(speeds, DISK, MEMORY, LEAST_WARM), *_of_best(speeds, best)]
+    claims += [Claim.between(speeds, COMPRESSED, MEMORY)] if COMPRESSED in speeds else []
+    return group("warm", served, claims, slices)
 
 
-def cold(config: Config, data: Path, folder: Path) -> Group:
+def cold(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     """Compare stores and the disk itself while no file is in the page cache, nor has memory room for one."""
     planner = Frozen(config.cold_batches * config.batch_size, batch_size=config.batch_size)
-    disk, path, copy = DiskStore(folder / "disk"), folder / "disk", folder / "copy"
+    path, copy = folder / "disk", folder / "copy"
     with ExitStack() as stack, patch.object(slot_reader, "available_bytes", lambda: 0):
-        entries = _entries(stack, config, data, planner, cold=True)
-        entries.add(MEMORY, MemoryStore())
-        entries.add(DISK, disk, path)
+        entries, disk = _entries(stack, config, data, planner, folder, cold=True)
         entries.add_other(StoreReads(ALONE, disk, planner), path)
         shutil.copyfile(path, copy)
         plain = [
@@ -152,47 +129,47 @@ def cold(config: Config, data: Path, folder: Path) -> Group:
         ]
         for reads in plain:
             entries.add_other(reads, copy)
-        best = _add_tiered(entries, config, folder, config.shares)
-        served, slices = entries.take_turns(config.rounds, config.cold_timed_batches)
-    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
+        best = _add_tiered(entries, folder, config.shares)
+        served, slices, speeds = entries.take_turns(config.rounds, config.cold_timed_batches)
     speeds["the disk"] = max((speeds[reads.name] for reads in plain), key=np.median)
     speeds["the disk or memory"] = np.minimum(speeds["the disk"], speeds[MEMORY]).tolist()
     claims = [
-        _ratio(speeds, ALONE, "the disk", LEAST_OF_DISK),
-        _ratio(speeds, DISK, "the disk or memory", LEAST_OF_DISK),
-        _ratio(speeds, DISK, "the disk"),
-        *(_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()),
-        *(Claim(f"{each.name}, from the disk", each.from_disk, LEAST_FROM_DISK) for each in served[1:3]),
+        Claim.between(speeds, ALONE, "the disk", LEAST_OF_DISK),
+        Claim.between(speeds, DISK, "the disk or memory", LEAST_OF_DISK),
+        Claim.between(speeds, DISK, "the disk"),
+        *_of_best(speeds, best),
+        *(Claim(f"{each['name']}, from the disk", each["from_disk"], LEAST_FROM_DISK) for each in served[1:3]),
     ]
-    return Group("cold", served, claims, slices)
+    return group("cold", served, claims, slices)
 
 
-def refurbish(config: Config, data: Path, folder: Path) -> Group:
+def refurbish(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     """Compare stores where versions are born and evicted all the time, while all files are in the page cache."""
     count = config.warm_batches * config.batch_size
     planner = Refurbish(count, batch_size=config.batch_size, reuse_factor=REUSE_FACTOR)
     with ExitStack() as stack:
-        entries = _entries(stack, config, data, planner, cold=False)
-        entries.add(MEMORY, MemoryStore())
-        entries.add(DISK, DiskStore(folder / "disk"), folder / "disk")
-        best = _add_tiered(entries, config, folder, config.shares)
-        served, slices = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
-    speeds = {each.name: harness.per_round(slices, each.name) for each in served}
-    claims = [_ratio(speeds, DISK, MEMORY)]
-    claims += [_ratio(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
-    return Group("refurbish", served, claims, slices)
+        entries, _ = _entries(stack, config, data, planner, folder)
+        best = _add_tiered(entries, folder, config.shares)
+        served, slices, speeds = entries.take_turns(config.rounds, config.timed_batches, config.timed_s)
+    return group("refurbish", served, [Claim.between(speeds, DISK, MEMORY), *_of_best(speeds, best)], slices)
 
 
-GROUPS: tuple[Callable[[Config, Path, Path], Group], ...] = (warm, cold, refurbish)
+GROUPS: tuple[Callable[[Config, Path, Path], dict[str, Any]], ...] = (warm, cold, refurbish)
 
 
-def _entries(stack: ExitStack, config: Config, data: Path, planner: Planner, *, cold: bool) -> Entries:
-    recipe = rand_augment(config.size)
-    source = repeated(data, planner.num_samples)
-    return Entries(stack, source, recipe, planner, sample_bytes=config.sample_bytes, cold=cold)
+def _entries(
+    stack: ExitStack, config: Config, data: Path, planner: Planner, folder: Path, *, cold: bool = False
+) -> tuple[Entries, DiskStore]:
+    """Begin with memory and a file in `folder`."""
+    source, recipe = repeated(data, planner.num_samples), rand_augment(config.size)
+    entries = Entries(stack, source, recipe, planner, sample_bytes=config.sample_bytes, cold=cold)
+    entries.add(MEMORY, MemoryStore())
+    disk = DiskStore(folder / "disk")
+    entries.add(DISK, disk, folder / "disk")
+    return entries, disk
 
 
-def _add_tiered(entries: Entries, config: Config, folder: Path, shares: Sequence[float]) -> dict[str, str]:
+def _add_tiered(entries: Entries, folder: Path, shares: Sequence[float]) -> dict[str, str]:
     """Add a tiered store for each share of the slots; return the fastest single store that fits as much, by name."""
     best = {}
     for share in shares:
@@ -203,63 +180,44 @@ def _add_tiered(entries: Entries, config: Config, folder: Path, shares: Sequence
     return best
 
 
-def _ratio(speeds: dict[str, list[float]], upper: str, lower: str, least: float | None = None) -> Claim:
-    return Claim.ratio(f"{upper} / {lower}", speeds[upper], speeds[lower], least)
+def _of_best(speeds: Speeds, best: dict[str, str]) -> list[Claim]:
+    return [Claim.between(speeds, name, other, LEAST_OF_BEST) for name, other in best.items()]
 
 
-def _can_compress() -> bool:
-    return importlib.util.find_spec("zstandard") is not None
-
-
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
-    command.check_photographs(options.data)
-    if not any(options.small.glob("test_[0-9]_*.webp")):
-        command.refuse(f"--small must be a folder of mosaics of images, but {options.small} holds none: pass another")
-    config, environment = _config(options), harness.environment()
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Let every group take its turns, each in an empty folder, and then small samples."""
+    check_mosaics(options.small, "--small", "test")
     groups = []
-    for group in GROUPS:
+    for take in GROUPS:
         with TemporaryDirectory(dir=options.folder) as folder:
-            groups.append(group(config, options.data, Path(folder)))
-        print(groups[-1].show(), flush=True)
-    source = choosers.read(options.small, "test", config.small_per_class)
+            groups.append(take(config, options.data, Path(folder)))
+    source = read_mosaics(options.small, "test", config.small_per_class)
     images = np.stack(source.read(np.arange(len(source))))
     with TemporaryDirectory(dir=options.folder) as folder:
-        small = compare_small(images, Path(folder), rounds=config.rounds)
-    print(small.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=Results(groups, small))
-    return 0
+        return {"groups": groups, "small": compare_small(images, Path(folder), rounds=config.rounds)}
 
 
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(
-            config,
-            size=48,
-            batch_size=8,
-            warm_batches=4,
-            cold_batches=4,
-            shares=(0.5,),
-            reading_threads=(2,),
-            small_per_class=20,
-            cold_timed_batches=2,
-            timed_batches=2,
-            timed_s=0.0,
-            rounds=2,
-        )
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments(
-        "Compare all stores with memory and with the disk itself.", result="stores.json", rounds=5
-    )
-    parser.add_argument("--small", type=Path, default=CIFAR10, help="a folder of CIFAR-10 as mosaics")
-    parser.add_argument("--folder", type=Path, help="on the disk to measure; the system's temporary folder by default")
-    return parser
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(
+        size=48,
+        batch_size=8,
+        warm_batches=4,
+        cold_batches=4,
+        shares=(0.5,),
+        reading_threads=(2,),
+        small_per_class=20,
+        cold_timed_batches=2,
+        timed_batches=2,
+        timed_s=0.0,
+        rounds=2,
+    ),
+    options={
+        "--small": {"type": Path, "default": CIFAR10, "help": "a folder of CIFAR-10 as mosaics"},
+        "--folder": {"type": Path, "help": "on the disk to measure; the system's temporary folder by default"},
+    },
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

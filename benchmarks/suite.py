@@ -25,15 +25,14 @@ from pathlib import Path
 
 import ablations
 import against
-import command
 import contention
+import experiment
 import growth
-import harness
 import headspace
 import plot
 import splits
 import workers
-from harness import Claim
+from claims import Claim
 
 
 def _growth(arguments: Sequence[str]) -> int:
@@ -42,11 +41,11 @@ def _growth(arguments: Sequence[str]) -> int:
 
 
 SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
-    "against": against.main,
-    "splits": splits.main,
-    "headspace": headspace.main,
-    "ablations": ablations.main,
-    "contention": contention.main,
+    "against": against.EXPERIMENT.main,
+    "splits": splits.EXPERIMENT.main,
+    "headspace": headspace.EXPERIMENT.main,
+    "ablations": ablations.EXPERIMENT.main,
+    "contention": contention.EXPERIMENT.main,
     "growth": _growth,
 }
 _WITHOUT_DATA = {"growth"}
@@ -56,35 +55,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for, one script after the other, and draw each figure."""
     options = _parser().parse_args(arguments)
     if options.quick and options.out is None:
-        command.refuse("--quick makes figures that mean nothing: say with --out FOLDER where they go")
-    folder = options.out or harness.RESULTS
-    command.check_photographs(options.data)
+        experiment.refuse("--quick makes figures that mean nothing: say with --out FOLDER where they go")
+    folder = options.out or experiment.RESULTS
+    experiment.check_photographs(options.data)
     broken = []
     for name in options.only:
         out = folder / f"{name}.json"
         print(f"\n== {name}\n", flush=True)
-        SCRIPTS[name](_arguments(name, options, out))
+        given = ["--out", str(out), *(["--quick"] if options.quick else [])]
+        given += [] if name in _WITHOUT_DATA else ["--data", str(options.data)]
+        SCRIPTS[name]([*given, "--competitors", str(options.competitors)] if name == "against" else given)
         run = json.loads(out.read_text())
-        plot.drawing(run)(run, out.with_suffix(".png"))
+        plot.save(run, out.with_suffix(".png"))
         broken += [f"{name}: {claim.name}" for claim in map(Claim.read, run["results"]["claims"]) if not claim.holds]
         gc.collect()
     print("\nclaims that did not hold:" if broken else "\nevery claim held", *broken, sep="\n    ")
     return 0
 
 
-def _arguments(name: str, options: argparse.Namespace, out: Path) -> list[str]:
-    """Return the command line of one script."""
-    common = ["--out", str(out), *(["--quick"] if options.quick else [])]
-    if name in _WITHOUT_DATA:
-        return common
-    own = ["--competitors", str(options.competitors)] if name == "against" else []
-    return [*common, *own, "--data", str(options.data)]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Run the whole suite.")
     parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS), help="some of the scripts")
-    parser.add_argument("--data", type=Path, default=harness.PHOTOS, help="a folder of images per class")
+    parser.add_argument("--data", type=Path, default=experiment.PHOTOS, help="a folder of images per class")
     parser.add_argument("--quick", action="store_true", help="tiny sizes")
     parser.add_argument("--out", type=Path, help="a folder; results/ beside this script by default")
     parser.add_argument(

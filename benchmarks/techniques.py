@@ -16,131 +16,182 @@ at their default replicas x threads. The consumer does nothing (headspace), and 
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-import command
 import harness
 import numpy as np
-from compared import STANDARD, Config, Technique, techniques
-from harness import Claim, Contender, Slice, Spread
-from loaders import LoaderTurns, computed_share, default_placement, kept_diversity, repeated
-from parts import Parts
+from claims import Claim, Spread, say, table_of
+from experiment import Experiment, Options
+from harness import Contender, Slice
+from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placement, kept_diversity, reuse
+from parts import Parts, bound
+from sources import repeated
 
-from dalirefurb import AutoAssist, Loader, Stats
+from dalirefurb import (
+    AutoAssist,
+    BatchEcho,
+    Echo,
+    Frozen,
+    Loader,
+    Recipe,
+    SmartCache,
+    Standard,
+    rand_augment,
+    simplified,
+)
+from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 
 DIVERSITY_EPOCHS = 90
 LEAST_OF_BOUND = 0.90
 
 
-@dataclass(frozen=True)
-class TechniqueResult:
-    """One technique.
+@dataclass(frozen=True, kw_only=True)
+class Config(Sizes):
+    """What is run.
 
     Attributes:
-        name: As in the slices.
-        parts: What is added to the names of its parts' contenders.
-        images_per_s: Throughput over the rounds.
-        bound: Images/s of its bound over the rounds.
-        computed: Partial images computed for each image served, by the plan.
-        served: Images an epoch.
-        fresh: Partial images computed an epoch.
-        diversity: Share of standard's different images in `DIVERSITY_EPOCHS` epochs; outcomes that look alike count
-            as different.
-        stats: What the loader did in each turn.
+        factors: Reuse factors and echoing factors.
+        layers: Numbers of layers that are left out.
+        parts_batches: Batches that the parts are measured on.
+        buffer_batches: Batches in the shuffle buffer of example echoing.
+        replace_percent: Share of SmartCache's window, half the data, that is replaced after each round.
+        lag: Batches between a loss and the first plan that AutoAssist makes with it.
+        timed_batches: Of a slice.
+        calibration_rounds: Slices of each part at each placement.
+    """
+
+    factors: tuple[int, ...] = (2, 3)
+    layers: tuple[int, ...] = (1, 2)
+    parts_batches: int = 6
+    buffer_batches: int = 4
+    replace_percent: float = 0.1
+    lag: int = 32
+    timed_batches: int = 128
+    calibration_rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Technique:
+    """What is compared.
+
+    Attributes:
+        name: For tables and results.
+        recipe: Where it splits.
+        planner: What it serves.
     """
 
     name: str
-    parts: str
-    images_per_s: Spread
-    bound: Spread
-    computed: float
-    served: int
-    fresh: float
-    diversity: float
-    stats: list[Stats]
+    recipe: Recipe
+    planner: Planner
 
-    def row(self, of_bound: Claim, of_standard: Claim) -> list[str]:
-        """Write a row of the table."""
-        return [
-            self.name,
-            self.images_per_s.show(0),
-            f"{self.bound.median:.0f}",
-            of_bound.figure.show(2),
-            of_bound.verdict,
-            f"{of_standard.figure.median:.2f}",
-            f"{self.fresh:.0f} of {self.served}",
-            f"{self.diversity:.3f}",
-        ]
+    @property
+    def parts(self) -> str:
+        """Which of the measured parts are its own, by how many stages are in each."""
+        return f", {len(self.recipe.partial)} + {len(self.recipe.final)} stages"
 
 
-@dataclass(frozen=True)
-class Results:
-    """Everything that was measured.
+def techniques(config: Config) -> list[Technique]:
+    """List all, with the recipe of each split where the technique wants it."""
+    count, batch_size = config.samples, config.batch_size
+    recipe = rand_augment(config.size)
+    decoded, finished = recipe.at(1), recipe.at(len(recipe.stages))
+    standard = Standard(count, batch_size=batch_size)
+    compared = [
+        Technique(STANDARD, recipe, standard),
+        *(Technique(f"simplified by {layers}", simplified(recipe, layers), standard) for layers in config.layers),
+    ]
+    refurbished = config.planners(*config.factors)
+    compared += [Technique(reuse(factor), recipe, refurbished[reuse(factor)]) for factor in config.factors]
+    for factor in config.factors:
+        echo = Echo(standard, echoing_factor=factor, buffer_size=config.buffer_batches * batch_size)
+        compared.append(Technique(f"echo before augmentation {factor}", decoded, echo))
+        compared.append(Technique(f"echo after augmentation {factor}", finished, echo))
+        compared.append(Technique(f"batch echo {factor}", finished, BatchEcho(standard, echoing_factor=factor)))
+    smart_cache = SmartCache(
+        count,
+        batch_size=batch_size,
+        num_cache_objects=config.epoch_batches // 2 * batch_size,
+        replace_percent=config.replace_percent,
+    )
+    return [
+        *compared,
+        Technique("SmartCache", recipe.at(recipe.deterministic_prefix), smart_cache),
+        Technique("AutoAssist", recipe, AutoAssist(standard, lag=config.lag)),
+        Technique("frozen", recipe, Frozen(count, batch_size=batch_size)),
+    ]
 
-    Attributes:
-        techniques: One each.
-        claims: Each technique's images/s divided by its bound's, and by standard's, of one round.
-        placements: Replicas x threads of each contender.
-        slices: Every slice of every round.
-        calibration: Slices at every placement that the parts were tried at.
-    """
 
-    techniques: list[TechniqueResult]
-    claims: list[Claim]
-    placements: dict[str, str]
-    slices: list[Slice]
-    calibration: list[Slice]
-
-    def show(self) -> str:
-        """Write the table."""
-        claims = {claim.name: claim for claim in self.claims}
-        rows = [
-            each.row(claims[f"{each.name} / its bound"], claims[f"{each.name} / {STANDARD}"])
-            for each in self.techniques
-        ]
-        heading = ["technique", "images/s [quartiles]", "bound", "of bound [quartiles]", "", "of standard"]
-        return harness.table([*heading, "fresh an epoch", "diversity"], rows)
-
-
-def compare(config: Config, data: Path) -> Results:
+def measure(config: Config, options: Options) -> dict[str, Any]:
     """Calibrate the parts of every split, let all take turns, and divide."""
-    source = repeated(data, config.epoch_batches * config.batch_size)
+    source = config.source(options.data)
+    few = repeated(options.data, config.parts_batches * config.batch_size)
     compared = techniques(config)
+    parts: dict[str, list[Contender]] = {}
     calibration: list[Slice] = []
     with ExitStack() as stack:
-        few = repeated(data, config.parts_batches * config.batch_size)
-        parts: dict[str, list[Contender]] = {}
         for technique in compared:
             if technique.parts not in parts:
                 own = Parts(technique.recipe, few, batch_size=config.batch_size, label=technique.parts)
-                parts[technique.parts] = _calibrated(own, config, calibration)
-                for part in parts[technique.parts]:
-                    stack.callback(part.batches.close)
+                partial, final, slices = own.calibrate(
+                    rounds=config.calibration_rounds, timed_batches=max(1, config.timed_batches // 12)
+                )
+                calibration += slices
+                parts[technique.parts] = own.alone(stack, partial, final)
         turns = [_entrant(stack, technique, source) for technique in compared]
         for entrant in turns:
             if isinstance(entrant, LoaderTurns):
                 entrant.settle()
         contenders = [*turns, *(part for both in parts.values() for part in both)]
         slices = harness.interleave(contenders, rounds=config.rounds, timed_batches=config.timed_batches)
-    return _results(compared, turns, parts, slices, calibration)
-
-
-def _calibrated(parts: Parts, config: Config, calibration: list[Slice]) -> list[Contender]:
-    """Return both parts, each at its best placement."""
-    rounds, few = config.calibration_rounds, max(1, config.timed_batches // 12)
-    placement, slices = harness.calibrate(parts.partial_only, rounds=rounds, timed_batches=few)
-    calibration += slices
-    partial = parts.partial_only(placement)
-    parts.make_partial_images(placement)
-    placement, slices = harness.calibrate(parts.final_only, rounds=rounds, timed_batches=few)
-    calibration += slices
-    return [partial, parts.final_only(placement)]
+    speeds = harness.speeds_of(slices)
+    bounds = {}
+    for each in compared:
+        partial_only, final_only = (speeds[part.name] for part in parts[each.parts])
+        bounds[each.name] = bound(partial_only, final_only, computed_share(each.planner))
+    of_bound = {
+        name: Claim.ratio(f"{name} / its bound", speeds[name], own, LEAST_OF_BOUND) for name, own in bounds.items()
+    }
+    of_standard = {name: Claim.between(speeds, name, STANDARD) for name in bounds}
+    served = {each.name: sum(len(plan.indices) for plan in each.planner.epoch(1)) for each in compared}
+    results = [
+        {
+            "name": each.name,
+            "parts": each.parts,
+            "images_per_s": Spread.of(speeds[each.name]),
+            "bound": Spread.of(bounds[each.name]),
+            "computed": computed_share(each.planner),
+            "served": served[each.name],
+            "fresh": computed_share(each.planner) * served[each.name],
+            # Share of standard's different images; outcomes that look alike count as different.
+            "diversity": kept_diversity(each.recipe, each.planner, DIVERSITY_EPOCHS),
+            "stats": entrant.stats if isinstance(entrant, LoaderTurns) else [],
+        }
+        for each, entrant in zip(compared, turns, strict=True)
+    ]
+    columns = {
+        "technique": "{name}",
+        "images/s [quartiles]": "{images_per_s:0}",
+        "bound": "{bound.median:.0f}",
+        "of bound [quartiles]": "{of_bound.figure:2}",
+        "": "{of_bound.verdict}",
+        "of standard": "{of_standard.figure.median:.2f}",
+        "fresh an epoch": "{fresh:.0f} of {served}",
+        "diversity": "{diversity:.3f}",
+    }
+    shown = zip(results, of_bound.values(), of_standard.values(), strict=True)
+    say(table_of(({**each, "of_bound": own, "of_standard": standard} for each, own, standard in shown), columns))
+    placements = {part.name: str(part.placement) for both in parts.values() for part in both}
+    return {
+        "techniques": results,
+        "claims": [claim for name in bounds for claim in (of_bound[name], of_standard[name])],
+        "placements": placements | dict.fromkeys(bounds, str(default_placement())),
+        "slices": slices,
+        "calibration": calibration,
+    }
 
 
 def _entrant(stack: ExitStack, technique: Technique, source: Source) -> LoaderTurns | Contender:
@@ -160,73 +211,13 @@ def _observed(loader: Loader, losses: np.ndarray[tuple[int], np.dtype[np.float32
             yield len(indices)
 
 
-def _results(
-    compared: Sequence[Technique],
-    turns: Sequence[LoaderTurns | Contender],
-    parts: dict[str, list[Contender]],
-    slices: list[Slice],
-    calibration: list[Slice],
-) -> Results:
-    """Summarise the rounds."""
-    standard = harness.per_round(slices, STANDARD)
-    results, claims = [], []
-    for technique, entrant in zip(compared, turns, strict=True):
-        partial, final = (harness.per_round(slices, part.name) for part in parts[technique.parts])
-        computed = computed_share(technique.planner)
-        speed = harness.per_round(slices, technique.name)
-        bound = [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
-        served = sum(len(plan.indices) for plan in technique.planner.epoch(1))
-        results.append(
-            TechniqueResult(
-                technique.name,
-                technique.parts,
-                Spread.of(speed),
-                Spread.of(bound),
-                computed,
-                served,
-                fresh=computed * served,
-                diversity=kept_diversity(technique.recipe, technique.planner, DIVERSITY_EPOCHS),
-                stats=entrant.stats if isinstance(entrant, LoaderTurns) else [],
-            )
-        )
-        claims.append(Claim.ratio(f"{technique.name} / its bound", speed, bound, LEAST_OF_BOUND))
-        claims.append(Claim.ratio(f"{technique.name} / {STANDARD}", speed, standard))
-    placements = {part.name: str(part.placement) for both in parts.values() for part in both}
-    placements |= {technique.name: str(default_placement()) for technique in compared}
-    return Results(results, claims, placements, slices, calibration)
-
-
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
-    command.check_photographs(options.data)
-    config, environment = _config(options), harness.environment()
-    results = compare(config, options.data)
-    print(results.show(), flush=True)
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
-
-
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name)
-    if options.quick:
-        config = replace(
-            config,
-            factors=(2,),
-            layers=(1,),
-            size=48,
-            batch_size=8,
-            epoch_batches=4,
-            parts_batches=1,
-            timed_batches=2,
-            rounds=2,
-        )
-    return replace(config, rounds=options.rounds or config.rounds)
-
-
-def _parser() -> argparse.ArgumentParser:
-    return command.arguments("Compare every technique with its own bound.", result="techniques.json", rounds=5)
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(batch_size=64, epoch_batches=32, rounds=5),
+    quick=Config(
+        factors=(2,), layers=(1,), size=48, batch_size=8, epoch_batches=4, parts_batches=1, timed_batches=2, rounds=2
+    ),
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

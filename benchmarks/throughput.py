@@ -21,31 +21,28 @@ ratios, with quartiles.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-import command
 import harness
-from harness import Claim, MadeAnew, Placement, Slice, Spread
-from loaders import LoaderTurns, default_placement, repeated
-from parts import Parts
+from claims import Claim, Speeds, Spread, claim_table, say, table
+from experiment import Experiment, Options
+from harness import MadeAnew, Placement
+from loaders import STANDARD, LoaderTurns, for_all_replicas, planners, reuse
+from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
+from sources import repeated
 
-from dalirefurb import FileList, Frozen, Refurbish, Standard, rand_augment
+from dalirefurb import Frozen, rand_augment
 from dalirefurb.augment.presets import Order
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
 
-STANDARD = "standard"
 ALL_HITS = "every sample a hit"
-PARTIAL_ONLY = "partial-only"
-FINAL_ONLY = "final-only"
-REUSE_FACTORS = {STANDARD: 1, "reuse factor 2": 2, "reuse factor 3": 3, "reuse factor 4": 4}
+REUSE_FACTORS = {STANDARD: 1, **{reuse(factor): factor for factor in (2, 3, 4)}}
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,9 @@ class Config:
         kernels: Of loaders and parts; None: Numba's if it is installed.
     """
 
-    data: str
-    orders: tuple[Order, ...]
-    batch_sizes: tuple[int, ...]
+    data: str = ""
+    orders: tuple[Order, ...] = get_args(Order)
+    batch_sizes: tuple[int, ...] = (64, 256)
     size: int = 224
     epoch_batches: int = 60
     timed_images: int = 4096
@@ -81,195 +78,115 @@ class Config:
     kernels: Kernels | None = None
 
     def timed(self, batch_size: int) -> int:
-        """Batches timed in a slice: a multiple of a loader's replicas, which finish their batches together."""
-        least = max(self.timed_batches, self.timed_images // batch_size)
-        return -(-least // default_placement().replicas) * default_placement().replicas
+        """Batches timed in a slice."""
+        return for_all_replicas(max(self.timed_batches, self.timed_images // batch_size))
 
 
-@dataclass(frozen=True)
-class CaseResult:
-    """One order at one batch size.
-
-    Attributes:
-        order: Of the recipe's stages.
-        batch_size: Images of a batch.
-        images_per_s: Throughput of each contender over the rounds.
-        bound: Images/s of the amortised bound over the rounds, for each contender that has one.
-        claims: Ratios of figures of one round.
-        placements: Replicas x threads of each contender.
-        slices: Every slice of every round.
-        calibration: Slices at every placement that partial-only and final-only were tried at.
-    """
-
-    order: Order
-    batch_size: int
-    images_per_s: dict[str, Spread]
-    bound: dict[str, Spread]
-    claims: list[Claim]
-    placements: dict[str, str]
-    slices: list[Slice]
-    calibration: list[Slice]
-
-    def show(self) -> str:
-        """Write both tables."""
-        speeds = [
-            [
-                name,
-                self.placements[name],
-                speed.show(0),
-                f"{1e6 / speed.median:.0f}",
-                f"{self.bound[name].median:.0f}" if name in self.bound else "",
-            ]
-            for name, speed in self.images_per_s.items()
-        ]
-        claims = [claim.show() for claim in self.claims]
-        heading = ["contender", "replicas x threads", "images/s [quartiles]", "us an image", "bound, images/s"]
-        return (
-            f"order {self.order}, batches of {self.batch_size}\n\n{harness.table(heading, speeds)}\n\n"
-            f"{harness.table(['ratio', 'median [quartiles]', ''], claims)}\n"
-        )
-
-
-def run_case(config: Config, data: Path, order: Order, batch_size: int) -> CaseResult:
-    """Build all contenders of one case, calibrate, and let them take turns."""
+def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[str, Any]:
+    """Build all contenders of one order at one batch size, calibrate, and let them take turns."""
     source = repeated(data, config.epoch_batches * batch_size)
     recipe = rand_augment(config.size, order=order)
     timed = config.timed(batch_size)
     parts = Parts(recipe, source, batch_size=batch_size, kernels=config.kernels)
-    calibrate = partial(
-        harness.calibrate,
-        rounds=config.calibration_rounds,
-        timed_batches=config.timed(batch_size) // 2,
-        timed_s=config.timed_s / 2,
+    partial_placement, final_placement, calibration = parts.calibrate(
+        rounds=config.calibration_rounds, timed_batches=timed // 2, timed_s=config.timed_s / 2
     )
-    partial_placement, partial_slices = calibrate(parts.partial_only)
-    parts.make_partial_images(partial_placement)
-    final_placement, final_slices = calibrate(parts.final_only)
     with ExitStack() as stack:
 
         def make(name: str, planner: Planner, placement: Placement | None = None) -> LoaderTurns:
             return LoaderTurns(stack, name, source, recipe, planner, placement=placement, kernels=config.kernels)
 
-        loaders = [make(name, planner) for name, planner in _planners(source, batch_size)]
+        plans = planners(len(source), batch_size, (2, 3, 4), drop_last=True)
+        plans[ALL_HITS] = Frozen(len(source), batch_size=batch_size, drop_last=True)
+        loaders = [make(name, planner) for name, planner in plans.items()]
         if config.sweep:
-            planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=3, drop_last=True)
-            loaders += [make(f"reuse factor 3, {each}", planner, placement=each) for each in harness.placements()]
+            loaders += [make(f"{reuse(3)}, {each}", plans[reuse(3)], each) for each in harness.placements()]
         for loader in loaders:
             loader.settle()
         alone = [
             MadeAnew(FINAL_ONLY, partial(parts.final_only, final_placement)),
             MadeAnew(PARTIAL_ONLY, partial(parts.partial_only, partial_placement)),
         ]
-        entrants = [*loaders, *alone]
         slices = harness.interleave(
-            entrants,
-            rounds=config.rounds,
-            timed_batches=timed,
-            timed_s=config.timed_s,
+            [*loaders, *alone], rounds=config.rounds, timed_batches=timed, timed_s=config.timed_s
         )
-    speeds = {each.name: harness.per_round(slices, each.name) for each in entrants}
-    bounds = _bounds(speeds)
-    return CaseResult(
-        order=order,
-        batch_size=batch_size,
-        images_per_s={name: Spread.of(rounds) for name, rounds in speeds.items()},
-        bound={name: Spread.of(rounds) for name, rounds in bounds.items()},
-        claims=_claims(speeds, bounds, order, batch_size),
-        placements={each.contender: each.placement for each in slices},
-        slices=slices,
-        calibration=[*partial_slices, *final_slices],
-    )
-
-
-def _planners(source: FileList, batch_size: int) -> list[tuple[str, Planner]]:
-    count = len(source)
-    refurbished = [
-        (name, Refurbish(count, batch_size=batch_size, reuse_factor=reuse_factor, drop_last=True))
-        for name, reuse_factor in REUSE_FACTORS.items()
-        if name != STANDARD
-    ]
-    standard = Standard(count, batch_size=batch_size, drop_last=True)
-    return [(STANDARD, standard), *refurbished, (ALL_HITS, Frozen(count, batch_size=batch_size, drop_last=True))]
-
-
-def _bounds(speeds: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Return the amortised bound in images/s for each reuse factor, one figure per round."""
-    costs = [(1 / partial, 1 / final) for partial, final in zip(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], strict=True)]
-    return {
-        name: [1 / (partial_s / reuse_factor + final_s) for partial_s, final_s in costs]
-        for name, reuse_factor in REUSE_FACTORS.items()
+    speeds = harness.speeds_of(slices)
+    bounds = {name: bound(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], 1 / n) for name, n in REUSE_FACTORS.items()}
+    case: dict[str, Any] = {
+        "order": order,
+        "batch_size": batch_size,
+        "images_per_s": {name: Spread.of(rounds) for name, rounds in speeds.items()},
+        "bound": {name: Spread.of(rounds) for name, rounds in bounds.items()},
+        "claims": claims(speeds, bounds, order, batch_size),
+        "placements": {each.contender: each.placement for each in slices},
+        "slices": slices,
+        "calibration": calibration,
     }
+    say(f"order {order}, batches of {batch_size}", _table(case), claim_table(case["claims"]))
+    return case
 
 
-def _claims(
-    speeds: dict[str, list[float]], bounds: dict[str, list[float]], order: Order, batch_size: int
-) -> list[Claim]:
+def claims(speeds: Speeds, bounds: Speeds, order: Order, batch_size: int) -> list[Claim]:
     """Divide figures of one round by each other."""
-    paper, bound = order == "paper", 0.95 if batch_size == 256 else None
-    claims = [
-        Claim.ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else bound)
+    least = 0.95 if batch_size == 256 else None
+    made = [
+        Claim.ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else least)
         for name in REUSE_FACTORS
     ]
-    for name in (name for name in REUSE_FACTORS if name != STANDARD):
-        least = (2.0 if paper else 2.3) if name == "reuse factor 3" else None
-        claims.append(Claim.ratio(f"{name} / {STANDARD}", speeds[name], speeds[STANDARD], least))
-    hits, final = speeds[ALL_HITS], speeds[FINAL_ONLY]
-    claims.append(Claim.ratio(f"{ALL_HITS} / {FINAL_ONLY}", hits, final, bound))
-    overhead = [1e6 / hit - 1e6 / alone for hit, alone in zip(hits, final, strict=True)]
-    claims.append(Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead)))
-    return claims
+    gains = {reuse(3): 2.0 if order == "paper" else 2.3}
+    made += [Claim.between(speeds, name, STANDARD, gains.get(name)) for name in REUSE_FACTORS if name != STANDARD]
+    made.append(Claim.between(speeds, ALL_HITS, FINAL_ONLY, least))
+    overhead = [1e6 / hit - 1e6 / final for hit, final in zip(speeds[ALL_HITS], speeds[FINAL_ONLY], strict=True)]
+    return [*made, Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead))]
 
 
-def main() -> int:
-    """Run what the command line asks for."""
-    options = _parser().parse_args()
-    data: Path = options.data
-    config = _config(options)
-    command.check_photographs(data)
-    harness.keep_memory()
-    environment = harness.environment()
-    results = []
+def _table(case: dict[str, Any]) -> str:
+    heading = ["contender", "replicas x threads", "images/s [quartiles]", "us an image", "bound, images/s"]
+    rows = [
+        [
+            name,
+            case["placements"][name],
+            f"{speed:0}",
+            f"{1e6 / speed.median:.0f}",
+            f"{case['bound'][name].median:.0f}" if name in case["bound"] else "",
+        ]
+        for name, speed in case["images_per_s"].items()
+    ]
+    return table(heading, rows)
+
+
+def measure(config: Config, options: Options) -> list[dict[str, Any]]:
+    """Run every order at every batch size."""
+    cases = []
     for order in config.orders:
         for batch_size in config.batch_sizes:
-            results.append(run_case(config, data, order, batch_size))
-            print(results[-1].show(), flush=True)
+            cases.append(run_case(config, options.data, order, batch_size))
             gc.collect()
-    command.write(options, environment=environment, config=config, results=results)
-    return 0
+    return cases
 
 
-def _config(options: argparse.Namespace) -> Config:
-    config = Config(options.data.resolve().name, tuple(options.order), tuple(options.batch_size or (64, 256)))
-    if options.quick:
-        config = replace(
-            config,
-            batch_sizes=tuple(options.batch_size or (8,)),
-            size=48,
-            epoch_batches=4,
-            timed_images=16,
-            timed_batches=2,
-            timed_s=0,
-            rounds=2,
-            calibration_rounds=1,
-        )
-    return replace(
-        config,
-        rounds=options.rounds or config.rounds,
-        epoch_batches=options.epoch_batches or config.epoch_batches,
-        sweep=options.sweep,
-        kernels=options.kernels,
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command.arguments("Compare the loader with the amortised bound.", result="throughput.json", rounds=5)
-    parser.add_argument("--order", nargs="+", choices=get_args(Order), default=get_args(Order))
-    parser.add_argument("--batch-size", nargs="+", type=int, help="64 256 by default")
-    parser.add_argument("--epoch-batches", type=int, help="batches of an epoch, 60 by default")
-    parser.add_argument("--kernels", choices=get_args(Kernels), help="Numba's by default, if it is installed")
-    parser.add_argument("--sweep", action="store_true", help="also run reuse factor 3 at every replicas x threads")
-    return parser
-
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(
+        batch_sizes=(8,),
+        size=48,
+        epoch_batches=4,
+        timed_images=16,
+        timed_batches=2,
+        timed_s=0,
+        rounds=2,
+        calibration_rounds=1,
+    ),
+    options={
+        "--order": {"dest": "orders", "nargs": "+", "choices": get_args(Order), "help": "both by default"},
+        "--batch-size": {"dest": "batch_sizes", "nargs": "+", "type": int, "help": "64 256 by default"},
+        "--epoch-batches": {"type": int, "help": "batches of an epoch, 60 by default"},
+        "--kernels": {"choices": get_args(Kernels), "help": "Numba's by default, if it is installed"},
+        "--sweep": {"action": "store_true", "help": "also run reuse factor 3 at every replicas x threads"},
+    },
+    keeps_memory=True,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(EXPERIMENT.main())

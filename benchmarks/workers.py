@@ -1,4 +1,4 @@
-"""How do competitors with a Python of their own take turns with us? A process each, which is told when to make a batch.
+"""Competitors with a Python of their own, which take turns with us: a process each, told when to make a batch.
 
 turn    start, once ▏ a batch ▏ a batch ▏ ... ▏ wait until the process and its children rest
 """
@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,14 @@ def available(python: Path = PYTHON) -> Available:
     if done.returncode:
         return Available(missing={"competitors' environment": done.stderr.strip().splitlines()[-1]})
     told = json.loads(done.stdout)
-    settings, missing = {}, {}
-    for name, row in told["rows"].items():
-        if row["missing"]:
-            missing[name] = row["missing"]
-        else:
-            settings[name] = list(zip(row["settings"], row["made_ahead"], strict=True))
-    return Available(settings, missing, told["versions"])
+    rows = told["rows"].items()
+    return Available(
+        settings={
+            name: list(zip(row["settings"], row["made_ahead"], strict=True)) for name, row in rows if not row["missing"]
+        },
+        missing={name: row["missing"] for name, row in rows if row["missing"]},
+        versions=told["versions"],
+    )
 
 
 class WorkerTurns:
@@ -73,31 +75,28 @@ class WorkerTurns:
         job: What it makes.
         made_ahead: Batches that can be ready when its turn begins.
         command: Runs `competitors/worker.py`.
+
+    Attributes:
+        name: For tables and results.
+        setting: What was chosen for it.
     """
 
     def __init__(self, job: Job, made_ahead: int, command: tuple[str, ...] = (str(PYTHON), str(WORKER))) -> None:
+        self.name = job.row
+        self.setting = ", ".join(f"{name} {value}" for name, value in job.setting.items())
         self._job = job
         self._command = command
         self._made_ahead = made_ahead
         self._process: subprocess.Popen[str] | None = None
 
-    @property
-    def name(self) -> str:
-        """For tables and results."""
-        return self._job.row
-
-    @property
-    def setting(self) -> str:
-        """What was chosen for it."""
-        return ", ".join(f"{name} {value}" for name, value in self._job.setting.items())
-
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Go on; at the end wait until nothing is made ahead any more."""
         if self._process is None:
-            self._process = self._start()
-            self._tell(self._process, json.dumps(asdict(self._job)))
-            self._answer(self._process)
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
+            )
+            self._ask(self._process, json.dumps(asdict(self._job)))
         yield Contender(self.name, self.setting, self._made_ahead, self._batches(self._process))
         rest(self._process.pid)
 
@@ -107,25 +106,18 @@ class WorkerTurns:
             children = descendants(self._process.pid)
             self._process.communicate()
             for child in children:
-                _end(child)
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
             self._process = None
-
-    def _start(self) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
-        )
 
     def _batches(self, process: subprocess.Popen[str]) -> Generator[int, None, None]:
         while True:
-            self._tell(process, "")
-            yield int(self._answer(process))
+            yield int(self._ask(process, ""))
 
-    def _tell(self, process: subprocess.Popen[str], line: str) -> None:
+    def _ask(self, process: subprocess.Popen[str], line: str) -> str:
         assert process.stdin is not None
-        process.stdin.write(line + "\n")
-
-    def _answer(self, process: subprocess.Popen[str]) -> str:
         assert process.stdout is not None
+        process.stdin.write(line + "\n")
         answer = process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self.name} must answer, but its process ended with {process.wait()}: see above")
@@ -172,13 +164,6 @@ def _worked_s(pid: int) -> float:
             continue
         ticks += int(user) + int(system)
     return ticks * _TICK_S
-
-
-def _end(pid: int) -> None:
-    try:
-        os.kill(pid, 9)
-    except ProcessLookupError:
-        return
 
 
 def _environment() -> dict[str, str]:

@@ -4,27 +4,22 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 
+import accuracy as script
+import accuracy_training as training
 import numpy as np
+import plot
 import pytest
 import torch
+from accuracy_cases import Case, Config, full_cases, reduced, reduced_cases
+from accuracy_claims import MET, MISSED, NOT_SHOWN, Claim, claims, difference, wanted
+from accuracy_training import Run, Task, train
+from claims import Interval
+from experiment import Record
+from networks import NETWORKS
 from PIL import Image
 
 from tests.mosaics import write_mosaics
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import accuracy as script  # noqa: E402
-import accuracy_training as training  # noqa: E402
-import plot  # noqa: E402
-from accuracy_cases import Case, Config, full_cases, reduced, reduced_cases  # noqa: E402
-from accuracy_claims import MET, MISSED, NOT_SHOWN, Claim, claims, difference, wanted  # noqa: E402
-from accuracy_training import Run, Task, train  # noqa: E402
-from intervals import Interval  # noqa: E402
-from networks import NETWORKS  # noqa: E402
-from record import Record  # noqa: E402
 
 CASES = ["standard", "reuse factor 3", "echo after augmentation 3", "frozen"]
 STANDARD, REUSE, ECHO, FROZEN = reduced_cases()
@@ -42,17 +37,22 @@ def mosaics(tmp_path_factory):
 def quick(mosaics, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "accuracy.json"
-    arguments = ["accuracy.py", "--quick", "--workers", "1", "--data", str(mosaics), "--out", str(out)]
-    with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()) as said:
-        patched.setattr(sys, "argv", arguments)
-        assert script.main() == 0
+    with redirect_stdout(StringIO()) as said:
+        assert script.main(["--quick", "--workers", "1", "--data", str(mosaics), "--out", str(out)]) == 0
     return json.loads(out.read_text()), out, said.getvalue()
 
 
 def tiny(*cases):
     """Configure three epochs of four steps."""
     return replace(
-        reduced("mosaics"), train_per_class=4, test_per_class=2, batch_size=10, epochs=3, buffer_batches=2, cases=cases
+        reduced(),
+        data="mosaics",
+        train_per_class=4,
+        test_per_class=2,
+        batch_size=10,
+        epochs=3,
+        buffer_batches=2,
+        cases=cases,
     )
 
 
@@ -93,7 +93,7 @@ def test_loading_is_timed_in_as_many_rounds_as_are_wanted(quick):
 def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaics):
     results, out, _ = quick
     assert not out.with_suffix(".checkpoints").exists()
-    config = script._config(script._parser().parse_args(["--quick", "--data", str(mosaics)]))
+    _, config = script.EXPERIMENT.read(["--quick", "--data", str(mosaics)])
     record = Record(out, config, KINDS)
     assert wanted(config, record.rows["runs"]) == []
     record.write(**script.follows(config, record))
@@ -115,8 +115,8 @@ def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
 def test_a_plot_is_drawn_from_the_results_alone(quick, tmp_path):
     _, out, _ = quick
     run = json.loads(out.read_text())
-    plot.drawing(run)(run, tmp_path / "plot.png")
-    assert plot.drawing(run) is plot.draw_accuracy
+    assert plot.drawing(run) is plot.figures.draw_accuracy
+    assert plot.save(run, tmp_path / "plot.png")
     with Image.open(tmp_path / "plot.png") as picture:
         assert min(picture.size) > 400
 
@@ -215,13 +215,13 @@ def test_standard_with_resnet18_must_reach_93_percent():
 
 
 def test_names_tell_the_cases_of_a_group_apart():
-    for group in Config("").groups:
+    for group in Config().groups:
         assert len({case.name for case in group}) == len(group)
     assert len(set(full_cases())) == len(full_cases())
 
 
 def test_every_case_can_be_planned_and_described():
-    config = Config("")
+    config = Config()
     for case in config.cases:
         assert case.network in NETWORKS
         planner, recipe = config.planner(case, 0), case.recipe()
@@ -243,9 +243,13 @@ def test_a_network_turns_images_into_logits_and_has_the_weights_that_its_module_
     assert sum(each.numel() for each in network.parameters()) == int(listed.replace(",", ""))
 
 
-def test_a_folder_without_mosaics_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["accuracy.py", "--data", str(tmp_path)])
+def test_a_folder_without_mosaics_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
-        script.main()
+        script.main(["--data", str(tmp_path)])
     assert ended.value.code == 2
     assert "--data must be a folder of mosaics of images" in capsys.readouterr().err
+
+
+def test_the_reduced_comparison_is_an_experiment_of_its_own_with_its_own_results():
+    assert (script.REDUCED.file_name, script.EXPERIMENT.file_name) == ("accuracy_reduced.json", "accuracy.json")
+    assert script.REDUCED.config == reduced()

@@ -7,26 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import ablations
+import against
+import contention
+import harness
+import headspace
 import numpy as np
 import pytest
+import stock_dali
 import torch
+import workers
+from competitors.rows import Job
+from loaders import Loading
 
 from dalirefurb import ImageFolder, Refurbish, simple
-from tests.pictures import write_folder
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-if str(BENCHMARKS) not in sys.path:
-    sys.path.append(str(BENCHMARKS))
-
-import ablations  # noqa: E402
-import against  # noqa: E402
-import contention  # noqa: E402
-import fixed_work  # noqa: E402
-import harness  # noqa: E402
-import headspace  # noqa: E402
-import stock_dali  # noqa: E402
-import workers  # noqa: E402
-from competitors.rows import Job  # noqa: E402
+from tests.benchmarks.running import BENCHMARKS, run, speeds_of
 
 SUITE = ["against", "splits", "headspace", "ablations", "contention", "growth"]
 WORKER = BENCHMARKS / "competitors" / "worker.py"
@@ -45,34 +40,17 @@ for _ in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
-
-
-@pytest.fixture(scope="module")
 def suite(folder, tmp_path_factory):
     """The folder of a quick run without competitors' environment, and what was printed."""
     out = tmp_path_factory.mktemp("results")
-    command = [sys.executable, "-W", "error", BENCHMARKS / "suite.py", "--quick", "--data", folder, "--out", out]
-    done = subprocess.run(
-        [*map(str, command), "--competitors", str(out / "none")],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)},
-        timeout=590,
-        check=False,
-    )
+    none = ["--competitors", out / "none"]
+    done = run("suite.py", "--quick", "--data", folder, "--out", out, *none, timeout=590)
     assert done.returncode == 0, done.stderr
     return out, done.stdout
 
 
 def results(suite, name):
     return json.loads((suite[0] / f"{name}.json").read_text())["results"]
-
-
-def speeds(case, name):
-    taken = sorted((each for each in case["slices"] if each["contender"] == name), key=lambda each: each["round"])
-    return [each["images"] / each["seconds"] for each in taken]
 
 
 def a_slice(name, batch_s, *, number=0):
@@ -148,9 +126,8 @@ def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():
 @pytest.mark.parametrize(("layers", "replicas"), [(0, 2), (1, 1)])
 def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, replicas):
     placement = harness.Placement(replicas, 1)
-    taken = stock_dali.stock(
-        ImageFolder(folder), size=32, batch_size=4, layers=layers, nearest=True, placement=placement
-    )
+    sizes = Loading(size=32, batch_size=4, layers=layers, epoch_batches=1, rounds=1)
+    taken = stock_dali.stock(sizes, ImageFolder(folder), placement)
     assert [next(taken.batches) for _ in range(7)] == [4] * 7
     assert taken.made_ahead == 3 * replicas
     taken.batches.close()
@@ -171,9 +148,9 @@ def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite)
     (claim,) = [each for each in case["claims"] if each["least"] is not None]
     assert claim["least"] == 0.98
     assert claim["name"] == "step 1.5: reuse factor 3 / standard"
-    of_standard = speeds(case, "reuse factor 3, step 1.5")[0] / speeds(case, "standard, step 1.5")[0]
+    of_standard = speeds_of(case, "reuse factor 3, step 1.5")[0] / speeds_of(case, "standard, step 1.5")[0]
     assert claim["figure"]["median"] == pytest.approx(of_standard)
-    memory = median(speeds(case, "from memory, step 1.5"))
+    memory = median(speeds_of(case, "from memory, step 1.5"))
     assert memory <= 1.5 * 8 / (1.5 * case["standard_s"])  # As slow as its steps are long, at least.
     fed = {"standard", "reuse factor 3", "from memory"}
     loading = {"standard, 1 core", "reuse factor 3, 1 core", f"{stock_dali.NEAREST}, 1 core"}
@@ -273,7 +250,7 @@ def test_the_tail_of_time_per_batch_is_compared_with_standards_and_promised(suit
 def test_batches_of_fixed_work_are_alike_and_longer_if_asked():
     pieces = []
     for batch_s in (0.01, 0.2):
-        with fixed_work.FixedWork("fixed", batch_s).turn() as contender:
+        with ablations.FixedWork("fixed", batch_s).turn() as contender:
             pieces.append({next(contender.batches) for _ in range(3)})
     (short,), (long,) = pieces
     assert 5 * short < long
@@ -284,7 +261,7 @@ def test_the_tail_is_the_99th_over_the_50th_percentile():
 
 
 def test_the_full_ablation_misses_equally_in_every_batch_of_256():
-    planner = ablations.Config("").planners()["refurbish"]
+    planner = ablations.EXPERIMENT.config.contenders()["refurbish"]
     assert isinstance(planner, Refurbish)
     misses = [int(plan.miss.sum()) for epoch in (1, 2, 3) for plan in planner.epoch(epoch)]
     assert max(misses) - min(misses) <= 1

@@ -1,35 +1,21 @@
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import asdict, replace
 from itertools import islice
-from pathlib import Path
 
+import autoassist as script
 import numpy as np
 import pytest
+import sources
 import torch
 from PIL import Image
+from training import Evaluation, Known, Run
 
 from dalirefurb import AutoAssist, Standard
+from tests.benchmarks.running import quick as run_quick
 from tests.mosaics import write_mosaics
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import autoassist as script  # noqa: E402
-import choosers  # noqa: E402
-from training import Evaluation, Run  # noqa: E402
-
 CONTENDERS = ["uniform", "AutoAssist", "knows how many", "knows which"]
-
-
-def run(*arguments):
-    """Run the benchmark as its user does."""
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
-    command = [sys.executable, "-W", "error", str(BENCHMARKS / "autoassist.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +28,7 @@ def mosaics(tmp_path_factory):
 def quick(mosaics, tmp_path_factory):
     """The JSON of a quick run, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "autoassist.json"
-    done = run("--quick", "--seeds", 5, 6, "--data", mosaics, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text()), done.stdout
+    return run_quick("autoassist", out, "--seeds", 5, 6, "--data", mosaics)
 
 
 def evaluation(samples, loss, test_accuracy=0.5):
@@ -91,12 +75,6 @@ def test_the_claims_follow_from_the_raw_curves(quick):
         assert claim.name in said
 
 
-def test_the_results_name_no_folder(quick, mosaics):
-    results, _ = quick
-    assert results["config"]["data"] == "mosaics"
-    assert str(mosaics.parent) not in json.dumps(results)
-
-
 def test_the_logarithm_of_the_loss_is_interpolated_where_a_level_is_first_reached():
     taken = Run("", 0, [evaluation(100, 1.0), evaluation(200, 0.01, 0.7), evaluation(300, 0.2), evaluation(400, 0.01)])
     assert taken.samples_to(0.1) == pytest.approx(150)
@@ -131,9 +109,8 @@ def test_a_run_that_never_gets_there_counts_whole_and_the_claim_does_not_hold():
     claim, *_ = script.claims(runs, 0.1)
     assert claim.figure.mean == pytest.approx((1 / 4 + 1 / 4 + 4 / 4) / 3)
     assert not claim.holds
-    compared = script.Comparison.of(runs, "AutoAssist", 0.1)
-    assert compared.missed == (1, 3)
-    assert compared.show()[-1] == "1 | 3"
+    compared = script.compare(runs, "AutoAssist", 0.1)
+    assert compared["missed"] == (1, 3)
 
 
 def test_a_worse_test_accuracy_misses():
@@ -151,17 +128,17 @@ def test_an_interval_of_five_seeds_is_students():
 
 
 def test_images_come_with_the_label_of_their_mosaic_and_in_its_order(mosaics):
-    source = choosers.read(mosaics, "train", 5)
+    source = sources.read_mosaics(mosaics, "train", 5)
     assert source.labels.tolist() == [label for label in range(10) for _ in range(5)]
     mosaic = np.asarray(Image.open(mosaics / "train_3_name.webp").convert("RGB"))
     np.testing.assert_array_equal(np.stack(source.read(np.array([16, 19]))), [mosaic[:32, 32:64], mosaic[32:64, :32]])
 
 
 def test_a_whole_source_lies_in_the_order_of_its_indices(mosaics):
-    source = choosers.read(mosaics, "train", 5)
-    images, labels = choosers.whole(source)
+    source = sources.read_mosaics(mosaics, "train", 5)
+    images, labels = sources.whole(source)
     pixels = np.stack(source.read(np.arange(50))) / 255
-    expected = ((pixels - choosers.MEAN) / choosers.STD).transpose(0, 3, 1, 2)
+    expected = ((pixels - sources.MEAN) / sources.STD).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(images.numpy(), expected, atol=1e-5)
     assert labels.tolist() == source.labels.tolist()
 
@@ -169,7 +146,7 @@ def test_a_whole_source_lies_in_the_order_of_its_indices(mosaics):
 def known(*, which):
     """Choose from 1,000 samples, of which the first 200 are hard and the threshold is 1."""
     planner = AutoAssist(Standard(1000, batch_size=100), lag=1)
-    chooser = choosers.Known(torch.zeros(1000, 1), torch.arange(1000), planner, which=which)
+    chooser = Known(torch.zeros(1000, 1), torch.arange(1000), planner, which=which)
     chooser.observe(np.ones(100, np.float32))
     chooser.evaluated(np.where(np.arange(1000) < 200, 2, 0.5).astype(np.float32))
     indices = np.concatenate([batch[2] for batch in islice(chooser.batches(), 100)])
@@ -192,7 +169,7 @@ def test_who_knows_how_many_accepts_all_samples_alike():
 
 def test_the_threshold_is_the_moving_average_of_the_planner():
     planner = AutoAssist(Standard(10, batch_size=2), lag=1, loss_momentum=0.75)
-    chooser = choosers.Known(torch.zeros(10, 1), torch.zeros(10), planner, which=True)
+    chooser = Known(torch.zeros(10, 1), torch.zeros(10), planner, which=True)
     for losses in ([3, 5], [8, 8]):
         chooser.observe(np.array(losses, np.float32))
     assert chooser.report().threshold == 0.75 * 4 + 0.25 * 8
@@ -205,9 +182,8 @@ def test_the_threshold_is_the_moving_average_of_the_planner():
         (["--seeds", "3", "3"], r"--seeds must be at least two, got \[3, 3\]: an interval needs a spread"),
     ],
 )
-def test_arguments_that_cannot_be_used_are_refused(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["autoassist.py", *arguments])
+def test_arguments_that_cannot_be_used_are_refused(arguments, message, mosaics, capsys):
     with pytest.raises(SystemExit) as ended:
-        script.main()
+        script.EXPERIMENT.main(["--data", str(mosaics), *arguments])
     assert ended.value.code == 2
     assert re.search(message, capsys.readouterr().err)

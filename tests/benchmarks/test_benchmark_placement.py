@@ -1,33 +1,21 @@
 import json
-import sys
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
+import placement as script
 import pytest
 import torch
+from feeds import FEEDS
+from harness import cores
+from networks import NETWORKS
+from placement_units import ALONE, HEADSPACE, Config, Turn, Workload
 
 from dalirefurb import Arrays
-from tests.pictures import write_folder
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import placement as script  # noqa: E402
-from feeds import FEEDS, StockFeed, loader_feed, recipe_of  # noqa: E402
-from harness import cores  # noqa: E402
-from networks import NETWORKS  # noqa: E402
-from placement_units import ALONE, HEADSPACE, Config, Turn, Workload  # noqa: E402
 
 SIZE, BATCH = 32, 4
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=8)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +42,7 @@ def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, arr
         def take(images, labels):
             taken.append((images.clone(), labels.clone()))
 
-        if feed.stock:
-            entrant = StockFeed(feed, arrays, SIZE, BATCH, take)
-        else:
-            entrant = loader_feed(stack, feed, arrays, recipe_of(arrays, SIZE), BATCH, take)
-        first_batches(entrant, taken, 2)
+        first_batches(feed.entrant(stack, arrays, SIZE, BATCH, take), taken, 2)
     for images, labels in taken:
         assert images.shape == (BATCH, 3, SIZE, SIZE)
         assert images.dtype == torch.float32
@@ -70,8 +54,7 @@ def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, arr
 
 def test_a_loader_that_has_settled_begins_its_turn_with_hits(arrays):
     with ExitStack() as stack:
-        entrant = loader_feed(stack, FEEDS[1], arrays, recipe_of(arrays, SIZE), BATCH, lambda *_: None)
-        entrant.settle()
+        entrant = FEEDS[1].entrant(stack, arrays, SIZE, BATCH, lambda *_: None)
         assert entrant._state["epoch"] >= 1
         first_batches(entrant, [], 1)
         assert entrant.stats[0].hits > entrant.stats[0].misses
@@ -83,10 +66,9 @@ def quick(folder, tmp_path_factory):
     mosaics = tmp_path_factory.mktemp("mosaics")
     (mosaics / "train_0_none.webp").touch()
     out = tmp_path_factory.mktemp("results") / "placement.json"
-    arguments = ["placement.py", "--quick", "--data", folder, "--arrays", mosaics, "--out", out]
-    with pytest.MonkeyPatch.context() as patched, redirect_stdout(StringIO()) as said:
-        patched.setattr(sys, "argv", [*map(str, arguments)])
-        assert script.main() == 0
+    arguments = ["--quick", "--data", folder, "--arrays", mosaics, "--out", out]
+    with redirect_stdout(StringIO()) as said:
+        assert script.EXPERIMENT.main([*map(str, arguments)]) == 0
     return json.loads(out.read_text()), said.getvalue()
 
 
@@ -97,7 +79,7 @@ def test_each_feed_that_needs_no_gpu_has_a_turn_and_then_nothing_is_left(quick):
     feeds = ["cpu/cpu, standard", "cpu/cpu, reuse factor 3", "stock DALI, cpu", HEADSPACE]
     assert [each["feed"] for each in results["results"]["turns"]] == feeds
     assert all(feed in said for feed in feeds)
-    config = script._config(script._parser().parse_args(["--quick"]))
+    config = script.EXPERIMENT.quick
     assert script.left(config, []) != []
     assert script.left(config, [Turn(**each) for each in results["results"]["turns"]]) == []
 

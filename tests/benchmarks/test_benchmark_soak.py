@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import sys
 from pathlib import Path
 
 import pytest
-
-from tests.benchmarks.test_benchmarks import BENCHMARKS, run
-from tests.placements import NEEDS_GPU, ON_GPU, Placement
-
-sys.path.append(str(BENCHMARKS))
-
 import soak
+
+from tests.benchmarks.running import quick, run
+from tests.placements import NEEDS_GPU, ON_GPU, Placement
 
 
 def test_a_quick_soak_prints_and_writes_what_was_left_after_each_epoch_and_can_be_drawn(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    done = run("soak.py", "--quick", "--out", out)
-    assert done.returncode == 0, done.stderr
-    soaked = json.loads(out.read_text())["results"]["soaked"]
-    assert [each["technique"] for each in soaked] == list(soak.QUICK.names or ())
+    written, said = quick("soak", out)
+    soaked, sizes = written["results"]["soaked"], soak.EXPERIMENT.quick
+    assert [each["technique"] for each in soaked] == list(sizes.names or ())
     for each in soaked:
-        assert each["technique"] in done.stdout
+        assert each["technique"] in said
         for kind in ("resident_mb", "threads", "descriptors"):
-            assert len(each[kind]) == soak.QUICK.epochs
+            assert len(each[kind]) == sizes.epochs
             assert min(each[kind]) > 0
     drawn = run("plot.py", "--results", out)
     assert drawn.returncode == 0, drawn.stderr
@@ -55,9 +49,9 @@ def test_every_technique_is_soaked_by_default() -> None:
 def test_what_grows_after_the_second_epoch_by_more_than_a_hundredth_is_a_leak(
     resident: list[float], threads: list[int], device: list[float], verdict: str
 ) -> None:
-    results = soak.Results([soak.Soaked("technique", resident, threads, [5] * len(resident), device)])
-    assert results.holds == (verdict == "flat")
-    assert results.show().rstrip().endswith(verdict)
+    soaked = [soak.Soaked("technique", resident, threads, [5] * len(resident), device)]
+    assert soak.holds({"soaked": soaked}) == (verdict == "flat")
+    assert soak.show(soaked).rstrip().endswith(verdict)
 
 
 @pytest.mark.parametrize("placement", [pytest.param(each, marks=NEEDS_GPU, id="/".join(each)) for each in ON_GPU])
@@ -78,6 +72,6 @@ def test_fifty_epochs_on_a_gpu_leave_no_more_behind_than_two(placement: Placemen
         partial_device=partial_device,
         final_device=final_device,
     )
-    results = soak.soak_all(config)
-    assert all(min(each.device_mb) > 0 for each in results.soaked)
-    assert results.holds, results.show()
+    results = soak.measure(config)
+    assert all(min(each.device_mb) > 0 for each in results["soaked"])
+    assert soak.holds(results), soak.show(results["soaked"])

@@ -1,34 +1,24 @@
-import json
 import mmap
 import os
-import socket
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
 from statistics import median
 
+import harness
 import numpy as np
+import page_cache
 import pytest
+import small_samples
+import store_groups
+import stores as script
 from PIL import Image
+from sources import repeated
 
 from dalirefurb import Frozen, MemoryStore, Refurbish, rand_augment
 from dalirefurb.store import DiskStore, StoreSpec, TieredStore
 from dalirefurb.store.tiered.store import Tier
-from tests.pictures import write_folder
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import harness  # noqa: E402
-import loaders  # noqa: E402
-import page_cache  # noqa: E402
-import small_samples  # noqa: E402
-import store_groups  # noqa: E402
-import store_turns  # noqa: E402
-import stores as script  # noqa: E402
+from tests.benchmarks.running import quick as run_quick
 
 SINGLE = ["MemoryStore", "DiskStore"]
 HALF, WHOLE = "TieredStore, 50 % in memory", "TieredStore, 100 % in memory"
@@ -41,18 +31,6 @@ CONTENDERS = {
 SHAPE = (8, 8, 3)
 
 
-def run(*arguments):
-    """Run the benchmark as its user does."""
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
-    command = [sys.executable, "-W", "error", str(BENCHMARKS / "stores.py"), "--quick", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
-
-
 @pytest.fixture(scope="module")
 def quick(folder, tmp_path_factory):
     """The JSON of a quick run, and what was printed."""
@@ -62,10 +40,10 @@ def quick(folder, tmp_path_factory):
         mosaic = rng.integers(0, 256, (64, 128, 3), np.uint8)
         Image.fromarray(mosaic).save(work / f"test_{label}_name.webp", lossless=True)
     out = work / "stores.json"
-    done = run("--rounds", 1, "--data", folder, "--small", work, "--folder", work, "--out", out)
-    assert done.returncode == 0, done.stderr
+    arguments = ["--rounds", 1, "--data", folder, "--small", work, "--folder", work]
+    written, printed = run_quick("stores", out, *arguments)
     assert sorted(path.suffix for path in work.iterdir()) == [".json"] + 10 * [".webp"], "nothing is left behind"
-    return json.loads(out.read_text()), done.stdout
+    return written, printed
 
 
 @pytest.fixture
@@ -170,24 +148,16 @@ def test_small_samples_are_compared_in_every_step(quick):
     assert len(small["claims"]) == 6
 
 
-def test_the_results_name_no_host_and_no_folder(quick, folder):
-    results, _ = quick
-    assert results["config"]["data"] == "pictures"
-    for private in (socket.gethostname(), str(folder.parent), str(BENCHMARKS.parent)):
-        assert private not in json.dumps(results)
-
-
-def test_data_that_cannot_be_used_is_refused(folder, tmp_path, monkeypatch, capsys):
+def test_data_that_cannot_be_used_is_refused(folder, tmp_path, capsys):
     for arguments, message in [
         (["--data", tmp_path], "--data must hold one folder of images per class"),
         (
             ["--data", folder, "--small", tmp_path],
-            f"--small must be a folder of mosaics of images, but {tmp_path} holds none: pass another",
+            f"test_<label>_<name>.webp, but {tmp_path} holds none: pass another",
         ),
     ]:
-        monkeypatch.setattr(sys, "argv", ["stores.py", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            script.main()
+            script.EXPERIMENT.main(["--quick", *map(str, arguments)])
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
 
@@ -246,7 +216,7 @@ def test_a_store_must_lend_every_sample_of_the_plan():
 
 def test_usage_is_that_of_the_timed_batches():
     contender = harness.Contender("counting", harness.Placement(1, 1), 3, (size for size in range(1, 100)))
-    metered = store_turns.Metered(contender)
+    metered = store_groups.Metered(contender)
     slices = harness.interleave([metered], rounds=2, timed_batches=4)
     # Three batches made ahead and two of the ramp come first.
     assert [usage.images for usage in metered.timed(slices)] == [6 + 7 + 8 + 9, 15 + 16 + 17 + 18]
@@ -254,9 +224,9 @@ def test_usage_is_that_of_the_timed_batches():
 
 
 def test_each_turn_of_a_store_serves_an_epoch_and_begins_one_in_which_all_are_hits(folder):
-    source, planner = loaders.repeated(folder, 12), Frozen(12, batch_size=4)
+    source, planner = repeated(folder, 12), Frozen(12, batch_size=4)
     with ExitStack() as stack:
-        turns = store_turns.StoreTurns(stack, "", source, rand_augment(32), planner, MemoryStore())
+        turns = store_groups.StoreTurns(stack, "", source, rand_augment(32), planner)
         turns.settle()
         states = [turns._state]
         for taken in (1, 3, 4):
@@ -290,11 +260,11 @@ def test_first_come_is_what_a_tiered_store_does_that_nobody_advises(planner):
 def test_small_samples_are_all_written_and_all_read(keeper, on_disk):
     samples = np.random.default_rng(0).integers(0, 256, (30, 32, 32, 3), np.uint8)
     small = small_samples.compare_small(samples, on_disk, rounds=2)
-    own = [step for step in small.steps if step.keeper == keeper]
+    own = [step for step in small["steps"] if step["keeper"] == keeper]
     steps = ["write", "warm", "cold", "cold", "cold"]
-    assert [(step.name, step.round) for step in own] == [(name, number) for number in range(2) for name in steps]
-    assert median(step.from_disk for step in own if step.name == "cold") >= 1
-    assert all(step.from_disk == 0 for step in own if step.name == "warm")
+    assert [(step["name"], step["round"]) for step in own] == [(name, number) for number in range(2) for name in steps]
+    assert median(step["from_disk"] for step in own if step["name"] == "cold") >= 1
+    assert all(step["from_disk"] == 0 for step in own if step["name"] == "warm")
 
 
 @pytest.mark.parametrize("keeper", [small_samples.FileEach, small_samples.ArrayEach])

@@ -1,17 +1,19 @@
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 
+import echo_slow_source
+import harness
+import loaders
 import numpy as np
+import parts
 import pytest
+import throughput as throughput_script
+from sources import SlowSource, repeated
 
 from dalirefurb import (
     Arrays,
@@ -28,52 +30,28 @@ from dalirefurb import (
 )
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finish_thread import Served
+from tests.benchmarks.running import BENCHMARKS, quick, run, speeds_of
 from tests.mosaics import write_mosaics
-from tests.pictures import write_folder
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-
-import echo_slow_source  # noqa: E402
-import harness  # noqa: E402
-import loaders  # noqa: E402
-import parts  # noqa: E402
-import slow_source  # noqa: E402
-import throughput as throughput_script  # noqa: E402
 
 LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "reuse factor 4", "every sample a hit"]
 PARTS = ["partial-only", "final-only"]
 ROUNDS = 2
 
 
-def run(script, *arguments):
-    """Run a benchmark as its user does."""
-    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
-    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("data") / "pictures", num_samples=12)
-
-
 @pytest.fixture(scope="module")
 def throughput(folder, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "throughput.json"
-    done = run("throughput.py", "--quick", "--order", "crop_last", "--data", folder, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text()), out, done.stdout
+    written, printed = quick("throughput", out, "--order", "crop_last", "--data", folder)
+    return written, out, printed
 
 
 @pytest.fixture(scope="module")
 def techniques(folder, tmp_path_factory):
     """The JSON of a quick run of all techniques, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "techniques.json"
-    done = run("techniques.py", "--quick", "--rounds", 1, "--data", folder, "--out", out)
-    assert done.returncode == 0, done.stderr
-    return json.loads(out.read_text()), out, done.stdout
+    written, printed = quick("techniques", out, "--rounds", 1, "--data", folder)
+    return written, out, printed
 
 
 def contender(batches, *, name="", made_ahead=0):
@@ -93,9 +71,7 @@ def test_every_contender_has_a_slice_in_every_round(throughput):
 def test_the_summary_follows_from_the_raw_slices(throughput):
     results, _, _ = throughput
     (case,) = results["results"]
-    speeds = {
-        name: [each["images"] / each["seconds"] for each in sorted_slices(case, name)] for name in LOADERS + PARTS
-    }
+    speeds = {name: speeds_of(case, name) for name in LOADERS + PARTS}
     costs = [(1 / partial, 1 / final) for partial, final in zip(*(speeds[name] for name in PARTS), strict=True)]
     bounds = {n: [1 / (partial / n + final) for partial, final in costs] for n in (2, 3)}
     claims = {claim["name"]: claim["figure"]["median"] for claim in case["claims"]}
@@ -107,10 +83,6 @@ def test_the_summary_follows_from_the_raw_slices(throughput):
         assert claims[f"reuse factor {n} / standard"] == pytest.approx(median(speedup))
     hits = [hit / final for hit, final in zip(speeds["every sample a hit"], speeds["final-only"], strict=True)]
     assert claims["every sample a hit / final-only"] == pytest.approx(median(hits))
-
-
-def sorted_slices(case, name):
-    return sorted((each for each in case["slices"] if each["contender"] == name), key=lambda each: each["round"])
 
 
 def test_both_parts_are_tried_at_every_placement_before_the_rounds(throughput):
@@ -131,7 +103,7 @@ def test_large_batches_are_held_to_their_bounds(batch_size):
     names = [*LOADERS, *PARTS]
     speeds = {name: [100.0, 101.0] for name in names}
     bounds = {name: [100.0, 100.0] for name in LOADERS[:-1]}
-    claims = throughput_script._claims(speeds, bounds, "crop_last", batch_size)
+    claims = throughput_script.claims(speeds, bounds, "crop_last", batch_size)
     promised = {claim.name for claim in claims if claim.least == 0.95}
     bounded = {f"{name} / its bound" for name in LOADERS[1:-1]} | {"every sample a hit / final-only"}
     assert promised == (bounded if batch_size == 256 else set())
@@ -172,9 +144,8 @@ def test_a_plot_without_results_that_have_one_is_refused_with_the_remedy(results
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("script", ["throughput", "techniques", "echo_slow_source", "smart_cache_large_images"])
-def test_data_that_is_no_folder_of_images_is_refused(script, tmp_path):
-    done = run(f"{script}.py", "--quick", "--data", tmp_path / "none")
+def test_data_that_is_no_folder_of_images_is_refused(tmp_path):
+    done = run("throughput.py", "--quick", "--data", tmp_path / "none")
     assert done.returncode == 2
     assert "--data must hold one folder of images per class" in done.stderr
 
@@ -207,10 +178,6 @@ def test_every_technique_is_compared_with_the_bound_of_its_own_split_and_reuse(t
         assert claims[f"{name} / its bound"]["least"] == 0.9
         assert claims[f"{name} / standard"]["figure"]["median"] == pytest.approx(speed / speeds_of(case, "standard")[0])
         assert name in printed
-
-
-def speeds_of(case, name):
-    return [each["images"] / each["seconds"] for each in sorted_slices(case, name)]
 
 
 def test_fresh_samples_and_diversity_are_those_of_the_plan(techniques):
@@ -266,7 +233,7 @@ def test_the_diversity_of_a_plan_weighs_versions_by_how_often_they_are_served():
 def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
     planner = Refurbish(12, batch_size=4, reuse_factor=3)
     with ExitStack() as stack:
-        turns = loaders.LoaderTurns(stack, "", loaders.repeated(folder, 12), rand_augment(32), planner)
+        turns = loaders.LoaderTurns(stack, "", repeated(folder, 12), rand_augment(32), planner)
         for taken in (4, 3):
             with turns.turn() as contender:
                 warmed = contender.made_ahead
@@ -281,7 +248,7 @@ def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
 
 def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():
     images = np.arange(40 * 4 * 4 * 3, dtype=np.uint8).reshape(40, 4, 4, 3)
-    source = slow_source.SlowSource(Arrays(images, np.zeros(40)), wait_s=0.005)
+    source = SlowSource(Arrays(images, np.zeros(40)), wait_s=0.005)
     began = time.perf_counter()
     with ThreadPoolExecutor(4) as pool:
         read = list(pool.map(source.read, np.arange(40).reshape(8, 5)))
@@ -290,16 +257,15 @@ def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():
 
 
 def test_a_slow_source_waits_and_does_not_compute():
-    source = slow_source.SlowSource(Arrays(np.zeros((4, 4, 4, 3), np.uint8), np.zeros(4)), wait_s=0.05)
+    source = SlowSource(Arrays(np.zeros((4, 4, 4, 3), np.uint8), np.zeros(4)), wait_s=0.05)
     began = time.process_time()
     source.read(np.arange(4))
     assert time.process_time() - began < 0.1
 
 
 def test_the_gain_of_echoing_is_compared_with_the_ratio_measured_in_the_same_rounds(folder, tmp_path):
-    done = run("echo_slow_source.py", "--quick", "--rounds", 2, "--data", folder, "--out", tmp_path / "echo.json")
-    assert done.returncode == 0, done.stderr
-    arrays, files = json.loads((tmp_path / "echo.json").read_text())["results"]
+    written, printed = quick("echo_slow_source", tmp_path / "echo.json", "--rounds", 2, "--data", folder)
+    arrays, files = written["results"]
     for result in (arrays, files):
         none, factor = speeds_of(result, "no echoing"), result["echoing_factor"]
         claims = {claim["name"]: claim for claim in result["claims"]}
@@ -308,11 +274,11 @@ def test_the_gain_of_echoing_is_compared_with_the_ratio_measured_in_the_same_rou
             claim = claims[f"{name} / no echoing / R"]
             assert claim["figure"]["median"] == pytest.approx(median(of_r))
             assert claim["least"] == (0.9 if result is arrays else None)
-            assert name in done.stdout
+            assert name in printed
 
 
 def test_decoded_photographs_repeat_as_the_files_do(folder):
-    files = loaders.repeated(folder, 30)
+    files = repeated(folder, 30)
     arrays = echo_slow_source.decoded(files, folder, 16)
     images = np.stack(arrays.read(np.arange(30)))
     assert images.shape == (30, 16, 16, 3)
@@ -322,35 +288,32 @@ def test_decoded_photographs_repeat_as_the_files_do(folder):
 
 
 def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_path):
-    done = run("smart_cache_large_images.py", "--quick", "--data", folder, "--out", tmp_path / "smart.json")
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "smart.json").read_text())["results"]
+    written, printed = quick("smart_cache_large_images", tmp_path / "smart.json", "--data", folder)
+    results = written["results"]
     gains = [a / b for a, b in zip(speeds_of(results, "SmartCache"), speeds_of(results, "no cache"), strict=True)]
     (claim,) = results["claims"]
     assert claim["figure"]["median"] == pytest.approx(median(gains))
     assert claim["least"] == 3
     assert results["computed"] == {"no cache": 1, "SmartCache": pytest.approx(2 / 12)}
-    assert "SmartCache / no cache" in done.stdout
+    assert "SmartCache / no cache" in printed
 
 
 def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
     pytest.importorskip("numba")
     out = tmp_path / "kernels.json"
-    done = run("kernels.py", "--quick", "--data", folder, "--out", out)
-    assert done.returncode == 0, done.stderr
-    stages = {each["name"]: each for each in json.loads(out.read_text())["results"]}
+    written, printed = quick("kernels", out, "--data", folder)
+    stages = {each["name"]: each for each in written["results"]}
     assert {"crop, resize, flip", "RandAugment layer, nearest", "- Equalize", "output"} < set(stages)
     for each in stages.values():
         assert len(each["dali_us"]) == len(each["kernels_us"]) > 1
-        assert each["name"] in done.stdout
+        assert each["name"] in printed
         ratios = [dali / ours for dali, ours in zip(each["dali_us"], each["kernels_us"], strict=True)]
         assert each["ratio"]["median"] == pytest.approx(median(ratios))
 
 
 def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
-    done = run("planning.py", "--quick", "--out", tmp_path / "planning.json")
-    assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "planning.json").read_text())
+    written, printed = quick("planning", tmp_path / "planning.json")
+    results = written
     assert [(result["unit"], result["most"]) for result in results["results"]] == [
         ("s", 0.3),
         ("s", None),
@@ -360,7 +323,7 @@ def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
     ]
     for result in results["results"]:
         assert min(result["samples"]) > 0
-        assert result["name"] in done.stdout
+        assert result["name"] in printed
 
 
 def test_batches_made_ahead_are_never_timed():
@@ -411,7 +374,7 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
         put(handover, items)
 
     monkeypatch.setattr(ClosableQueue, "put", put)
-    source = loaders.repeated(folder, 12)
+    source = repeated(folder, 12)
     with ExitStack() as stack:
         planner = Standard(12, batch_size=4)
         turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), planner, placement=placement)
@@ -492,12 +455,11 @@ def test_on_small_arrays_each_reuse_factor_is_compared_with_standard_and_its_bou
     pytest.importorskip("numba")
     mosaics = write_mosaics(tmp_path / "mosaics", train=(4, 8), test=(1, 1))
     out = tmp_path / "small.json"
-    done = run("small_images.py", "--quick", "--data", mosaics, "--out", out)
-    assert done.returncode == 0, done.stderr
-    rand, auto = json.loads(out.read_text())["results"]
+    written, printed = quick("small_images", out, "--data", mosaics)
+    rand, auto = written["results"]
     assert (rand["policy"], auto["policy"]) == ("rand_augment", "auto_augment")
     for case in (rand, auto):
-        assert case["policy"] in done.stdout
+        assert case["policy"] in printed
         claims = {claim["name"]: claim for claim in case["claims"]}
         standard, partial, final = (speeds_of(case, name) for name in ("standard", "partial-only", "final-only"))
         for name, factor in {"standard": 1, "reuse factor 2": 2, "reuse factor 3": 3}.items():

@@ -1,0 +1,28 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+
+def run(script, *arguments, timeout=240):
+    """Run a benchmark as its user does."""
+    environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
+    command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=False)
+
+
+def quick(script, out, *arguments):
+    """Run a benchmark with tiny sizes; return its JSON and what was printed."""
+    done = run(f"{script}.py", "--quick", *arguments, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text()), done.stdout
+
+
+def speeds_of(case, name):
+    """Return a contender's images/s by round, from the slices in a JSON."""
+    taken = sorted((each for each in case["slices"] if each["contender"] == name), key=lambda each: each["round"])
+    return [each["images"] / each["seconds"] for each in taken]

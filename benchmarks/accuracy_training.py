@@ -24,7 +24,7 @@ from networks import NETWORKS
 from sources import AT_ONCE, read_mosaics, whole
 from torch import nn
 
-from dalirefurb import Loader, MemoryStore
+from dalirefurb import Loader, MemoryStore, Prefetch
 
 CLASSES = 10
 
@@ -153,7 +153,7 @@ class Training:
                 task.case.recipe(),
                 planner,
                 stack.enter_context(MemoryStore()) if planner.peak_slots else None,
-                num_threads=task.threads,
+                prefetch=Prefetch(num_threads=task.threads),
                 pin_memory=self.device == "cuda",
             )
         )

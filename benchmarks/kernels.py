@@ -28,8 +28,11 @@ from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.part_runner import KernelPart
+from dalirefurb.kernels.output_buffers import OutputBuffers
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
+from dalirefurb.kernels.program import KernelProgram
+from dalirefurb.kernels.runner import KernelRunner
+from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 Images = list[NDArray[np.uint8]]
 
@@ -111,13 +114,13 @@ def compare(subject: Subject, config: Config) -> dict[str, Any]:
     recipe = Recipe(subject.stages, Output(config.size), split=len(subject.stages))
     dali = _dali(recipe, "final" if output else "partial", config.batch_size, config.threads)
     kernels = _kernels(subject, config.threads)
-    feeds = subject.feeds("partial" if output else "sample")
+    named = {dali: subject.feeds("partial" if output else "sample"), kernels: subject.feeds("sample")}
     times: dict[PipelineRunner, list[float]] = {dali: [], kernels: []}
     for number in range(config.rounds + 1):
         for runner in (dali, kernels) if number % 2 else (kernels, dali):
             began = time.process_time()
             for _ in range(config.batches):
-                runner.submit(feeds)
+                runner.submit(named[runner])
                 runner.collect()
             times[runner].append((time.process_time() - began) / config.batches / config.batch_size * 1e6)
     # The first round fetches memory.
@@ -139,17 +142,13 @@ def _dali(recipe: Recipe, part: Part, count: int, threads: int) -> Replicas:
     return Replicas(graph, 1, max_batch_size=count, num_threads=threads, device_id=None)
 
 
-def _kernels(subject: Subject, threads: int) -> KernelPart:
+def _kernels(subject: Subject, threads: int) -> KernelRunner:
     steps = steps_of(subject.stages)
     assert steps is not None
     output = None if subject.stages else Output(subject.images[0].shape[0])
-    return KernelPart(
-        steps,
-        output,
-        entering="sample" if subject.stages else "partial",
-        pipelines=DecodePipelines([], DecodePipeline(None, max_rows=1, num_threads=threads)),
-        most_results=3,
-    )
+    program = KernelProgram(steps, output, split=len(steps) if output is None else None)
+    pipelines = DecodePipelines([], DecodePipeline(None, max_rows=1, num_threads=threads))
+    return KernelRunner(program, pipelines, KernelThreadPool(0), OutputBuffers(3))
 
 
 def measure(config: Config, options: Options) -> list[dict[str, Any]]:

@@ -25,7 +25,18 @@ import torch
 from harness import Contender, Placement
 from sources import repeated
 
-from dalirefurb import FileList, Loader, MemoryStore, Recipe, Refurbish, Standard, Stats, rand_augment, simplified
+from dalirefurb import (
+    FileList,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    Standard,
+    Stats,
+    rand_augment,
+    simplified,
+)
 from dalirefurb.augment.presets import Order
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
@@ -142,7 +153,8 @@ class LoaderTurns:
         self._placement = placement or default_placement()
         self._options = options
         if placement is not None:
-            self._options |= {"replicas": placement.replicas, "num_threads": placement.replicas * placement.threads}
+            num_threads = placement.replicas * placement.threads
+            self._options["prefetch"] = Prefetch(replicas=placement.replicas, num_threads=num_threads)
         self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._state: dict[str, Any] | None = None
         self.stats: list[Stats] = []

@@ -23,8 +23,9 @@ import numpy as np
 from harness import Contender, Placement
 from numpy.typing import NDArray
 
-from dalirefurb.engine.batch_group import Position, Run, announced, planned, runs
-from dalirefurb.engine.prefetch import choose_prefetch
+from dalirefurb.engine.batch_group import BatchGroup, Position, grouped, planned
+from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.allocator import rounded
@@ -154,15 +155,15 @@ class StoreReads:
             yield Contender(self.name, Placement(1, 1), 0, batches)
 
     def _batches(self, epoch: int) -> Generator[int, None, None]:
-        ahead = choose_prefetch(self._planner, num_threads=None, replicas=None, look_ahead=None, batches_per_run=None)
-        work = runs(planned(self._planner, Position(epoch, 0)), ahead.batches_per_run)
+        depths = Prefetch().depths(self._planner)
+        groups = grouped(planned(self._planner, Position(epoch, 0)), depths.batches_per_group)
 
-        def announce(run: Run) -> None:
-            self._store.prefetch(run.plan.indices, run.plan.version)
+        def announce(group: BatchGroup) -> None:
+            self._store.prefetch(group.plan.indices, group.plan.version)
 
-        for run in announced(work, announce, ahead.announced):
-            with self._store.get(run.plan.indices, run.plan.version) as lease:
+        for group in UpcomingGroups(groups, announce, depths.announced):
+            with self._store.get(group.plan.indices, group.plan.version) as lease:
                 if not lease.found.all():
                     raise LookupError(f"{self.name} must hold every sample, but {(~lease.found).sum()} are missing")
-            for each in run.plans:
+            for each in group.plans:
                 yield len(each.indices)

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe, draw
-from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Part
-from dalirefurb.engine.backend_factory import BackendFactory, Kernels, choose_kernels
-from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.backend_factory import BackendFactory, Devices, Kernels, choose_kernels
+from dalirefurb.engine.prefetch import Depths
+from dalirefurb.image_batch import Images, Rows
+from dalirefurb.kernels.runner import KernelRunner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 
@@ -55,7 +56,7 @@ class Parts:
         self, recipe: Recipe, source: Source, *, batch_size: int, label: str = "", kernels: Kernels | None = None
     ) -> None:
         self._recipe = recipe
-        self._kernels = choose_kernels(kernels, recipe, "cpu", "cpu")
+        self._kernels = choose_kernels(kernels, recipe, Devices())
         self._label = label
         self._source = source
         self._batch_size = batch_size
@@ -143,7 +144,8 @@ class Parts:
         """
         factory = self._factory(placement)
         try:
-            runner = factory.build(part)
+            by_kernels = part == "final" and self._kernels == "numba"
+            runner = _FinalKernels(factory.build_both()) if by_kernels else factory.build(part)
             submitted = 0
             for submitted, feed in enumerate(feeds, 1):
                 runner.submit(feed)
@@ -155,17 +157,34 @@ class Parts:
             factory.close()
 
     def _factory(self, placement: Placement) -> BackendFactory:
-        devices: dict[str, Device] = dict.fromkeys(("partial_device", "final_device", "entering_device"), "cpu")
-        prefetch = Prefetch(
+        depths = Depths(
             replicas=placement.replicas,
             threads_each=placement.threads,
-            batches_per_run=1,
-            hits_per_run=1,
+            batches_per_group=1,
+            hits_per_group=1,
             look_ahead=placement.replicas,
             admitted=0,
             announced=0,
         )
-        return BackendFactory(self._recipe, self._kernels, **devices, max_rows=self._batch_size, prefetch=prefetch)
+        return BackendFactory(self._recipe, self._kernels, Devices(), max_rows=self._batch_size, depths=depths)
+
+
+class _FinalKernels:
+    """Kernels of both parts, given batches whose partial images are all there."""
+
+    def __init__(self, runner: KernelRunner) -> None:
+        self._runner = runner
+
+    def submit(self, feeds: Feeds) -> None:
+        """Start one batch, of images named "partial"."""
+        images = Images.of(feeds["partial"])
+        rows = Rows(np.arange(len(images)), images)
+        final = {name: values for name, values in feeds.items() if "/" in name}
+        self._runner.submit({}, final, rows=np.empty(0, np.int64), count=len(images), pinned=rows)
+
+    def collect(self) -> Any:
+        """Wait for the oldest batch."""
+        return self._runner.collect()
 
 
 def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> list[float]:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dalirefurb import Arrays, FileList, ImageFolder, Loader, Standard, evaluate
+from dalirefurb import Arrays, FileList, ImageFolder, Loader, Prefetch, Standard, evaluate
 from dalirefurb.source import Source
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -50,7 +50,7 @@ def whole(source: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
     images = torch.empty(len(source), 3, SIDE, SIDE)
     labels = torch.empty(len(source), dtype=torch.int64)
     recipe = evaluate(SIDE, raw=True, mean=MEAN, std=STD)
-    with Loader(source, recipe, planner, num_threads=1, look_ahead=1, with_indices=True) as loader:
+    with Loader(source, recipe, planner, prefetch=Prefetch(num_threads=1, look_ahead=1), with_indices=True) as loader:
         for some, classes, indices in loader:
             images[indices], labels[indices] = some, classes
     return images, labels

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sources import AT_ONCE, MEAN, SIDE, STD, read_mosaics, whole
 from torch import nn
 
-from dalirefurb import Arrays, AutoAssist, Loader, Standard, evaluate
+from dalirefurb import Arrays, AutoAssist, Loader, Prefetch, Standard, evaluate
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.planning.assistant import AssistantReport
 
@@ -143,7 +143,9 @@ class Served(Chooser):
 
     def __init__(self, source: Arrays, planner: Standard | AutoAssist) -> None:
         recipe = evaluate(SIDE, raw=True, mean=MEAN, std=STD)
-        self._loader = Loader(source, recipe, planner, num_threads=1, look_ahead=1, with_indices=True)
+        self._loader = Loader(
+            source, recipe, planner, prefetch=Prefetch(num_threads=1, look_ahead=1), with_indices=True
+        )
         self._assisted = isinstance(planner, AutoAssist)
 
     def batches(self) -> Iterator[Batch]:

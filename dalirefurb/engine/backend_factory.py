@@ -134,6 +134,7 @@ class BackendFactory:
         """
         if self._kernels == "dali":
             return self._replicas(part, self._depths.replicas if count is None else count)
+        assert part != "final"
         recipe = self._recipe
         if part == "partial":
             return self._kernel_runner(recipe.partial, output=None, split=True)

@@ -383,7 +383,7 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
             assert harness.wait_until_idle(60)
             warm = loader.batches_ahead
             assert 0 < len(made) - warm <= taken.made_ahead == loader.batches_ahead
-            assert taken.placement.replicas == loader._assembler.prefetch.replicas
+            assert taken.placement.replicas == loader._assembler.depths.replicas
 
 
 def test_what_is_made_anew_is_warm_in_its_turn_and_gone_after_it():

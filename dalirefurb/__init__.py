@@ -7,6 +7,7 @@ Partially augmented samples are cached and reused a few times; the final augment
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
     from dalirefurb.planning.batch_echo import BatchEcho as BatchEcho
     from dalirefurb.planning.echo import Echo as Echo
+    from dalirefurb.planning.evaluate import Evaluate as Evaluate
     from dalirefurb.planning.frozen import Frozen as Frozen
     from dalirefurb.planning.refurbish import Refurbish as Refurbish
     from dalirefurb.planning.refurbish import Standard as Standard
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from dalirefurb.reading.bad_sample_policy import BadSamplePolicy as BadSamplePolicy
     from dalirefurb.reading.coverage import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
+    from dalirefurb.source import Concat as Concat
     from dalirefurb.source import FileList as FileList
     from dalirefurb.source import HuggingFaceImages as HuggingFaceImages
     from dalirefurb.source import ImageFolder as ImageFolder
@@ -51,11 +54,13 @@ _HOMES = {
     "BadSamplePolicy": "reading.bad_sample_policy",
     "BatchEcho": "planning.batch_echo",
     "Compressed": "store.compressed",
+    "Concat": "source",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",
     "DiskStore": "store",
     "Echo": "planning.echo",
+    "Evaluate": "planning.evaluate",
     "FileList": "source",
     "Frozen": "planning.frozen",
     "HuggingFaceImages": "source",
@@ -87,6 +92,8 @@ __all__ = sorted(_HOMES)
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that torch and DALI are loaded only where needed."""
+    if name == "__version__":
+        return importlib.metadata.version("dalirefurb")
     if name not in _HOMES:
         raise AttributeError(f"module 'dalirefurb' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dalirefurb.{_HOMES[name]}"), name)

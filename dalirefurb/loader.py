@@ -17,10 +17,12 @@ from dalirefurb.checks import integer
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.batch_tensors import Batch, BatchTensors
 from dalirefurb.engine.build import Assembly, assemble
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
+from dalirefurb.engine.data_loader_shape import DataLoaderShape, refuse_unknown
 from dalirefurb.engine.feedback import Feedback
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.rank import Rank, chosen
@@ -36,18 +38,16 @@ from dalirefurb.store import Store
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
 
-Batch = tuple[torch.Tensor, ...]
-"""Images, labels and, if asked for, indices."""
 
-
-class Loader:
+class Loader(DataLoaderShape):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
     One pass of `for images, labels in loader` is one epoch. Leaving it early begins the next epoch at the next pass.
 
     Where several processes train together, each has a loader made with the same arguments, and is served its rank's
-    rows of every batch; the planner's `shards` say among how many a batch can be divided. All ranks have equally many
-    batches, and their rows together are the batches that one process would be served, whatever their number.
+    rows of every batch; the planner's `shards` say among how many a batch can be divided (any number divides those of
+    `Evaluate`). All ranks have equally many batches, and their rows together are the batches that one process would be
+    served, whatever their number; but with AutoAssist each rank chooses by itself.
 
     Args:
         source: Source of the samples and labels.
@@ -62,7 +62,7 @@ class Loader:
             recipe has no stage of the user's.
         prefetch: How many threads work, and how far ahead.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
-            `source.name(index)` and the like.
+            `source.name(index)` and the like; -1 for rows of padding, see `Evaluate`.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
             `.to("cuda", non_blocking=True)` does not wait. Costs a copy.
         bad_samples: What happens to samples that cannot be read, decoded or used.
@@ -91,20 +91,27 @@ class Loader:
         pin_memory: bool = False,
         bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
         rank: Rank | tuple[int, int] | None = None,
+        **unknown: NoReturn,
     ) -> None:
+        refuse_unknown([*unknown])
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
         check_kinds(source, recipe, planner, store, prefetch, bad_samples)
+        if planner.padded and not with_indices:
+            raise ConfigurationError(
+                "pad=True needs with_indices=True: rows that only fill a batch up are told by their index, -1"
+            )
         devices = Devices(partial_device, final_device)
         kernels = choose_kernels(kernels, recipe, devices)
         configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
         choose_depths = configuration.choose_depths(prefetch)
         choose_depths(planner)  # Refuses what no rank could work with.
         fingerprint = configuration.fingerprint()
-        self._planner = planner
-        self._labels = configuration.labels()
+        self.source, self.recipe, self.planner = source, recipe, planner
+        self._kernels = kernels
+        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, depths: Depths) -> Assembly:
@@ -113,8 +120,6 @@ class Loader:
         self._fingerprint = json.dumps(fingerprint)
         self._assembler = Assembler(planner, chosen=chosen(rank), choose_depths=choose_depths, assemble=assembled)
         self._feedback = Feedback(planner, self._assembler)
-        self._with_indices = with_indices
-        self._pin_memory = pin_memory
         self._cursor = Cursor()
         self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._assembler.shutdown)
@@ -122,7 +127,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Count the batches of an epoch, on every rank the same."""
-        return len(self._planner)
+        return len(self._assembler.part if self.planner.any_world_size else self.planner)
 
     @property
     def batch_size(self) -> int:
@@ -133,16 +138,6 @@ class Loader:
     def batches_ahead(self) -> int:
         """Count the batches whose images can be made, partly at least, before they are asked for."""
         return self._assembler.depths.batches_made
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of the source, those of all ranks together."""
-        return self._planner.num_samples
-
-    @property
-    def with_indices(self) -> bool:
-        """Whether a batch has a third part, the samples' indices."""
-        return self._with_indices
 
     @property
     def epoch(self) -> int:
@@ -169,7 +164,7 @@ class Loader:
         upcoming = self._cursor.upcoming_epoch
         if epoch == upcoming:
             return
-        if self._planner.feedback_lag is not None:
+        if self.planner.feedback_lag is not None:
             raise ConfigurationError(
                 f"epoch must be the next one, since an Assistant plans by the losses that it has observed, got "
                 f"{epoch} when {upcoming} is next: leave set_epoch out, or go back by load_state_dict"
@@ -201,7 +196,7 @@ class Loader:
             StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
                 the rank, or the state is damaged; `.keys` says what. The loader stays where it is.
         """
-        assisted = self._planner.feedback_lag is not None
+        assisted = self.planner.feedback_lag is not None
         position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=assisted)
         self._feedback.restore(state)
         self._cursor.move(position)
@@ -257,6 +252,9 @@ class Loader:
             "that iterates, and pass on loader.state_dict() if it is to go on there"
         )
 
+    def __repr__(self) -> str:
+        return self.described(self._cursor.position, self._kernels)
+
     def __enter__(self) -> Loader:
         return self
 
@@ -265,7 +263,7 @@ class Loader:
 
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
-        rank = self._assembler.rank._asdict() if self._planner.feedback_lag is not None else {}
+        rank = self._assembler.rank._asdict() if self.planner.feedback_lag is not None else {}
         return {**json.loads(self._fingerprint), **rank}
 
     def _check_usable(self) -> None:
@@ -281,16 +279,10 @@ class Loader:
         self._check_usable()
         self._feedback.check_observed("the next one is served")
         assert self._assembler.assembly is not None  # Since the pass began, at the latest.
-        engine = self._assembler.assembly.engine
+        engine, planner = self._assembler.assembly.engine, self._assembler.assembly.planner
         engine.seek(self._cursor.position)
         served = engine.take()
-        labels = torch.from_numpy(self._labels[served.indices])
-        if self._pin_memory:
-            labels = labels.pin_memory()
-        if served.images.is_cuda:
-            labels = labels.to(served.images.device, non_blocking=True)
-        indices = (torch.from_numpy(served.indices.copy()),) if self._with_indices else ()
-        batch = (served.images, labels, *indices)
+        batch = self._tensors.of(served, planner.padding(served.position.batch))
         following = engine.after(served.position)
         feedback, cursor, handed = self._feedback, self._cursor, self._feedback.after_next()
         # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dalirefurb import Arrays, DalirefurbError, Loader, MemoryStore, Refurbish, Standard, auto_augment, evaluate
+from dalirefurb import Arrays, DalirefurbError, Evaluate, Loader, MemoryStore, Refurbish, auto_augment, evaluate
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
     # The test images need no store: they are arrays, and only normalised.
     test_recipe = evaluate(32, raw=True, mean=MEAN, std=STD, channels_last=True)
-    test_planner = Standard(len(test_data), batch_size=min(size, len(test_data)))
+    test_planner = Evaluate(len(test_data), batch_size=min(size, len(test_data)))
     cached, fresh = (" > ".join(stage.name for stage in part) for part in (recipe.partial, recipe.final))
     print(f"{len(data):,} images to train on, {len(test_data):,} to test on; cached: {cached}; fresh: {fresh}")
     torch.manual_seed(options.seed)

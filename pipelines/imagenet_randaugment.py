@@ -27,7 +27,17 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dalirefurb import DalirefurbError, FileList, ImageFolder, Loader, MemoryStore, Refurbish, evaluate, rand_augment
+from dalirefurb import (
+    DalirefurbError,
+    Evaluate,
+    FileList,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Refurbish,
+    evaluate,
+    rand_augment,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
@@ -66,16 +76,6 @@ def read(folder: Path, share: float) -> tuple[ImageFolder | FileList, ImageFolde
     parts = [np.flatnonzero(part) for part in (~chosen, chosen)]
     remaining, held_out = (FileList(map(images.name, part.tolist()), images.labels[part]) for part in parts)
     return remaining, held_out
-
-
-def own_share(images: ImageFolder | FileList) -> ImageFolder | FileList:
-    """Return what this process evaluates on: every image is some process's, none is two's."""
-    if WORLD_SIZE == 1:
-        return images
-    if len(images) < WORLD_SIZE:
-        raise ValueError(f"each of {WORLD_SIZE} processes needs an image to evaluate on, but there are {len(images)}")
-    mine = np.arange(RANK, len(images), WORLD_SIZE)
-    return FileList(map(images.name, mine.tolist()), images.labels[mine])
 
 
 def summed(*numbers: float) -> list[float]:
@@ -217,12 +217,11 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
         if WORLD_SIZE > 1:
             for averages in model.buffers():
                 distributed.broadcast(averages, 0)  # So that all evaluate the model that is saved.
-        count = val_loader.num_samples
-        right = accuracy(model, val_loader) * count
-        images_per_s, hits, misses, right, total = summed(rows / seconds, done.hits, done.misses, right, count)
+        right = accuracy(model, val_loader)  # That of this process's images; each is one process's.
+        images_per_s, hits, misses, right = summed(rows / seconds, done.hits, done.misses, right)
         if RANK == 0:
             print(f"epoch {epoch}  loss {mean_loss:.4f}  {images_per_s:,.0f} images/s", end="  ")
-            print(f"hits {hits:,.0f}  misses {misses:,.0f}  validation accuracy {right / total:.2%}", flush=True)
+            print(f"hits {hits:,.0f}  misses {misses:,.0f}  validation accuracy {right:.2%}", flush=True)
         loss_sum.zero_()
         save()
 
@@ -240,12 +239,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         size, reuse, share = options.batch_size, options.reuse_factor, options.coverage
         numbers: dict[str, Any] = {"coverage": share, "seed": options.seed, "shards": options.shards}
         planner = Refurbish(len(data), batch_size=size, reuse_factor=reuse, **numbers)
-        own_val_data = own_share(val_data)
+        # Nothing is random in what is evaluated on, so each image is kept as it is, and decoded about once.
+        val_planner = Evaluate(len(val_data), batch_size=min(size, len(val_data)), coverage=share)
+        val_planner.for_rank(rank=RANK, world_size=WORLD_SIZE)  # Refuses fewer images than processes.
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
-    # Nothing is random in what is evaluated on, so each image is kept as it is, and decoded about once.
-    val_recipe, count = evaluate(options.size, channels_last=True), len(own_val_data)
-    val_planner = Refurbish(count, batch_size=min(size, count), reuse_factor=count, coverage=share)
+    val_recipe = evaluate(options.size, channels_last=True)
     cached, fresh = (" > ".join(stage.name for stage in part) for part in (recipe.partial, recipe.final))
     cached = cached or "files, as they were read"
     if RANK == 0:
@@ -262,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with (
             Loader(data, recipe, planner, MemoryStore(), **placement) as loader,
-            Loader(own_val_data, val_recipe, val_planner, MemoryStore(), rank=(0, 1), **placement) as val_loader,
+            Loader(val_data, val_recipe, val_planner, MemoryStore(), **placement) as val_loader,
         ):
             train(options, loader, val_loader, model, num_classes)
     except DalirefurbError as error:

@@ -47,9 +47,12 @@ class Parameter:
 class Stage(ABC):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
+    So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields. Derive from this class: kernels
+    and fused operators know the library's stages by class, and leave what is derived from one of them to its `apply`.
+
     Attributes:
         name: Name of the stage, unique within a recipe; it keys the stage's random numbers.
-        version: Version of the stage, raised when the same fields come to mean other pixels.
+        code_version: Version of the stage, raised when the same fields come to mean other pixels.
         num_uniforms: Number of uniform numbers taken per sample.
     """
 
@@ -110,6 +113,8 @@ class Stage(ABC):
     @abstractmethod
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Transform HWC uint8 images to HWC uint8 images, as DALI operators on the images' device.
+
+        Every node of `parameters` must be used: DALI knows no input that no operator has.
 
         Args:
             images: HWC uint8 images, on "cpu" or "gpu".

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -49,9 +50,18 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        say(f"dalirefurb {metadata.version('dalirefurb')}")
+        parser.exit()
+
+
 def parser() -> Parser:
     """Build the parser; it sets `command`, a function of the options."""
     root = Parser(prog="dalirefurb", description=explanations.DESCRIPTION, epilog=explanations.EPILOG)
+    root.add_argument("--version", action=_Version, nargs=0, help="print the version, and end")
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add = partial(parsers.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter)
     for command, add_arguments, texts in (

@@ -191,7 +191,7 @@ def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
 def cut_window(recipe: Recipe) -> RandomResizedCrop | None:
     """Return the stage whose window alone is decoded: one right after decoding, if it is partial, too."""
     after = recipe.partial[1] if recipe.encoded and recipe.split > 1 else None
-    return after if isinstance(after, RandomResizedCrop) else None
+    return after if type(after) is RandomResizedCrop else None
 
 
 def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
@@ -232,15 +232,18 @@ def _decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> 
 
 
 def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:
-    """Trace from partial images to the output; a crop and a flip at the end are fused with normalisation."""
+    """Trace from partial images to the output; a crop and a flip at the end are fused with normalisation.
+
+    Stages that a user derives from these may do something else, so they are left as they are.
+    """
     stages = list(recipe.final)
     fused: dict[str, Any] = {}
-    if stages and isinstance(stages[-1], HorizontalFlip):
+    if stages and type(stages[-1]) is HorizontalFlip:
         flip = stages.pop()
         fused["mirror"] = _parameters(flip, nodes)["mirror"]
-    if stages and isinstance(stages[-1], RandomCrop) and not stages[-1].padding:
-        crop = stages.pop()
-        assert isinstance(crop, RandomCrop)
+    crop = stages[-1] if stages else None
+    if type(crop) is RandomCrop and not crop.padding:
+        stages.pop()
         fused |= crop.crop_arguments(_parameters(crop, nodes))
     return _normalise(recipe.output, _applied(stages, images, nodes), fused)
 

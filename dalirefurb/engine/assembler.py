@@ -14,8 +14,9 @@ from dalirefurb.planning.planner import Planner
 class Assembler:
     """Puts a loader's parts together once, and closes them.
 
-    A batch of one shard is not divided, so where `shards` is 1 they are put together at once, and what cannot work is
-    refused early. Otherwise that waits until the rank is needed: the store, the graphs and the device depend on it.
+    A batch of one shard is mostly not divided, so where `shards` is 1 they are put together at once, and what cannot
+    work is refused early. Otherwise that waits until the rank is needed: the store, the graphs and the device depend on
+    it.
 
     Args:
         planner: Planner of the batches of all ranks.
@@ -44,7 +45,7 @@ class Assembler:
         self._closed = False
         if chosen is not None:
             self._part(chosen)
-        if planner.shards == 1:
+        if planner.shards == 1 and not planner.any_world_size:
             self._begin(ALONE)
 
     @property

@@ -41,10 +41,12 @@ class Assembly:
 
     Attributes:
         engine: Engine that carries out the plans.
+        planner: Planner of this rank's batches.
         assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
     """
 
     engine: Engine
+    planner: Planner
     assistant: Assistant | None
 
 
@@ -142,7 +144,7 @@ def assemble(
         ready=depths.ready,
         tally=tally,
     )
-    return Assembly(engine, assistant)
+    return Assembly(engine, planner, assistant)
 
 
 def _fill(features: FeatureTable) -> OnComputed:

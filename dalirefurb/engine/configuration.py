@@ -19,6 +19,7 @@ from dalirefurb.engine.backend_factory import Devices, Kernels
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
+from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
@@ -151,9 +152,15 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
 
 
 def _check_draws(recipe: Recipe, planner: Planner) -> None:
-    """Warn of a SmartCache that would serve a draw of the partial part for as long as a sample stays."""
+    """Warn of a SmartCache that would serve a draw as long as a sample stays, and of an Evaluate that would draw."""
     while isinstance(planner, DerivedPlanner):
         planner = planner.planner
+    if isinstance(planner, Evaluate) and (drawn := [stage.name for stage in recipe.stages if stage.random]):
+        warnings.warn(
+            f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
+            f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
+            stacklevel=5,
+        )
     random = [stage.name for stage in recipe.partial if stage.random]
     if random and isinstance(planner, SmartCache):
         warnings.warn(

@@ -8,9 +8,13 @@ nothing on whether they are negative.
 
 from __future__ import annotations
 
+import logging
+import sys
 import zlib
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from threading import Timer
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -18,6 +22,8 @@ from llvmlite import ir
 from numba import carray, cfunc, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic as _numba_intrinsic
+
+_SLOW_S = 2.0
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -59,11 +65,25 @@ def c_function(function: Callable[..., Any], signature: Any) -> Any:
 
 
 def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options: bool) -> Any:
-    """Compile a function with one of Numba's compilers."""
+    """Compile a function with one of Numba's compilers, and say so if that takes long."""
+    timer = Timer(_SLOW_S, _say_once)
+    timer.daemon = True
+    timer.start()
     try:
         return compiler(signature, cache=True, error_model="numpy", **options)(function)
     except Exception:  # Numba found no folder for its cache, a full disk, or half a file; any other error comes again.
         return compiler(signature, error_model="numpy", **options)(function)
+    finally:
+        timer.cancel()
+
+
+@cache
+def _say_once() -> None:
+    """Tell why nothing seems to happen: those who look at the log, and those who sit at a terminal."""
+    message = "dalirefurb compiles its kernels for this processor, once: this can take a minute"
+    logging.getLogger("dalirefurb").info(message)
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(f"{message}\n")
 
 
 @intrinsic

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,11 @@ class Echoing(DerivedPlanner):
 
     echoing_factor: float = field(kw_only=True)
 
+    serves_once: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.planner, Echoing):
+        if not self.planner.serves_once:
             raise ConfigurationError(
                 f"planner must serve no sample twice in an epoch, got {self.planner!r}: pass its inner planner, and "
                 f"the product of both echoing factors"

@@ -29,6 +29,12 @@ class Planner(ABC):
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to
     shard p % shards, and each shard fills a fixed contiguous slice of every batch.
 
+    What every planner promises: `epoch` yields `len(self)` batches, none of them empty. A version is a miss in the
+    first row that serves it and in no other; a row that its batch does not keep is served in no later one. Who frees
+    `evict` after a batch and then stores the misses that are kept has every hit at hand, within `shard_slots`. A
+    serving never comes twice for one sample. A shard's rows are of its own samples. All fields are the fingerprint, as
+    JSON values.
+
     Attributes:
         num_samples: Samples in the source, at least 1.
         batch_size: Rows of a global batch, in 1..num_samples.
@@ -36,7 +42,9 @@ class Planner(ABC):
         shards: Slices of a batch that keep their samples; a divisor of batch_size. Every world size that
             divides it serves the same global batches. With more than one, only full batches are served.
         drop_last: Whether samples that fill no batch wait for the next epoch instead of making a short one.
-        version: Version of the planner, raised when the same arguments come to mean other plans.
+        serves_once: Whether an epoch serves a sample at most once.
+        any_world_size: Whether any number of ranks divides the batches, by `for_rank`, whatever the shards.
+        code_version: Version of the planner, 1 at first, raised when the same arguments come to mean other plans.
     """
 
     num_samples: int
@@ -46,6 +54,8 @@ class Planner(ABC):
     shards: int = 1
     drop_last: bool = False
 
+    serves_once: ClassVar[bool] = True
+    any_world_size: ClassVar[bool] = False
     code_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -63,6 +73,8 @@ class Planner(ABC):
     @abstractmethod
     def epoch(self, epoch: int) -> Iterator[BatchPlan]:
         """Plan one epoch, the same for the same number whatever was asked before.
+
+        It is no generator function, so that it refuses a number when it is called. The plans' arrays are read-only.
 
         Args:
             epoch: Number of the epoch, from 0.
@@ -124,6 +136,15 @@ class Planner(ABC):
         """
         self._shards_of(rank=rank, world_size=world_size)  # Refuses a rank that there is not.
         return self if world_size == 1 else RankPlanner(self, rank=rank, world_size=world_size)
+
+    @property
+    def padded(self) -> bool:
+        """Whether the last rows of a batch can be there only to fill it up, see `padding`."""
+        return False
+
+    def padding(self, batch: int) -> int:
+        """Count the last rows of a batch, by its number in the epoch, that only fill it up."""
+        return 0
 
     @property
     def shard_samples(self) -> tuple[int, ...]:

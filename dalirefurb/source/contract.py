@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, SampleError
 
 
 class Source(ABC):
@@ -35,6 +35,17 @@ class Source(ABC):
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        shape = "" if self.image_shape is None else f" of {' x '.join(map(str, self.image_shape[:2]))}"
+        classes = "" if self.classes is None else f", {len(self.classes):,} classes"
+        encoded = "encoded " if self.encoded else ""
+        return f"{type(self).__name__}({len(self):,} {encoded}images{shape}{classes})"
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The label of each class by its name, as torchvision's data sets have it; empty where names are not known."""
+        return {name: label for label, name in enumerate(self.classes or ())}
 
     @abstractmethod
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
@@ -69,6 +80,18 @@ class Source(ABC):
         """
         return {}
 
+    def subset(self, indices: ArrayLike) -> Subset:
+        """Return some of the samples as a source: a part to train on, or one where rare classes come more often.
+
+        Args:
+            indices: Which samples, integers of shape (n,), in any order, repeats allowed; or a mask, bool of shape
+                (num_samples,).
+
+        Raises:
+            ConfigurationError: If they are not such indices.
+        """
+        return Subset(self, indices)
+
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""
         indices = np.asarray(indices)
@@ -79,6 +102,66 @@ class Source(ABC):
             )
         values: list[int] = indices.tolist()
         return values
+
+
+class Subset(Source):
+    """Samples of another source, in any order; one that is named twice is two samples, each with versions of its own.
+
+    Args:
+        source: The other source.
+        indices: Which of its samples, integers of shape (n,), at least one; or a mask, bool of shape (num_samples,).
+
+    Raises:
+        ConfigurationError: If they are not such indices.
+    """
+
+    def __init__(self, source: Source, indices: ArrayLike) -> None:
+        chosen = np.asarray(indices)
+        if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
+            chosen = np.flatnonzero(chosen)
+        if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
+            raise ConfigurationError(
+                f"a subset's indices must be at least one integer, in one dimension, or a mask of {len(source)}, got "
+                f"{chosen.dtype} of shape {chosen.shape}: pass such as np.flatnonzero(source.labels == 3)"
+            )
+        self._source = source
+        self._indices = np.array(source._checked(chosen), np.int64)
+        self.labels = source.labels[self._indices]
+        self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples, as the other source does."""
+        rows = self._indices[self._checked(indices)]
+        try:
+            return self._source.read(rows)
+        except SampleError as error:
+            raise renumbered(error, rows, indices) from error
+
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, as the other source does."""
+        return self._source.name(int(self._indices[index]))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples and their order, as JSON values."""
+        digest = hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
+        return {"source": "Subset", "of": self._source.fingerprint(), "samples": len(self), "indices": digest}
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the other source now."""
+        return self._source.content()
+
+
+def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int64]) -> SampleError:
+    """Return the error of a sample as that of the source that has it by another index.
+
+    Args:
+        error: Error of the inner source.
+        inner: Indices that the inner source was asked for, shape (n,).
+        own: Indices of the same samples in the outer source, shape (n,).
+    """
+    rows = np.flatnonzero(inner == error.index)
+    index = int(own[rows[0]]) if len(rows) else error.index
+    return SampleError(index, error.name, error.reason, lasting=error.lasting)
 
 
 def checked_labels(labels: Any, count: int, items: str) -> NDArray[Any]:

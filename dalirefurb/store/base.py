@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
+from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import StoreSpec
 
 Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -93,7 +94,15 @@ class Contents(ABC):
     """What a store holds from `Store.open` to `Store.close`. Safe to use from several threads.
 
     Its methods do what those of `Store` say, which have looked at the arguments before. Leases outlive `close`; another
-    thread may still ask for something after it.
+    thread may still ask for something after it: then a method raises `not_open()`, or finds nothing, and must not touch
+    what a later opening holds.
+
+    Never are more than `spec.slots` versions or `spec.nbytes` bytes held, evicted ones that are still lent included.
+    `put` takes samples in order, and an index's older versions go first, even if the new one finds no room. Lent images
+    are C-contiguous and read-only. A medium that fails costs hits: `put` answers False, `get` "not found"; only opening
+    raises. A store that lasts compares its spec's `slot_shape` and `fingerprint` with what it finds (see
+    `spec.differences`), raises `StoreError` if they differ, takes another number of slots, and names in `recovered`
+    what it kept.
 
     Attributes:
         spec: What the store is open for.
@@ -266,6 +275,12 @@ class Store(ABC):
         """Count the versions held; none when closed."""
         contents = self._contents
         return 0 if contents is None else len(contents)
+
+    def __repr__(self) -> str:
+        contents = self._contents
+        if contents is None:
+            return f"{type(self).__name__}(not open)"
+        return f"{type(self).__name__}({len(contents):,} of {contents.spec.slots:,} samples, {amount(contents.nbytes)})"
 
     def _opened(self) -> Contents:
         contents = self._contents

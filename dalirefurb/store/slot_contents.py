@@ -16,6 +16,10 @@ from dalirefurb.store.spec import StoreSpec
 class SlotContents(Contents):
     """Contents in slots. Methods that begin with an underscore are called under the lock, but for `_release`.
 
+    `evict`, `retain` and `len` are here. A kind of store adds `get` (`_pin`, and a `Lease` that calls `_release`) and
+    `put` (`slot_table.steps`, then for each sample `make_way`, `_clear`, `take`, and `forget` for what found no room),
+    each under the lock and after `_look`.
+
     Attributes:
         slot_table: Table of which slot holds which version.
     """

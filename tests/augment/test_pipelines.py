@@ -146,18 +146,10 @@ def test_imagenet_trains_in_two_processes_as_one_run(folder, tmp_path):
     assert not any(name.startswith("module.") for name in state["model"])
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_each_image_to_evaluate_on_is_one_processs(imagenet, folder, monkeypatch, world_size):
-    images, names = dalirefurb.ImageFolder(folder), []
-    monkeypatch.setattr(imagenet, "WORLD_SIZE", world_size)
-    for rank in range(world_size):
-        monkeypatch.setattr(imagenet, "RANK", rank)
-        share = imagenet.own_share(images)
-        names += [(share.name(index), label) for index, label in enumerate(share.labels.tolist())]
-    assert sorted(names) == [(images.name(index), label) for index, label in enumerate(images.labels.tolist())]
+def test_more_processes_than_images_to_evaluate_on_are_refused(imagenet, folder, monkeypatch, capsys):
     monkeypatch.setattr(imagenet, "WORLD_SIZE", 41)
-    with pytest.raises(ValueError, match="each of 41 processes needs an image to evaluate on, but there are 40"):
-        imagenet.own_share(images)
+    with pytest.raises(SystemExit, match="each rank must have a sample to evaluate, got world_size=41"):
+        imagenet.main(["--data", str(folder), "--shards", "1", "--batch-size", "4"])
 
 
 @pytest.mark.parametrize("reuse_factor", [1, 2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, types
 
-from dalirefurb import BadSamplePolicy, Prefetch, rng
+from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, rng
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
@@ -23,7 +23,7 @@ from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
 from dalirefurb.store import MemoryStore
 from tests.one_batch import levels, serve
-from tests.pictures import picture
+from tests.pictures import picture, write_folder
 
 STAGES = (Decode(), RandomResizedCrop(36), RandomCrop(32, margin=4), HorizontalFlip())
 SIDE = 8
@@ -312,6 +312,61 @@ def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
         list(loader)
 
 
+class Vertical(HorizontalFlip):
+    """Turns what a flip mirrors upside down."""
+
+    def apply(self, images, parameters):
+        return fn.flip(images, horizontal=0, vertical=parameters["mirror"])
+
+
+class Inverted(RandomCrop):
+    """Inverts what a crop leaves."""
+
+    def apply(self, images, parameters):
+        return 255 - super().apply(images, parameters)
+
+
+class InvertedWindow(RandomResizedCrop):
+    """Inverts what a resized crop leaves."""
+
+    def apply(self, images, parameters):
+        return 255 - super().apply(images, parameters)
+
+
+@pytest.mark.parametrize(
+    ("own", "shipped", "change"),
+    [
+        (Vertical(), HorizontalFlip(), lambda image: image[::-1, ::-1]),
+        (Inverted(16, margin=8), RandomCrop(16, margin=8), lambda image: 255 - image),
+        (InvertedWindow(16), RandomResizedCrop(16), lambda image: 255 - image),
+    ],
+    ids=["flip", "crop", "resized crop"],
+)
+@pytest.mark.parametrize("encoded", [False, True])
+def test_what_is_derived_from_a_stage_does_what_it_says_in_either_part(own, shipped, change, encoded, tmp_path):
+    """Neither kernels nor fused operators take it for the stage that it is derived from."""
+    pixels = np.stack([np.asarray(picture(k, height=24, width=24)) for k in range(8)])
+    source = Arrays(pixels, np.arange(8))
+    if encoded:
+        source = ImageFolder(write_folder(tmp_path, num_samples=8))
+    size = 24 if isinstance(own, HorizontalFlip) else 16
+
+    def served(stage, split):
+        stages = [Decode(), Resize(24), CenterCrop(24), stage] if encoded else [stage]
+        stages = [Decode(), stage] if encoded and isinstance(stage, RandomResizedCrop) else stages
+        recipe = Recipe(stages, levels(size), len(stages) - 1 + split)
+        with Loader(source, recipe, Standard(8, batch_size=8), kernels="dali") as loader:
+            ((images, _),) = loader
+        return images.numpy().transpose(0, 2, 3, 1)
+
+    wanted = served(shipped, 1)
+    for split in (0, 1):
+        for image, plain in zip(served(own, split), wanted, strict=True):
+            same = isinstance(own, HorizontalFlip) and np.array_equal(image, plain)
+            # Where a window is decoded alone, its borders may differ by a level.
+            assert same or np.abs(image - change(plain)).max() <= 2
+
+
 def as_float(images):
     return fn.cast(images, dtype=types.DALIDataType.FLOAT)
 
@@ -413,7 +468,7 @@ def test_a_fingerprint_differs_when_any_field_does(described):
 def test_a_fingerprint_differs_when_a_stages_version_does(monkeypatch):
     for stage in (described for described in CHANGES if not isinstance(described, Output)):
         before = stage.fingerprint()
-        monkeypatch.setattr(type(stage), "version", 99)
+        monkeypatch.setattr(type(stage), "code_version", 99)
         assert stage.fingerprint() != before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -116,3 +117,34 @@ def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
     copied = shutil.copytree(kept, tmp_path / "kept")
     damage(copied)
     assert carry_out(script, copied) == COMPILED
+
+
+class Terminal(io.StringIO):
+    """What says of itself that somebody sits there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
+    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from numba import types
+
+    from dalirefurb.kernels import llvm
+
+    llvm._say_once.cache_clear()
+    monkeypatch.setattr(llvm, "_SLOW_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", shown := kind())
+    with caplog.at_level("INFO", "dalirefurb"):
+        for number in (3, 4):
+
+            def multiplied(value: int, number: int = number) -> int:
+                return number * value
+
+            compiled = llvm.kept(multiplied, types.int64(types.int64, types.int64))
+            assert compiled(7, number) == 7 * number
+    said = ["dalirefurb compiles its kernels for this processor, once: this can take a minute"]
+    assert caplog.messages == said
+    assert shown.getvalue().splitlines() == (said if kind is Terminal else [])

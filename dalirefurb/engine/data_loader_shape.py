@@ -1,0 +1,136 @@
+"""Shape of a `torch.utils.data.DataLoader`: what its users, and the frameworks made for it, look for in a loader."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.batch_tensors import BatchTensors
+from dalirefurb.planning.planner import Planner
+from dalirefurb.source import Source
+
+_ELSEWHERE = {
+    "batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
+    "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
+    "sampler": "the planner decides what is served when",
+    "batch_sampler": "the planner decides what is served when",
+    "drop_last": "the planner has it: Refurbish(..., drop_last=True)",
+    "seed": "the planner has it: Refurbish(..., seed=0)",
+    "generator": "the planner has the seed: Refurbish(..., seed=0)",
+    "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
+    "collate_fn": "batches are tensors already",
+    "dataset": "the first argument, a source, is it: ImageFolder(path), or TorchDataset(dataset)",
+    "num_workers": "threads take the place of processes: prefetch=Prefetch(num_threads=4)",
+    "prefetch_factor": "pass prefetch=Prefetch(look_ahead=6)",
+    "persistent_workers": "threads live as long as the loader does",
+    "world_size": "pass rank=(rank, world_size)",
+    **dict.fromkeys(("num_threads", "replicas", "look_ahead", "batches_per_group"), "pass prefetch=Prefetch({}=...)"),
+    "batches_per_run": "pass prefetch=Prefetch(batches_per_group=...)",
+    **dict.fromkeys(
+        ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels"), "pass bad_samples=BadSamplePolicy({}=...)"
+    ),
+}
+
+
+def refuse_unknown(names: list[str]) -> None:
+    """Refuse arguments of other loaders, and say what takes their place here.
+
+    Raises:
+        TypeError: If there is one.
+    """
+    for name in names:
+        remedy = _ELSEWHERE.get(name, "see help(Loader)").format(name)
+        raise TypeError(f"Loader has no argument {name!r}: {remedy}")
+
+
+class Epochs(Protocol):
+    """Who serves epochs of batches."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next."""
+
+
+class EpochSampler:
+    """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call.
+
+    Args:
+        loader: Loader whose epoch is set.
+        num_samples: Number of rows that an epoch has, at most.
+    """
+
+    def __init__(self, loader: Epochs, num_samples: int) -> None:
+        self._loader = loader
+        self._num_samples = num_samples
+
+    def __len__(self) -> int:
+        """Count the samples that can be served in an epoch."""
+        return self._num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next, see `Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+
+
+class DataLoaderShape:
+    """What a loader is made of, under its own names and under those of PyTorch's `DataLoader`.
+
+    Attributes:
+        source: Source of the samples and labels.
+        recipe: Recipe that says what is done to the samples.
+        planner: Planner of the batches of all ranks.
+    """
+
+    source: Source
+    recipe: Recipe
+    planner: Planner
+    _tensors: BatchTensors
+    num_workers = 0
+    collate_fn = None
+    batch_sampler = None
+    generator = None
+
+    @property
+    def dataset(self) -> Source:
+        """The source."""
+        return self.source
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source, those of all ranks together."""
+        return self.planner.num_samples
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether a batch has a third part, the samples' indices."""
+        return self._tensors.with_indices
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether what is made on the CPU is put into pinned memory."""
+        return self._tensors.pin_memory
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that fill no batch wait for the next epoch."""
+        return self.planner.drop_last or self.planner.shards > 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next."""
+        raise NotImplementedError
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What stands for the planner where a sampler is looked for."""
+        return EpochSampler(self, self.planner.num_samples)
+
+    def described(self, position: Position, kernels: str) -> str:
+        """Say in one line what is served, from where on."""
+        planner, classes = self.planner, self.source.classes
+        cached = " > ".join(stage.name for stage in self.recipe.partial) or "files, as they are read"
+        return (
+            f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
+            f"{type(planner).__name__} in {len(planner):,} batches of {planner.batch_size:,}, next: batch "
+            f"{position.batch} of epoch {position.epoch}; {'cached' if planner.peak_slots else 'partial'}: {cached}; "
+            f"kernels: {kernels})"
+        )

@@ -1,0 +1,209 @@
+"""Evaluate: every sample once, in the source's order, over any number of processes.
+
+                one process       two processes
+    batch 0     0 1 2             rank 0:  0       rank 1:  1 2
+    batch 1     3 4 5             rank 0:  3       rank 1:  4 5
+    batch 2     6 7 8 9           rank 0:  6 7     rank 1:  8 9
+
+Ranks have equally many batches, so that none waits for another in vain, and batch after batch, rank after rank, the
+rows are the samples in the source's order. Batches differ by one row at most, and no rank has an empty one: where
+`batch_size` is less than the number of ranks, batches are as large as that.
+
+Some gather by exchanging tensors of one shape. For these `pad` fills the last batches up:
+
+                two processes
+    batch 0     rank 0:  0 1     rank 1:  2 3
+    batch 1     rank 0:  4 5     rank 1:  6 7
+    batch 2     rank 0:  8 9     rank 1:  . .      a row of padding shows a sample of the rank again, with index -1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.checks import integer, require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.batch_plan import BatchPlan, read_only
+from dalirefurb.planning.planner import DerivedPlanner, Planner
+
+_NOTHING = read_only(np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Evaluate(Planner):
+    """Serves every sample exactly once an epoch, in the source's order: nothing is shuffled, waits or is left out.
+
+    Each sample has one version, so with a recipe in which nothing is random, as `evaluate()` is, a store holds finished
+    images, and a `DiskStore` those of the next run, too. Any number of ranks divides the batches.
+
+    >>> planner = Evaluate(10, batch_size=4)
+    >>> [plan.indices.tolist() for plan in planner.epoch(0)]
+    [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+
+    Attributes:
+        coverage: Share of the samples that is cached, in 0..1, spread evenly over the source; the others are computed
+            in every epoch.
+        pad: Whether all batches of all ranks have equally many rows. Those that only fill a batch up are its last ones,
+            those of all ranks together the last ones of an epoch; they have index -1, so the loader needs
+            `with_indices`.
+
+    Raises:
+        ConfigurationError: If `shards` or `drop_last` is given: batches are divided as they are, and all are served.
+    """
+
+    coverage: float = field(default=1.0, kw_only=True)
+    pad: bool = field(default=False, kw_only=True)
+
+    any_world_size: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._number("coverage", "in 0..1", lambda share: 0 <= share <= 1, "pass a share, such as 0.5")
+        require(isinstance(self.pad, bool), "pad", "True or False", self.pad, "pass a bool")
+        if self.shards != 1 or self.drop_last:
+            raise ConfigurationError(
+                f"shards and drop_last must be left out, since any number of ranks divides the batches and all samples "
+                f"are served, got shards={self.shards} and drop_last={self.drop_last}"
+            )
+
+    @property
+    def padded(self) -> bool:
+        """Whether there can be rows that only fill a batch up."""
+        return self.pad
+
+    def padding(self, batch: int) -> int:
+        """Count the last rows of a batch that only fill it up."""
+        return self.for_rank(rank=0, world_size=1).padding(batch)
+
+    def __len__(self) -> int:
+        """Batches per epoch in one process; several may have another number, all of them the same."""
+        return len(self.for_rank(rank=0, world_size=1))
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Samples that are cached, shape (1,)."""
+        return self.for_rank(rank=0, world_size=1).shard_slots
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch; see `Planner.epoch`."""
+        return self.for_rank(rank=0, world_size=1).epoch(epoch)
+
+    def for_rank(self, *, rank: int, world_size: int) -> EvaluatePart:
+        """Return what plans the part of rank `rank` of `world_size`.
+
+        Raises:
+            ConfigurationError: If there is no such rank, or a rank would have no sample and `pad` is not set.
+        """
+        return EvaluatePart(self, rank=rank, world_size=world_size)
+
+    def cached(self, end: int | NDArray[np.int64]) -> Any:
+        """Count the samples below `end` that are cached, an int or int64 of shape (n,)."""
+        return end * round(self.coverage * self.num_samples) // self.num_samples
+
+
+@dataclass(frozen=True)
+class EvaluatePart(DerivedPlanner):
+    """Plans what rank `rank` of `world_size` serves of an `Evaluate`.
+
+    >>> planner = Evaluate(10, batch_size=4)
+    >>> [plan.indices.tolist() for plan in EvaluatePart(planner, rank=1, world_size=2).epoch(0)]
+    [[1, 2], [4, 5], [8, 9]]
+
+    Attributes:
+        planner: The whole.
+        rank: Number of the part, from 0.
+        world_size: Number of parts.
+    """
+
+    planner: Evaluate
+    rank: int = field(kw_only=True)
+    world_size: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        integer("world_size", self.world_size, 1, None, "pass the number of processes")
+        integer("rank", self.rank, 0, self.world_size - 1, "ranks count from 0")
+        if self.world_size > self.num_samples and not self.planner.pad:
+            raise ConfigurationError(
+                f"each rank must have a sample to evaluate, got world_size={self.world_size} and num_samples="
+                f"{self.num_samples}: evaluate in fewer processes, or pass pad=True"
+            )
+        object.__setattr__(self, "batch_size", self._rows)
+
+    def __len__(self) -> int:
+        """Batches per epoch, on every rank as many."""
+        whole = self.planner
+        if whole.pad:
+            return -(-self.num_samples // (self._rows * self.world_size))
+        return max(1, min(-(-self.num_samples // whole.batch_size), self.num_samples // self.world_size))
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the rank's largest batch."""
+        whole = self.planner
+        largest = whole.batch_size if whole.pad else -(-self.num_samples // len(self))
+        return -(-largest // self.world_size)
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        """Samples of the rank that are cached, shape (1,)."""
+        starts, ends = self._bounds(np.arange(len(self)))
+        return (int((self.planner.cached(ends) - self.planner.cached(starts)).sum()),)
+
+    def padding(self, batch: int) -> int:
+        """Count the last rows of a batch that only fill it up."""
+        start, end = self._bounds(np.array(batch))
+        return self._rows - int(end - start) if self.planner.pad else 0
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan the rank's part of one epoch; see `Planner.epoch`."""
+        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
+        return (self._plan(epoch, batch) for batch in range(len(self)))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the batches; on every rank the same."""
+        return self.planner.fingerprint()
+
+    def _plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch."""
+        start, end = (int(bound) for bound in self._bounds(np.array(batch)))
+        indices = np.arange(start, end)
+        keep = self.planner.cached(indices + 1) > self.planner.cached(indices)
+        miss = ~keep if epoch else np.ones(len(indices), np.bool_)
+        if padding := self.padding(batch):
+            # What fills up shows what is at hand: the last sample of the batch, else the rank's last one.
+            shown, at_hand = (end - 1, True) if start < end else self._last
+            indices = np.append(indices, np.full(padding, shown))
+            keep = np.append(keep, np.zeros(padding, np.bool_))
+            miss = np.append(miss, [not at_hand, *[False] * (padding - 1)])
+        rows = len(indices)
+        return BatchPlan(
+            indices=read_only(indices),
+            version=read_only(np.zeros(rows, np.int64)),
+            serving=read_only(np.full(rows, epoch)),
+            miss=read_only(miss),
+            keep=read_only(keep),
+            evict=_NOTHING,
+        )
+
+    @property
+    def _last(self) -> tuple[int, bool]:
+        """The last sample of the rank, or of the source where the rank has none, and whether it is in the store."""
+        starts, ends = self._bounds(np.arange(len(self)))
+        own = ends[starts < ends]
+        last = int(own[-1]) - 1 if len(own) else self.num_samples - 1
+        return last, bool(len(own)) and bool(self.planner.cached(last + 1) > self.planner.cached(last))
+
+    def _bounds(self, batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the rank's samples of some batches begin and end in the source, each int64 of the same shape."""
+        if self.planner.pad:
+            start = (batch * self.world_size + self.rank) * self._rows
+            return np.minimum(start, self.num_samples), np.minimum(start + self._rows, self.num_samples)
+        begin, end = batch * self.num_samples // len(self), (batch + 1) * self.num_samples // len(self)
+        rows = end - begin
+        return begin + rows * self.rank // self.world_size, begin + rows * (self.rank + 1) // self.world_size

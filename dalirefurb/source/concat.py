@@ -1,0 +1,79 @@
+"""Concat: the samples of several sources, one source after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import Source, renumbered
+
+
+class Concat(Source):
+    """The samples of several sources, one source after the other.
+
+    Args:
+        sources: The sources, at least one; all encoded or none, with labels of one shape, and with the same classes.
+
+    Raises:
+        ConfigurationError: If they do not fit together.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        if not sources:
+            raise ConfigurationError("there must be a source to put together, got none: pass at least one")
+        first = sources[0]
+        for number, source in enumerate(sources):
+            for what, given, wanted in (
+                ("be encoded alike", source.encoded, first.encoded),
+                ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:]),
+                ("have the same classes", source.classes, first.classes),
+            ):
+                if given != wanted:
+                    raise ConfigurationError(
+                        f"sources that are put together must {what}, but number {number} has {given} and the first one "
+                        f"{wanted}: make them alike first"
+                    )
+        self._sources = tuple(sources)
+        self._ends = np.cumsum([len(source) for source in sources])
+        self.labels = np.concatenate([source.labels for source in sources])
+        shapes = {source.image_shape for source in sources}
+        self.encoded, self.classes = first.encoded, first.classes
+        self.image_shape = first.image_shape if len(shapes) == 1 else None
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+        """Read samples, each from its source."""
+        rows = np.array(self._checked(indices), np.int64)
+        samples: list[Any] = [None] * len(rows)
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for owner in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == owner)
+            own = rows[places] - self._start(owner)
+            try:
+                read = self._sources[owner].read(own)
+            except SampleError as error:
+                raise renumbered(error, own, rows[places]) from error
+            for place, sample in zip(places.tolist(), read, strict=True):
+                samples[place] = sample
+        return samples
+
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, as its source does."""
+        owner = int(np.searchsorted(self._ends, index, side="right"))
+        return self._sources[owner].name(index - self._start(owner))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples and their order, as JSON values."""
+        return {"source": "Concat", "of": [source.fingerprint() for source in self._sources]}
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the sources now."""
+        contents = [source.content() for source in self._sources]
+        return {"of": contents} if any(contents) else {}
+
+    def _start(self, owner: int) -> int:
+        """Return where a source's samples begin."""
+        return int(self._ends[owner]) - len(self._sources[owner])

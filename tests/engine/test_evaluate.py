@@ -1,0 +1,137 @@
+"""Validation: every image once, whatever the number of ranks, cached whole, and found again by the next run."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.store import Store
+from tests.pictures import write_folder
+
+NUM_SAMPLES, SIZE = 29, 32
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photos"), num_samples=NUM_SAMPLES))
+
+
+def make(source: ImageFolder, planner: Evaluate, store: Store | None = None, **settings: Any) -> Loader:
+    prefetch = Prefetch(num_threads=1, look_ahead=1)
+    return Loader(source, evaluate(SIZE), planner, store, prefetch=prefetch, **{"with_indices": True, **settings})
+
+
+@pytest.fixture(scope="module")
+def alone(source: ImageFolder) -> torch.Tensor:
+    """The images in the source's order."""
+    with make(source, Evaluate(NUM_SAMPLES, batch_size=8)) as loader:
+        images, labels, indices = (torch.cat(tensors) for tensors in zip(*loader, strict=True))
+    assert indices.tolist() == list(range(NUM_SAMPLES))
+    assert labels.tolist() == source.labels.tolist()
+    return images
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 8, 29])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_any_number_of_ranks_serve_each_image_once_and_as_one_process_does(
+    source: ImageFolder, alone: torch.Tensor, world_size: int, batch_size: int, pad: bool
+) -> None:
+    planner = Evaluate(NUM_SAMPLES, batch_size=batch_size, pad=pad)
+    ranks = []
+    for rank in range(world_size):
+        with make(source, planner, MemoryStore(), rank=(rank, world_size)) as loader:
+            for _ in range(2):
+                batches = list(loader)
+                assert len(batches) == len(loader)
+                assert max(len(images) for images, _, _ in batches) in (loader.batch_size - 1, loader.batch_size)
+                assert not pad or {len(images) for images, _, _ in batches} == {loader.batch_size}
+            assert loader.stats().recomputed == 0
+            ranks.append(batches)
+    images, labels, indices = (
+        torch.cat([batch[part] for batches in zip(*ranks, strict=True) for batch in batches]) for part in range(3)
+    )
+    real = indices >= 0
+    assert pad or real.all()
+    assert indices[real].tolist() == list(range(NUM_SAMPLES))
+    assert torch.equal(images[real], alone)
+    assert labels[real].tolist() == source.labels.tolist()
+
+
+def test_without_an_argument_a_rank_finds_out_which_it_is_when_it_is_needed(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make(source, Evaluate(NUM_SAMPLES, batch_size=8)) as loader:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        assert len(loader) == 4
+        assert sum(len(labels) for _, labels, _ in loader) == 16
+
+
+def test_the_next_run_finds_every_image_on_the_disk(source: ImageFolder, alone: torch.Tensor, tmp_path: Path) -> None:
+    planner = Evaluate(NUM_SAMPLES, batch_size=8)
+    for misses in (NUM_SAMPLES, 0):
+        with DiskStore(tmp_path / "val") as store, make(source, planner, store) as loader:
+            assert torch.equal(torch.cat([images for images, _, _ in loader]), alone)
+            assert loader.stats().misses == misses
+    with DiskStore(tmp_path / "val") as store, make(source, Evaluate(NUM_SAMPLES, batch_size=5), store) as loader:
+        assert len(list(loader)) == 6
+        assert loader.stats().misses == 0
+
+
+def test_it_goes_on_in_the_middle_of_an_epoch(source: ImageFolder) -> None:
+    planner = Evaluate(NUM_SAMPLES, batch_size=8)
+    with make(source, planner) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+    with make(source, planner) as resumed:
+        resumed.load_state_dict(state)
+        assert torch.cat([indices for _, _, indices in resumed]).tolist() == list(range(7, NUM_SAMPLES))
+    with make(source, Evaluate(NUM_SAMPLES, batch_size=4)) as other, pytest.raises(StateMismatchError):
+        other.load_state_dict(state)
+
+
+def test_what_is_not_covered_is_computed_in_every_epoch(source: ImageFolder, alone: torch.Tensor) -> None:
+    with MemoryStore() as store, make(source, Evaluate(NUM_SAMPLES, batch_size=8, coverage=0.5), store) as loader:
+        for misses in (NUM_SAMPLES, NUM_SAMPLES + 15):
+            assert torch.equal(torch.cat([images for images, _, _ in loader]), alone)
+            assert loader.stats().misses == misses
+
+
+def test_padding_needs_the_indices_that_tell_it(source: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match="pad=True needs with_indices=True: rows that only fill a batch up"):
+        make(source, Evaluate(NUM_SAMPLES, batch_size=8, pad=True), with_indices=False)
+
+
+def test_a_recipe_to_train_with_is_warned_of(source: ImageFolder) -> None:
+    planner = Evaluate(NUM_SAMPLES, batch_size=8)
+    with pytest.warns(UserWarning, match=r"random_resized_crop, flip in the recipe: pass evaluate\(32\)") as caught:
+        Loader(source, simple(SIZE), planner).close()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        make(source, planner).close()
+
+
+def test_a_classifier_is_as_accurate_over_ranks_as_in_one_process(source: ImageFolder, alone: torch.Tensor) -> None:
+    """By sums over ranks, as `all_reduce` makes them."""
+    weights = torch.from_numpy(np.random.default_rng(0).normal(size=(3 * SIZE * SIZE, 4)).astype(np.float32))
+
+    def correct(images: torch.Tensor, labels: torch.Tensor) -> int:
+        return int(((images.flatten(1) @ weights).argmax(1) == labels).sum())
+
+    expected = correct(alone, torch.from_numpy(source.labels))
+    for world_size in (1, 2, 3, 4):
+        right = rows = 0
+        for rank in range(world_size):
+            with make(source, Evaluate(NUM_SAMPLES, batch_size=8), rank=(rank, world_size)) as loader:
+                for images, labels, _ in loader:
+                    right, rows = right + correct(images, labels), rows + len(labels)
+        assert (right, rows) == (expected, NUM_SAMPLES)

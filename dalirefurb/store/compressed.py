@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Contents, Keys, Lease, Store
+from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store.lease import Lease
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 

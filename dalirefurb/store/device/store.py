@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Lease, Store
+from dalirefurb.store.base import Contents, Keys, Store
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory
 from dalirefurb.store.device.slots import DeviceSlots
+from dalirefurb.store.lease import Lease
 from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import SlotTable
 from dalirefurb.store.spec import StoreSpec

@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Lease, Store, not_open
+from dalirefurb.store.base import Contents, Keys, Store, not_open
 from dalirefurb.store.disk import upkeep
 from dalirefurb.store.disk.ledger import Ledger
 from dalirefurb.store.key_index import Numbers
+from dalirefurb.store.lease import Lease
 from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import Hidden
 from dalirefurb.store.spec import StoreSpec

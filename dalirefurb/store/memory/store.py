@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import Contents, Keys, Lease, Store
+from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store.lease import Lease
 from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.store.slot_contents import SlotContents

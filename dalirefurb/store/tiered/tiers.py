@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Keys, Lease, Store
+from dalirefurb.store.base import Keys, Store
 from dalirefurb.store.key_index import Numbers, distinct
+from dalirefurb.store.lease import Lease
 from dalirefurb.store.tiered.moves import Moves
 from dalirefurb.store.tiered.placement import Placement
 from dalirefurb.store.tiered.versions import NOWHERE

@@ -103,6 +103,10 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     epochs = Number(int, 1, _MOST, "must be at least 1, got {}")
     _add_number(group, "--epochs", 5, "rounds of training and report", epochs)
     _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
+    share = Number(float, 0, 0.9, "must be a share in 0..0.9, got {}")
+    _add_number(
+        group, "--val-share", 0, "share of the images that is not learned from, but judged after each epoch", share, "X"
+    )
     _add_number(group, "--learning-rate", 0.01, "the highest of AdamW's schedule", learning_rate, "X")
     group.add_argument(
         "--on-bad-sample",

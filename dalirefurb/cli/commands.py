@@ -6,6 +6,9 @@ import argparse
 import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
 
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
@@ -21,7 +24,7 @@ from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.show.files import write
-from dalirefurb.source import ImageFolder
+from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores
 
 FULL = {"images": 2000, "epochs": 5, "batch_size": 64, "size": 224}
@@ -38,7 +41,8 @@ def train(options: argparse.Namespace) -> None:
     bad_samples = _bad_samples(options)
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
-    source = ImageFolder(options.folder)
+    images = ImageFolder(options.folder)
+    source, held_out = _parted(images, options.val_share)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
     check_room(planner, options.size)
     with ExitStack() as stack:
@@ -56,15 +60,22 @@ def train(options: argparse.Namespace) -> None:
             bad_samples=bad_samples,
         )
         stack.enter_context(trainer)
-        say(f"{_count(source)}; {len(planner)} batches of {planner.batch_size} an epoch")
+        if held_out is not None:
+            trainer.hold_out(held_out, kernels=options.kernels, bad_samples=replace(bad_samples, quarantine=None))
+        judged = "" if held_out is None else f", {len(held_out):,} of them to judge by"
+        say(f"{_count(images)}{judged}; {len(planner)} batches of {planner.batch_size} an epoch")
         say(f"{technique.describe(planner)}: {_stages(recipe, trainer.store.nbytes)}")
-        say("\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)")
+        say(
+            "\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)"
+            + ("" if held_out is None else "  (validation)")
+        )
         for _ in range(options.epochs):
             report = trainer.epoch()
             say(
                 f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
                 f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
                 f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
+                + ("" if held_out is None else f"{'':11}  {trainer.validation_accuracy():>12.1%}")
             )
         if planner.feedback_lag is not None:
             told = trainer.loader.assistant_report()
@@ -74,6 +85,18 @@ def train(options: argparse.Namespace) -> None:
             )
         if options.on_bad_sample == "replace":
             say(f"\n{_replaced(trainer.loader.bad_samples())}")
+
+
+def _parted(source: ImageFolder, share: float) -> tuple[Source, Source | None]:
+    """Return the images to learn from, and those to judge by: every tenth, say, alike from all classes."""
+    if not share:
+        return source, None
+    held_out = np.diff(np.floor(np.arange(len(source) + 1) * share)) > 0
+    if not held_out.any():
+        raise ConfigurationError(
+            f"--val-share must leave images to judge by, but {share} of {len(source)} is none: pass a larger share"
+        )
+    return source.subset(~held_out), source.subset(held_out)
 
 
 def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:

@@ -6,6 +6,7 @@ Made for the command line: it shows what a loader does for a training loop, it i
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from torch import nn
 from tqdm import tqdm
 
+from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.limits import check_alone
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.loader import Loader
+from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
@@ -119,6 +122,8 @@ class Trainer:
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
         )
+        self._resources = ExitStack()
+        self._validation: Loader | None = None
         self.store = MemoryStore()
         self.loader = Loader(source, recipe, planner, self.store, **loading)
 
@@ -157,6 +162,30 @@ class Trainer:
             accuracy=accuracy,
         )
 
+    def hold_out(self, source: Source, **loading: Any) -> None:
+        """Keep images, decoded once, for `validation_accuracy`.
+
+        Args:
+            source: Source of the images, with the classes of those that are learned from.
+            loading: Further arguments of their loader.
+        """
+        planner = Evaluate(len(source), batch_size=min(self._planner.batch_size, len(source)))
+        store = self._resources.enter_context(MemoryStore())
+        recipe = evaluate(self._size)
+        self._validation = self._resources.enter_context(Loader(source, recipe, planner, store, **loading))
+
+    @torch.no_grad()
+    def validation_accuracy(self) -> float:
+        """Return the share of the images held out that the network classifies correctly."""
+        assert self._validation is not None
+        self._model.eval()
+        correct = 0
+        for images, labels in self._validation:
+            logits = self._model(images.to(self._device))
+            correct += int((logits.argmax(dim=1) == labels.to(self._device)).sum())
+        self._model.train()
+        return correct / self._validation.num_samples
+
     def step_alone_s(self) -> float:
         """Measure gradients of a full batch of blank images: median seconds of 9. No weight changes.
 
@@ -176,6 +205,7 @@ class Trainer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._resources.close()
         self.loader.close()
         self.store.close()
 

@@ -36,6 +36,8 @@ def photographs(tmp_path_factory):
 
 REFUSED = [
     ("train FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000, got 9999999"),
+    ("train FOLDER --val-share 1", "--val-share must be a number of at most 0.9, got 1.0"),
+    ("train FOLDER --val-share -0.1", "--val-share must be a share in 0..0.9, got -0.1"),
     ("train FOLDER --reuse-factor 0", "--reuse-factor must be an int of at least 1, got 0"),
     ("train FOLDER --reuse-factor 1e9", "argument --reuse-factor: invalid int value: '1e9'"),
     (
@@ -413,6 +415,19 @@ def test_what_dali_cannot_decode_is_decoded_by_pillow_where_it_is_asked_for(phot
     assert "really_a_gif.png): not an image that DALI can decode" in line
     assert main(["train", str(folder), *SMALL, "--fallback-decoder", "pillow"]) == 0
     assert "49 images in 3 classes" in capsys.readouterr().out
+
+
+def test_images_held_out_are_judged_after_each_epoch_and_not_learned_from(photographs, capsys):
+    assert main(["train", str(photographs), *SMALL, "--val-share", "0.25", "--epochs", "2"]) == 0
+    head, *_, first, second = capsys.readouterr().out.splitlines()
+    assert "48 images in 3 classes, 12 of them to judge by; 3 batches of 16 an epoch" in head
+    for row in (first, second):
+        epoch, _, hits, misses, *_, validation = row.split()
+        assert int(hits) + int(misses) == 36, epoch
+        share = 12 * float(validation.rstrip("%")) / 100
+        assert abs(share - round(share)) < 0.01
+    status, line = error_of(capsys, "train", photographs, *SMALL, "--val-share", 0.01)
+    assert (status, "--val-share must leave images to judge by, but 0.01 of 48 is none" in line) == (1, True)
 
 
 def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, tmp_path, capsys):

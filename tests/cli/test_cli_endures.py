@@ -427,7 +427,7 @@ def test_images_held_out_are_judged_after_each_epoch_and_not_learned_from(photog
         share = 12 * float(validation.rstrip("%")) / 100
         assert abs(share - round(share)) < 0.01
     status, line = error_of(capsys, "train", photographs, *SMALL, "--val-share", 0.01)
-    assert (status, "--val-share must leave images to judge by, but 0.01 of 48 is none" in line) == (1, True)
+    assert (status, "--val-share must leave images to judge by, but 0.01 of 48 is none" in line) == (2, True)
 
 
 def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, tmp_path, capsys):

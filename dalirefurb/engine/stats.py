@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,19 @@ class Stats:
     graph_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
 
+    @property
+    def hit_rate(self) -> float:
+        """Share of the rows handed out that hit, 0..1; 0 if there are none."""
+        return self.hits / max(self.samples, 1)
+
+    def as_dict(self, prefix: str = "") -> dict[str, float]:
+        """Return all of it by name, with the hit rate, as loggers take it.
+
+        >>> Stats(samples=8, hits=6, misses=2).as_dict("data/")["data/hit_rate"]
+        0.75
+        """
+        return {f"{prefix}{name}": value for name, value in {**asdict(self), "hit_rate": self.hit_rate}.items()}
+
     def summary(self) -> str:
         """Say in one line what hit, and what time went to, the largest part of the loader's own time first.
 
@@ -60,7 +73,7 @@ class Stats:
         }
         spent = [f"{name} {time:.1f} s" for name, time in sorted(times.items(), key=lambda each: -each[1]) if time]
         return (
-            f"{round(100 * self.hits / max(self.samples, 1))} % of {self.samples:,} samples hit; training waited "
+            f"{round(100 * self.hit_rate)} % of {self.samples:,} samples hit; training waited "
             f"{self.consumer_wait_s:.1f} s; the loader's threads: {', '.join(spent) or 'nothing'}"
         )
 

@@ -107,6 +107,11 @@ class AutoAssist(DerivedPlanner):
         return planner if isinstance(planner, AutoAssist) else None
 
     @property
+    def any_world_size(self) -> bool:
+        """Whether any number of ranks divides the candidates."""
+        return self.planner.any_world_size
+
+    @property
     def feedback_lag(self) -> int:
         """Batches between the losses of one and the first plan that they act on."""
         return self.lag

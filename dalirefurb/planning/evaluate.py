@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,6 @@ class Evaluate(Planner):
     coverage: float = field(default=1.0, kw_only=True)
     pad: bool = field(default=False, kw_only=True)
 
-    any_world_size: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._number("coverage", "in 0..1", lambda share: 0 <= share <= 1, "pass a share, such as 0.5")
@@ -70,6 +68,11 @@ class Evaluate(Planner):
                 f"shards and drop_last must be left out, since any number of ranks divides the batches and all samples "
                 f"are served, got shards={self.shards} and drop_last={self.drop_last}"
             )
+
+    @property
+    def any_world_size(self) -> bool:
+        """Whether any number of ranks divides the batches."""
+        return True
 
     @property
     def padded(self) -> bool:

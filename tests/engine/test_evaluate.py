@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
+from dalirefurb import AutoAssist, DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store import Store
 from tests.pictures import write_folder
@@ -104,6 +104,19 @@ def test_what_is_not_covered_is_computed_in_every_epoch(source: ImageFolder, alo
         for misses in (NUM_SAMPLES, NUM_SAMPLES + 15):
             assert torch.equal(torch.cat([images for images, _, _ in loader]), alone)
             assert loader.stats().misses == misses
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_an_assistant_can_choose_from_a_ranks_part(source: ImageFolder, world_size: int) -> None:
+    planner = AutoAssist(Evaluate(NUM_SAMPLES, batch_size=1), lag=30)
+    epoch, ranks = [], range(world_size)
+    for rank in ranks:
+        with make(source, planner, rank=(rank, world_size)) as loader:
+            for images, _, indices in loader:
+                loader.observe(torch.ones(len(images)))
+                epoch += indices.tolist()
+            assert len(epoch) == (rank + 1) * len(loader) * loader.batch_size
+    assert len(epoch) >= NUM_SAMPLES - world_size
 
 
 def test_padding_needs_the_indices_that_tell_it(source: ImageFolder) -> None:

@@ -83,6 +83,7 @@ class AutoAssist(DerivedPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._refuse_padding()
         if isinstance(self.planner, AutoAssist):
             raise ConfigurationError(
                 f"planner must know its batches before an epoch begins, since they are the candidates, got "

@@ -146,6 +146,16 @@ class EvaluatePart(DerivedPlanner):
         return max(1, min(-(-self.num_samples // whole.batch_size), self.num_samples // self.world_size))
 
     @property
+    def padded(self) -> bool:
+        """Whether there can be rows that only fill a batch up."""
+        return self.planner.pad
+
+    @property
+    def division(self) -> tuple[int, ...]:
+        """Batches of an epoch and, if all are padded to as many, rows of a batch of all ranks together."""
+        return (len(self), self._rows * self.world_size) if self.planner.pad else (len(self),)
+
+    @property
     def _rows(self) -> int:
         """Rows of the rank's largest batch."""
         whole = self.planner

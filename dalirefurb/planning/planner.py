@@ -141,6 +141,11 @@ class Planner(ABC):
         return False
 
     @property
+    def division(self) -> tuple[int, ...]:
+        """What an epoch is divided into, where that depends on the number of ranks; otherwise nothing."""
+        return ()
+
+    @property
     def padded(self) -> bool:
         """Whether the last rows of a batch can be there only to fill it up, see `padding`."""
         return False
@@ -237,6 +242,18 @@ class DerivedPlanner(Planner):
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
+
+    def _refuse_padding(self) -> None:
+        """Refuse an inner planner of which some rows would be taken for samples.
+
+        Raises:
+            ConfigurationError: If it is one.
+        """
+        if self.planner.padded:
+            raise ConfigurationError(
+                f"planner must serve no rows that only fill a batch up, since they would be served as samples, got "
+                f"{self.planner!r}: leave pad out"
+            )
 
     def __len__(self) -> int:
         """Batches per epoch: as many as the inner planner's."""

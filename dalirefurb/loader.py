@@ -177,14 +177,16 @@ class Loader(DataLoaderShape):
         In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
         epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
 
-        It is the same on all ranks, and can be loaded by any number of them. Only with AutoAssist each rank has its
-        own, for the same rank of as many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
+        It is the same on all ranks, and can be loaded by any number of them; with `Evaluate` in the middle of an epoch
+        by such as divide it into the same batches. Only with AutoAssist each rank has its own, for the same rank of as
+        many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
 
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
         self._feedback.check_observed("the state is taken")
-        return saved(self._cursor.position, self._own_fingerprint(), self._feedback.state())
+        division = self._assembler.part.division if self.planner.any_world_size else ()
+        return saved(self._cursor.position, self._own_fingerprint(), self._feedback.state(), division=division)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the rest of that epoch is served next.
@@ -194,10 +196,12 @@ class Loader(DataLoaderShape):
 
         Raises:
             StateMismatchError: If source, recipe, planner, device, kernels or versions differ, or with AutoAssist
-                the rank, or the state is damaged; `.keys` says what. The loader stays where it is.
+                the rank, or what ranks divide an epoch of `Evaluate` into, or the state is damaged; `.keys` says what.
+                The loader stays where it is.
         """
         assisted = self.planner.feedback_lag is not None
-        position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=assisted)
+        division = self._assembler.part.division if self.planner.any_world_size else ()
+        position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=assisted, division=division)
         self._feedback.restore(state)
         self._cursor.move(position)
 

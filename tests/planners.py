@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
@@ -72,6 +73,13 @@ def smartcaches(draw, percents=PERCENTS):
             replace_percent=draw(st.sampled_from(percents)),
             seed=draw(st.integers(0, 9)),
         )
+
+
+@st.composite
+def evaluations(draw):
+    """Evaluations of which each sample is cached; others are served in every epoch in a version that is not kept."""
+    num_samples = draw(st.integers(1, 40))
+    return Evaluate(num_samples, batch_size=draw(st.integers(1, num_samples)), seed=draw(st.integers(0, 9)))
 
 
 def inner_planners():

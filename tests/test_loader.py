@@ -421,6 +421,7 @@ def test_an_error_in_a_users_stage_reaches_the_caller(folder: ImageFolder) -> No
         ({"planner": Standard(13, batch_size=4)}, "13 and 14"),
         ({"recipe": simple(SIZE, raw=True)}, "starts from arrays, but the source gives encoded images"),
         ({"replicas": 0}, "replicas must be an int of at least 1, got 0: pass a positive number, or leave it out"),
+        ({"reading_threads": None}, "reading_threads must be an int of at least 1, got None: pass a positive number"),
         ({"num_threads": True}, "num_threads must be an int of at least 1"),
         ({"look_ahead": -1}, "look_ahead must be an int of at least 1"),
         ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),

@@ -16,14 +16,31 @@ _FORMAT = 1
 
 
 def saved(
-    position: Position, fingerprint: Mapping[str, Any], assistant: Mapping[str, Any] | None = None
+    position: Position,
+    fingerprint: Mapping[str, Any],
+    assistant: Mapping[str, Any] | None = None,
+    *,
+    division: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return the state of a loader whose next batch is at `position`, and of its Assistant, if it has one."""
+    """Return the state of a loader whose next batch is at `position`, and of its Assistant, if it has one.
+
+    Where the number of ranks says what an epoch is divided into, see `Planner.division`, a place in the middle of one
+    is one of that division only.
+    """
     state = {"format": _FORMAT, "epoch": position.epoch, "batch": position.batch, "fingerprint": fingerprint}
+    if division:
+        state["division"] = [*division]
     return state if assistant is None else {**state, "assistant": assistant}
 
 
-def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_batches: int, assisted: bool) -> Position:
+def restored(
+    state: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
+    *,
+    num_batches: int,
+    assisted: bool,
+    division: tuple[int, ...] = (),
+) -> Position:
     """Return the place that a state was saved at.
 
     Args:
@@ -31,6 +48,7 @@ def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_ba
         fingerprint: Fingerprint of the present configuration.
         num_batches: Number of batches in an epoch.
         assisted: Whether there is an Assistant.
+        division: What an epoch is divided into, see `saved`.
 
     Raises:
         StateMismatchError: If it belongs to another configuration, or is damaged; `.keys` says what is wrong.
@@ -51,6 +69,12 @@ def restored(state: Mapping[str, Any], fingerprint: Mapping[str, Any], *, num_ba
             keys,
             f"the state belongs to another configuration; these differ: {', '.join(keys)}; "
             f"build the loader as it was when the state was saved",
+        )
+    if state["batch"] and state.get("division", []) != [*division]:
+        raise StateMismatchError(
+            ("division",),
+            "a state of the middle of an epoch must be loaded by ranks that divide an epoch into the same batches, but "
+            "another number of them saved it: load it with as many, or save states between epochs",
         )
     try:
         epoch = integer("epoch", state["epoch"], 0, None, "epochs count from 0")

@@ -204,8 +204,8 @@ class Engine:
         """
         with self._changing:
             self.halt()
-            for thread in self._threads:
-                if thread.ident is not None and thread is not threading.current_thread():
+            for thread in self._threads:  # One whose start was interrupted may never run, or finds that it is to end.
+                if thread.is_alive() and thread is not threading.current_thread():
                     _wait_for(thread)
             self._threads = []
             if self._finish_thread is not None:

@@ -112,7 +112,8 @@ class Prefetch:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if (number := getattr(self, field.name)) is not None:
+            number = getattr(self, field.name)
+            if number is not None or field.default is not None:
                 number = integer(field.name, number, 1, None, "pass a positive number, or leave it out")
                 object.__setattr__(self, field.name, number)
 

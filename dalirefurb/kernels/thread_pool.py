@@ -121,7 +121,7 @@ class KernelThreadPool:
     def join(self) -> None:
         """Wait until they have ended, however late: there is nothing that they wait for but a core."""
         for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join()
 
 

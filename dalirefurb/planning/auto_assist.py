@@ -83,6 +83,7 @@ class AutoAssist(DerivedPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._refuse_padding()
         if isinstance(self.planner, AutoAssist):
             raise ConfigurationError(
                 f"planner must know its batches before an epoch begins, since they are the candidates, got "
@@ -105,6 +106,11 @@ class AutoAssist(DerivedPlanner):
     def among(planner: Planner) -> AutoAssist | None:
         """Return the planner if it is one of these."""
         return planner if isinstance(planner, AutoAssist) else None
+
+    @property
+    def any_world_size(self) -> bool:
+        """Whether any number of ranks divides the candidates."""
+        return self.planner.any_world_size
 
     @property
     def feedback_lag(self) -> int:

@@ -89,6 +89,7 @@ class Echoing(DerivedPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._refuse_padding()
         if not self.planner.serves_once:
             raise ConfigurationError(
                 f"planner must serve no sample twice in an epoch, got {self.planner!r}: pass its inner planner, and "

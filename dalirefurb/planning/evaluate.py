@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,8 +59,6 @@ class Evaluate(Planner):
     coverage: float = field(default=1.0, kw_only=True)
     pad: bool = field(default=False, kw_only=True)
 
-    any_world_size: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         self._number("coverage", "in 0..1", lambda share: 0 <= share <= 1, "pass a share, such as 0.5")
@@ -70,6 +68,11 @@ class Evaluate(Planner):
                 f"shards and drop_last must be left out, since any number of ranks divides the batches and all samples "
                 f"are served, got shards={self.shards} and drop_last={self.drop_last}"
             )
+
+    @property
+    def any_world_size(self) -> bool:
+        """Whether any number of ranks divides the batches."""
+        return True
 
     @property
     def padded(self) -> bool:
@@ -141,6 +144,16 @@ class EvaluatePart(DerivedPlanner):
         if whole.pad:
             return -(-self.num_samples // (self._rows * self.world_size))
         return max(1, min(-(-self.num_samples // whole.batch_size), self.num_samples // self.world_size))
+
+    @property
+    def padded(self) -> bool:
+        """Whether there can be rows that only fill a batch up."""
+        return self.planner.pad
+
+    @property
+    def division(self) -> tuple[int, ...]:
+        """Batches of an epoch and, if all are padded to as many, rows of a batch of all ranks together."""
+        return (len(self), self._rows * self.world_size) if self.planner.pad else (len(self),)
 
     @property
     def _rows(self) -> int:

@@ -43,7 +43,6 @@ class Planner(ABC):
             divides it serves the same global batches. With more than one, only full batches are served.
         drop_last: Whether samples that fill no batch wait for the next epoch instead of making a short one.
         serves_once: Whether an epoch serves a sample at most once.
-        any_world_size: Whether any number of ranks divides the batches, by `for_rank`, whatever the shards.
         code_version: Version of the planner, 1 at first, raised when the same arguments come to mean other plans.
     """
 
@@ -55,7 +54,6 @@ class Planner(ABC):
     drop_last: bool = False
 
     serves_once: ClassVar[bool] = True
-    any_world_size: ClassVar[bool] = False
     code_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -136,6 +134,16 @@ class Planner(ABC):
         """
         self._shards_of(rank=rank, world_size=world_size)  # Refuses a rank that there is not.
         return self if world_size == 1 else RankPlanner(self, rank=rank, world_size=world_size)
+
+    @property
+    def any_world_size(self) -> bool:
+        """Whether any number of ranks divides the batches, by `for_rank`, whatever the shards."""
+        return False
+
+    @property
+    def division(self) -> tuple[int, ...]:
+        """What an epoch is divided into, where that depends on the number of ranks; otherwise nothing."""
+        return ()
 
     @property
     def padded(self) -> bool:
@@ -234,6 +242,18 @@ class DerivedPlanner(Planner):
         for inherited in fields(Planner):
             object.__setattr__(self, inherited.name, getattr(self.planner, inherited.name))
         super().__post_init__()
+
+    def _refuse_padding(self) -> None:
+        """Refuse an inner planner of which some rows would be taken for samples.
+
+        Raises:
+            ConfigurationError: If it is one.
+        """
+        if self.planner.padded:
+            raise ConfigurationError(
+                f"planner must serve no rows that only fill a batch up, since they would be served as samples, got "
+                f"{self.planner!r}: leave pad out"
+            )
 
     def __len__(self) -> int:
         """Batches per epoch: as many as the inner planner's."""

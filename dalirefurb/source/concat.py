@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,19 @@ class Concat(Source):
         ConfigurationError: If they do not fit together.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Iterable[Source]) -> None:
+        if isinstance(sources, Source):
+            raise ConfigurationError("sources must be several in a list, got one by itself: pass [source, ...]")
+        sources = [*sources]
         if not sources:
             raise ConfigurationError("there must be a source to put together, got none: pass at least one")
         first = sources[0]
         for number, source in enumerate(sources):
+            if not isinstance(source, Source):
+                raise ConfigurationError(
+                    f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
+                    f"such as ImageFolder(path)"
+                )
             for what, given, wanted in (
                 ("be encoded alike", source.encoded, first.encoded),
                 ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:]),
@@ -39,7 +47,9 @@ class Concat(Source):
                     )
         self._sources = tuple(sources)
         self._ends = np.cumsum([len(source) for source in sources])
-        self.labels = np.concatenate([source.labels for source in sources])
+        # Of uint64 and int64 NumPy would make floats.
+        labels = [source.labels for source in sources]
+        self.labels = np.concatenate([each.astype(np.int64) if each.dtype.kind == "u" else each for each in labels])
         shapes = {source.image_shape for source in sources}
         self.encoded, self.classes = first.encoded, first.classes
         self.image_shape = first.image_shape if len(shapes) == 1 else None

@@ -97,7 +97,7 @@ class Background:
             self._changed.wait_for(lambda: not self._unbroken)
         deadline = time.monotonic() + _END_S
         for thread in self._threads:
-            if thread.ident is not None and thread is not threading.current_thread():
+            if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _cancel(self) -> None:

@@ -288,9 +288,10 @@ def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder, pl
     assert_same(expected[: len(served)], served)
 
 
+@pytest.mark.parametrize("numbered", [False, True])
 @pytest.mark.parametrize("name", ["dalirefurb-prepare", "dalirefurb-finish"])
 def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_last(
-    source: ImageFolder, name: str, monkeypatch: pytest.MonkeyPatch
+    source: ImageFolder, name: str, numbered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thread.start() waits until the thread is there, and can be interrupted before; then nobody can join it."""
     with make(source, look_ahead=2) as loader:
@@ -300,9 +301,18 @@ def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_las
     gate = threading.Event()
 
     def overtaken(thread: threading.Thread) -> None:
-        if thread.name == name and not late:
+        def started() -> None:
             late.append(thread)
             wait(gate, LIMIT_S)
+            threading.Event.set(event)
+
+        if thread.name == name and not late:
+            if numbered:  # It has an `ident` then.
+                event = thread._started  # type: ignore[attr-defined]
+                event.set = started
+            else:
+                late.append(thread)
+                wait(gate, LIMIT_S)
         begin(thread)
 
     def interrupted(event: threading.Event, timeout: float | None = None) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
+from dalirefurb import AutoAssist, DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store import Store
 from tests.pictures import write_folder
@@ -99,11 +99,53 @@ def test_it_goes_on_in_the_middle_of_an_epoch(source: ImageFolder) -> None:
         other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4, 8])
+@pytest.mark.parametrize("world_sizes", [(1, 4), (4, 1), (3, 2)])
+def test_another_number_of_ranks_goes_on_where_an_epoch_is_divided_alike_and_else_refuses(
+    source: ImageFolder, world_sizes: tuple[int, int], batch_size: int, pad: bool
+) -> None:
+    planner = Evaluate(NUM_SAMPLES, batch_size=batch_size, pad=pad)
+    before, after = world_sizes
+    served: list[int] = []
+    for rank in range(before):
+        with make(source, planner, rank=(rank, before)) as loader:
+            anew = loader.state_dict()
+            served += next(iter(loader))[2].tolist()
+            state = loader.state_dict()
+    for rank in range(after):
+        with make(source, planner, rank=(rank, after)) as loader:
+            divisions = [planner.for_rank(rank=0, world_size=each).division for each in world_sizes]
+            if divisions[0] != divisions[1]:
+                with pytest.raises(StateMismatchError, match="must be loaded by ranks that divide an epoch") as caught:
+                    loader.load_state_dict(state)
+                assert caught.value.keys == ("division",)
+                loader.load_state_dict(anew)
+                served = []
+                continue
+            loader.load_state_dict(state)
+            served += [index for _, _, indices in loader for index in indices.tolist()]
+    assert not served or sorted(index for index in served if index >= 0) == list(range(NUM_SAMPLES))
+
+
 def test_what_is_not_covered_is_computed_in_every_epoch(source: ImageFolder, alone: torch.Tensor) -> None:
     with MemoryStore() as store, make(source, Evaluate(NUM_SAMPLES, batch_size=8, coverage=0.5), store) as loader:
         for misses in (NUM_SAMPLES, NUM_SAMPLES + 15):
             assert torch.equal(torch.cat([images for images, _, _ in loader]), alone)
             assert loader.stats().misses == misses
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_an_assistant_can_choose_from_a_ranks_part(source: ImageFolder, world_size: int) -> None:
+    planner = AutoAssist(Evaluate(NUM_SAMPLES, batch_size=1), lag=30)
+    epoch, ranks = [], range(world_size)
+    for rank in ranks:
+        with make(source, planner, rank=(rank, world_size)) as loader:
+            for images, _, indices in loader:
+                loader.observe(torch.ones(len(images)))
+                epoch += indices.tolist()
+            assert len(epoch) == (rank + 1) * len(loader) * loader.batch_size
+    assert len(epoch) >= NUM_SAMPLES - world_size
 
 
 def test_padding_needs_the_indices_that_tell_it(source: ImageFolder) -> None:

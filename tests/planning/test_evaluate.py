@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dalirefurb import Evaluate
+from dalirefurb import AutoAssist, BatchEcho, Echo, Evaluate
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan
 
@@ -128,6 +128,18 @@ def test_in_one_process_the_whole_is_the_part() -> None:
 def test_what_cannot_be_evaluated_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Evaluate(10, **{"batch_size": 4, **settings})  # type: ignore[arg-type]
+
+
+def test_rows_of_padding_are_neither_echoed_nor_chosen_from() -> None:
+    padded = Evaluate(10, batch_size=4, pad=True)
+    assert padded.for_rank(rank=1, world_size=2).padded
+    for make in (
+        lambda: Echo(padded, echoing_factor=2, buffer_size=4),
+        lambda: BatchEcho(padded, echoing_factor=2),
+        lambda: AutoAssist(padded, lag=20),
+    ):
+        with pytest.raises(ConfigurationError, match=r"served as samples, got Evaluate\(.*: leave pad out"):
+            make()
 
 
 @pytest.mark.parametrize(

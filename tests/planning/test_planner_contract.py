@@ -15,6 +15,7 @@ from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
@@ -25,6 +26,7 @@ from tests.planners import (
     Replay,
     autoassists,
     batch_echoes,
+    evaluations,
     example_echoes,
     frozen,
     listed,
@@ -55,6 +57,7 @@ KINDS = {
         ),
         refurbishing(),
     ),
+    "Evaluate": st.one_of(st.just(Evaluate(9, batch_size=8)), evaluations()),
     "Frozen": st.one_of(st.just(Frozen(5, batch_size=4, shards=2)), frozen()),
     "Echo": st.one_of(
         st.sampled_from(
@@ -253,7 +256,8 @@ def test_what_plans_for_a_rank_yields_its_part_and_a_rank_that_there_is_not_is_r
         return  # Each rank's Assistant chooses among its own candidates.
     for rank in range(planner.shards):
         mine = planner.for_rank(rank=rank, world_size=planner.shards)
-        assert (len(mine), mine.batch_size) == (len(planner), planner.batch_size // planner.shards)
+        rows = max(len(plan.indices) for plan in planner.epoch(0)) if planner.any_world_size else planner.batch_size
+        assert (len(mine), mine.batch_size) == (len(planner), rows // planner.shards)
         assert mine.peak_slots == planner.part_slots(rank=rank, world_size=planner.shards)
         for whole, part in zip(planner.epoch(1), mine.epoch(1), strict=True):
             expected = planner.part(whole, rank=rank, world_size=planner.shards)
@@ -276,6 +280,7 @@ INNER, OTHER_INNER = Standard(**PLAIN), Refurbish(**PLAIN, reuse_factor=2)
 CHANGES = [
     (Standard, PLAIN, SHARDED),
     (Frozen, PLAIN, SHARDED),
+    (Evaluate, PLAIN, {"num_samples": 25, "batch_size": 2, "seed": 1, "coverage": 0.5, "pad": True}),
     (
         Refurbish,
         {**PLAIN, "reuse_factor": 2},
@@ -322,7 +327,8 @@ KINDS_OF_CHANGES = [make.__name__ for make, *_ in CHANGES]
 @pytest.mark.parametrize(("make", "arguments", "changes"), CHANGES, ids=KINDS_OF_CHANGES)
 def test_any_other_argument_makes_another_fingerprint(make, arguments, changes):
     names = {each.name for each in fields(make) if each.init}
-    assert names - changes.keys() <= ({"drop_last"} if make is SmartCache else set())
+    fixed = {SmartCache: {"drop_last"}, Evaluate: {"drop_last", "shards"}}
+    assert names - changes.keys() <= fixed.get(make, set())
     planners = [make(**arguments), *(make(**{**arguments, name: value}) for name, value in changes.items())]
     assert len({json.dumps(planner.fingerprint()) for planner in planners}) == len(planners)
 

@@ -141,3 +141,14 @@ def test_sources_that_do_not_fit_together_are_refused(folder: ImageFolder) -> No
         Concat([arrays(2), Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 3)))])
     with pytest.raises(ConfigurationError, match="there must be a source to put together, got none"):
         Concat([])
+    with pytest.raises(ConfigurationError, match=r"sources must be several in a list, got one by itself"):
+        Concat(folder)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="must be sources, but number 1 is a str: pass such as ImageFolder"):
+        Concat([folder, "photos"])  # type: ignore[list-item]
+
+
+def test_integer_labels_of_any_type_stay_integers_together() -> None:
+    sources = [Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.arange(2, dtype=dtype)) for dtype in (np.uint64, np.int64)]
+    both = Concat(each for each in sources)
+    assert both.labels.dtype == np.int64
+    assert both.labels.tolist() == [0, 1, 0, 1]

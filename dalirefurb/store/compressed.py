@@ -86,20 +86,21 @@ class Compressed(Store):
         }
         arena_bytes = max(1, int(spec.nbytes / self._expected_ratio) + spec.slots * _SLOT_EXTRA)
         self._store.open(StoreSpec(None, spec.slots, fingerprint, arena_bytes))
-        return _Contents(spec, self._store, self._num_threads)
+        return _Contents(spec, self._store, self._store._opened(), self._num_threads)
 
 
 class _Contents(Contents):
     """Blocks in an open store, and as many threads as compress them."""
 
-    def __init__(self, spec: StoreSpec, store: Store, num_threads: int) -> None:
+    def __init__(self, spec: StoreSpec, store: Store, blocks: Contents, num_threads: int) -> None:
         super().__init__(spec)
         self._store = store
+        self._blocks = blocks
         self._num_threads = num_threads
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples, decompressed into memory of their own."""
-        lease = self._store.get(*keys)
+        lease = self._blocks.get(keys)
         try:
             images = Images(self._share(_decompress, lease.images))
         except BaseException:
@@ -108,29 +109,29 @@ class _Contents(Contents):
         return Lease(lease.found, images, lease.release)
 
     def prefetch(self, keys: Keys) -> None:
-        self._store.prefetch(*keys)
+        self._blocks.prefetch(keys)
 
     def recovered(self) -> Keys:
-        return self._store.recovered()
+        return self._blocks.recovered()
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
-        return self._store.put(*keys, self._share(_compress, samples))
+        return self._blocks.put(keys, self._share(_compress, samples))
 
     def evict(self, indices: NDArray[np.int64]) -> None:
-        self._store.evict(indices)
+        self._blocks.evict(indices)
 
     def retain(self, keys: Keys) -> None:
-        self._store.retain(*keys)
+        self._blocks.retain(keys)
 
     def close(self) -> None:
         self._store.close()
 
     @property
     def nbytes(self) -> int:
-        return self._store.nbytes
+        return self._blocks.nbytes
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._blocks)
 
     def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:
         """Do the same work on n items, on several threads, in order."""

@@ -1,5 +1,7 @@
 import json
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import experiment
 import pytest
@@ -43,6 +45,13 @@ def test_an_option_replaces_the_field_that_it_names(arguments, config):
 def test_data_is_the_name_of_its_folder(folder):
     _, config = nothing(data=experiment.PHOTOS).read(["--data", str(folder / ".." / folder.name)])
     assert config.data == "pictures"
+
+
+def test_results_name_no_host_and_no_folder(folder, tmp_path):
+    out = tmp_path / "out.json"
+    assert nothing(data=experiment.PHOTOS).main(["--data", str(folder), "--out", str(out)]) == 0
+    for private in (socket.gethostname(), str(folder.parent), str(Path(experiment.__file__).parents[1])):
+        assert private not in out.read_text()
 
 
 def test_what_was_measured_is_written_where_results_are_or_where_it_is_asked_for(results, tmp_path):

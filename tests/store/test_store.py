@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -410,6 +411,35 @@ def test_a_lease_from_before_closing_is_harmless_to_the_store_opened_after(kind:
     late.release()
     store.evict(indices)
     assert store.put(indices, indices * 0, images).all()
+
+
+class Overtaken(list[np.ndarray]):
+    """Samples that are looked at just when something else is done."""
+
+    def __init__(self, samples: list[np.ndarray], meanwhile: Callable[[], None]) -> None:
+        super().__init__(samples)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().__iter__()
+
+
+def assert_overtaken_put_stores_nothing(kind: Kind, store: Store) -> None:
+    def reopen() -> None:
+        store.close()
+        kind.open(store)
+
+    with suppress(StoreError):
+        store.put(ints(0), ints(0), Overtaken([image(0)], reopen))
+    assert not held(store, 0)
+    assert len(store) == 0
+
+
+def test_what_is_put_while_a_store_is_closed_and_opened_again_is_not_in_it(kind: Kind, store: Store) -> None:
+    assert_overtaken_put_stores_nothing(kind, store)
 
 
 def test_a_store_without_slots_declines_everything(kind: Kind, tmp_path: Path) -> None:

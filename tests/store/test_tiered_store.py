@@ -24,14 +24,24 @@ from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
-from dalirefurb.store import DiskStore, MemoryStore, Store, StoreSpec, Tier, TieredStore
+from dalirefurb.store import DiskStore, Lease, MemoryStore, Store, StoreSpec, Tier, TieredStore
 from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_placement import hits
-from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, agree, held, image, ints
+from tests.store.test_store import (
+    SHAPE,
+    SLOTS,
+    Kind,
+    StoreMachine,
+    agree,
+    assert_overtaken_put_stores_nothing,
+    held,
+    image,
+    ints,
+)
 
 SLOT_BYTES = 60
 IMAGE = image_of(0, 0).shape
@@ -103,6 +113,34 @@ MACHINES = {
 @pytest.mark.parametrize(("machine", "kind"), MACHINES.values(), ids=MACHINES.keys())
 def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[StoreMachine], kind: Kind) -> None:
     agree(machine, kind, examples=25, steps=25)
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in MACHINES.values()], ids=MACHINES.keys())
+def test_what_is_put_while_a_store_is_closed_and_opened_again_is_not_in_it(kind: Kind, tmp_path: Path) -> None:
+    with kind.make(tmp_path) as store:
+        kind.open(store)
+        assert_overtaken_put_stores_nothing(kind, store)
+
+
+def test_what_is_asked_for_before_a_store_is_opened_for_something_else_is_not_lent_from_that() -> None:
+    class Overtaken(MemoryStore):
+        def get(self, indices: np.ndarray, versions: np.ndarray) -> Lease:
+            if store.hits == (0,) and not reopened:
+                reopened.append(True)
+                store.close()
+                store.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
+                put(store, 0)
+            return super().get(indices, versions)
+
+    reopened: list[bool] = []
+    with TieredStore.of(Tier(Overtaken())) as store:
+        opened(store)
+        with pytest.raises(StoreError, match="must be open"):
+            store.get(ints(0), ints(0))
+        assert held(store, 0)
+        assert put(store, *range(1, SLOTS)) == [True] * (SLOTS - 1)
+        store.clear()
+        assert put(store, *range(SLOTS)) == [True] * SLOTS
 
 
 KernelOp = tuple[dict[int, int], list[int], bool]

@@ -159,10 +159,6 @@ class _Contents(Tiers, Contents):
         Tiers.__init__(self, stores, slots)
         self.spec = spec
 
-    def close(self) -> None:
-        for store in self.stores:
-            store.close()
-
     @property
     def nbytes(self) -> int:
         return sum(store.nbytes for store in self.stores)

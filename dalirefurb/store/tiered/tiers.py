@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Keys, Store
+from dalirefurb.store.base import Keys, Store, not_open
 from dalirefurb.store.key_index import Numbers, distinct
 from dalirefurb.store.lease import Lease
 from dalirefurb.store.tiered.moves import Moves
@@ -45,6 +45,7 @@ class Tiers:
         self.hits = np.zeros(len(self.stores), np.int64)
         self._lock = Lock()
         self._counting = Lock()
+        self._closed = False
         self._placement = Placement(slots)
         for tier, store in enumerate(self.stores):
             keys = store.recovered()
@@ -67,6 +68,8 @@ class Tiers:
                     missing = self._lend(keys, missing, parts, leases)
                     lost = _rows(keys, missing)
                     self._placement.forget(_rows(lost, self._placement.are_put(lost)))
+            if self._closed:  # What was lent may be of a later opening.
+                raise not_open()
             release = leases.pop_all().close
         found = np.ones(len(keys[0]), np.bool_)
         found[missing] = False
@@ -87,7 +90,7 @@ class Tiers:
 
     def advise(self, keys: Keys, next_uses: Numbers) -> None:
         """Move what is held to where it should live, given its next use, and decide where to put what is not held."""
-        with self._lock:
+        with self._changing():
             rows = _last(keys)
             is_over = next_uses[rows] < 0
             self._forget(_rows(keys, rows[is_over]))
@@ -97,7 +100,7 @@ class Tiers:
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Copy samples in; see `Store.put`."""
         stored = np.zeros(len(samples), np.bool_)
-        with self._lock:
+        with self._changing():
             if len(distinct(keys[0])) == len(samples) and not len(self._older(keys)[0]):
                 return self._put(keys, samples)
             for row, sample in enumerate(samples):  # What goes makes room for those after it.
@@ -108,17 +111,32 @@ class Tiers:
 
     def evict(self, indices: Numbers) -> None:
         """Forget every version of these indices, shape (n,)."""
-        with self._lock:
+        with self._changing():
             for store in self.stores:
                 store.evict(indices)
             self._placement.forget(self._placement.of(distinct(indices)))
 
     def retain(self, keys: Keys) -> None:
         """Forget everything but these versions."""
-        with self._lock:
+        with self._changing():
             for store in self.stores:
                 store.retain(*keys)
             self._placement.retain(keys)
+
+    def close(self) -> None:
+        """Close the stores, once nothing is changed in them."""
+        with self._lock:
+            self._closed = True
+            for store in self.stores:
+                store.close()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep others from changing anything meanwhile; refuse to change what a later opening holds."""
+        with self._lock:
+            if self._closed:
+                raise not_open()
+            yield
 
     def _lend(self, keys: Keys, rows: Numbers, parts: list[tuple[Numbers, Images]], leases: ExitStack) -> Numbers:
         """Ask the tiers in turn for some rows, add what each lends, and return those that none of them holds."""

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
 
 
+_MISSING: Any = None
+"""Stands for what has to be given; without it the order of arguments is told."""
+
+
 class Loader(DataLoaderShape):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
@@ -79,8 +83,8 @@ class Loader(DataLoaderShape):
     def __init__(
         self,
         source: Source,
-        recipe: Recipe,
-        planner: Planner,
+        recipe: Recipe = _MISSING,
+        planner: Planner = _MISSING,
         store: Store | None = None,
         *,
         partial_device: Device = "cpu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from dalirefurb import (
     Arrays,
     Custom,
+    Evaluate,
     FileList,
     ImageFolder,
     Loader,
@@ -25,6 +27,7 @@ from dalirefurb import (
     Recipe,
     Refurbish,
     Standard,
+    evaluate,
     rand_augment,
     simple,
 )
@@ -434,6 +437,15 @@ def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[st
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_reuse_without_a_store_is_warned_of_since_it_gains_nothing(folder: ImageFolder) -> None:
+    with pytest.warns(UserWarning, match=r"Refurbish reuses .* but there is no store.*pass MemoryStore\(\)") as caught:
+        make(folder, store=None).close()
+    assert caught[0].filename.endswith("loading.py")
+    for planner in (Standard(14, batch_size=4), Evaluate(14, batch_size=4)):
+        with warnings.catch_warnings(action="error"):
+            make(folder, planner=planner, recipe=evaluate(SIZE), store=None).close()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -442,7 +454,12 @@ def test_parts_that_do_not_fit_are_refused(folder: ImageFolder, changes: dict[st
         ({"planner": simple(SIZE)}, "planner must be a planner, got a Recipe"),
         ({"store": "/cache"}, "store must be a store, got a str: .*DiskStore"),
         ({"store": MemoryStore}, "store must be a store, got the class MemoryStore itself"),
-        ({"prefetch": 4}, r"prefetch must be a Prefetch, got a int: pass Prefetch\(num_threads=4\)"),
+        (
+            {"recipe": None},
+            "recipe must be a recipe, got none: pass rand_augment.224., or another preset; the",
+        ),
+        ({"folder": [1, 2]}, "source must be a source, got a list: .*TorchDataset.dataset. for a torch Dataset"),
+        ({"prefetch": 4}, r"prefetch must be a Prefetch, got an int: pass Prefetch\(num_threads=4\)"),
         (
             {"bad_samples": "replace"},
             r"bad_samples must be a BadSamplePolicy, got a str: pass BadSamplePolicy\('replace'\)",

@@ -39,7 +39,8 @@ class Output:
         positive("output: size", self.size, "pass the side in pixels")
         remedy = "cast on the model's side for others"
         require(self.dtype in ("float32", "float16"), "output: dtype", "'float32' or 'float16'", self.dtype, remedy)
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(0 < std < math.inf for std in self.std):
+        three = all(isinstance(each, (tuple, list)) and len(each) == 3 for each in (self.mean, self.std))
+        if not three or not all(0 < std < math.inf for std in self.std):
             raise ConfigurationError(
                 f"output: mean and std must be three numbers each, std positive, got {self.mean} and {self.std}: pass "
                 f"one for each of red, green and blue"

@@ -13,7 +13,7 @@ _PHRASES = (
         "--remove-layers must be at most the number of operations",
     ),
     (r"begin with a recipe that has more", "begin with more --layers"),
-    (r"a batch cannot exceed num_samples", "a batch cannot exceed the number of images"),
+    (r"cannot exceed num_samples", "cannot exceed the number of images"),
     (r", or use FileList", ""),
     (r"; or pass max_bytes, and what has no room is recomputed", ""),
     (

@@ -50,7 +50,13 @@ def check_kinds(
         ("bad_samples", "BadSamplePolicy", bad_samples, BadSamplePolicy, "pass BadSamplePolicy('replace')"),
     ):
         if not isinstance(given, kind):
-            what = f"the class {given.__name__} itself" if isinstance(given, type) else f"a {type(given).__name__}"
+            article = "an" if type(given).__name__[0] in "AEIOUaeiou" else "a"
+            what = (
+                f"the class {given.__name__} itself" if isinstance(given, type) else f"{article} {type(given).__name__}"
+            )
+            what = "none" if given is None else what
+            if name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+                remedy += ", TorchDataset(dataset) for a torch Dataset"
             raise ConfigurationError(
                 f"{name} must be a {wanted}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
             )
@@ -87,6 +93,12 @@ class Configuration:
         recipe, devices = self.recipe, self.devices
         _check_fit(self.source, recipe, self.planner)
         _check_draws(recipe, self.planner)
+        if self.store is None and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
+            warnings.warn(
+                f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
+                f"each use computes it again, and nothing is gained: pass MemoryStore() after the planner",
+                stacklevel=4,
+            )
         if recipe.caches_encoded and devices.partial != devices.final:
             raise ConfigurationError(
                 f"with split 0 decoding is final, so both parts must be on one device, got partial_device="

@@ -125,12 +125,17 @@ class DataLoaderShape:
         return EpochSampler(self, self.planner.num_samples)
 
     def described(self, position: Position, kernels: str) -> str:
-        """Say in one line what is served, from where on."""
+        """Say in one line what is served, from where on.
+
+        Args:
+            position: Position of the next batch.
+            kernels: Name of what computes on the CPU.
+        """
         planner, classes = self.planner, self.source.classes
         cached = " > ".join(stage.name for stage in self.recipe.partial) or "files, as they are read"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
-            f"{type(planner).__name__} in {len(planner):,} batches of {planner.batch_size:,}, next: batch "
+            f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: batch "
             f"{position.batch} of epoch {position.epoch}; {'cached' if planner.peak_slots else 'partial'}: {cached}; "
             f"kernels: {kernels})"
         )

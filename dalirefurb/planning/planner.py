@@ -57,8 +57,8 @@ class Planner(ABC):
     code_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        self._integer("num_samples", 1, None, "pass the length of a source that holds a sample")
-        self._integer("batch_size", 1, self.num_samples, "a batch cannot exceed num_samples")
+        self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
+        self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
         self._integer("seed", None, None, "pass an int")
         self._integer("shards", 1, None, "pass 1, or the largest world size to train on")
         if self.batch_size % self.shards:

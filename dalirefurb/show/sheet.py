@@ -194,7 +194,8 @@ def _names(stages: Sequence[Stage]) -> str:
 
 def _paper(width: int, height: int) -> tuple[Figure, Axes]:
     """Return a figure and its axes, whose units are pixels, counted from the upper left corner."""
-    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=BACKGROUND, layout="none")
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor=BACKGROUND)
+    figure.set_layout_engine("none")  # Whatever a user's settings say: places are in pixels.
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     return figure, axes

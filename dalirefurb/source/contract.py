@@ -122,10 +122,15 @@ class Subset(Source):
         if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
             raise ConfigurationError(
                 f"a subset's indices must be at least one integer, in one dimension, or a mask of {len(source)}, got "
-                f"{chosen.dtype} of shape {chosen.shape}: pass such as np.flatnonzero(source.labels == 3)"
+                f"{chosen.dtype} of shape {chosen.shape}: pass such as np.arange(10), or source.labels == 3"
+            )
+        if chosen.min() < 0 or chosen.max() >= len(source):
+            raise ConfigurationError(
+                f"a subset's indices must lie in 0 .. {len(source) - 1}, but lie in {chosen.min()} .. {chosen.max()}: "
+                f"count from 0, to len(source) - 1 at most"
             )
         self._source = source
-        self._indices = np.array(source._checked(chosen), np.int64)
+        self._indices = chosen.astype(np.int64)
         self.labels = source.labels[self._indices]
         self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
 

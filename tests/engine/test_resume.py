@@ -21,6 +21,7 @@ from dalirefurb import (
     BatchEcho,
     DiskStore,
     Echo,
+    Evaluate,
     Frozen,
     ImageFolder,
     Loader,
@@ -30,6 +31,7 @@ from dalirefurb import (
     Refurbish,
     SmartCache,
     Standard,
+    evaluate,
     rand_augment,
     simple,
 )
@@ -66,6 +68,7 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
         simple(SIZE, split=1),
         SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=12, replace_percent=0.25, seed=7),
     ),
+    "evaluated": (evaluate(SIZE), Evaluate(NUM_SAMPLES, batch_size=4, seed=7)),
     "frozen": (simple(SIZE), Frozen(NUM_SAMPLES, batch_size=4, seed=7)),
     "assisted": (simple(SIZE), AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)),
     "echoed and assisted": (simple(SIZE, split=1), AutoAssist(ECHO, lag=9, accuracy_momentum=0.5)),

@@ -48,10 +48,13 @@ def test_a_fingerprint_is_json_and_names_every_argument():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_samples": 0}, "num_samples must be an int of at least 1, got 0: pass the length of a source"),
+        ({"num_samples": 0}, "num_samples must be an int of at least 1, got 0: pass len(source)"),
         ({"num_samples": 8.0}, "num_samples must be an int of at least 1, got 8.0"),
-        ({"batch_size": 0}, "batch_size must be an int in 1..8, got 0: a batch cannot exceed num_samples"),
-        ({"batch_size": 9}, "batch_size must be an int in 1..8, got 9: a batch cannot exceed num_samples"),
+        ({"batch_size": 0}, "batch_size must be an int in 1..8, got 0: a batch has a row at least, and cannot"),
+        (
+            {"batch_size": 9},
+            "batch_size must be an int in 1..8, got 9: a batch has a row at least, and cannot",
+        ),
         ({"batch_size": True}, "batch_size must be an int in 1..8, got True"),
         ({"seed": 0.5}, "seed must be an int, got 0.5: pass an int"),
         ({"shards": 0}, "shards must be an int of at least 1, got 0: pass 1, or the largest world size"),

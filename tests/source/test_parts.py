@@ -120,10 +120,10 @@ def test_a_part_held_out_is_evaluated_beside_the_part_that_is_trained_on(folder:
     ("indices", "message"),
     [
         ([], "a subset's indices must be at least one integer, .* got float64 of shape"),
-        ([0.5], "got float64 of shape .1,.: pass such as np.flatnonzero"),
+        ([0.5], "got float64 of shape .1,.: pass such as np.arange"),
         ([[0, 1]], "got int64 of shape .1, 2."),
         ([True, False], "a mask of 12, got bool of shape .2,."),
-        ([12], "indices must lie in 0 .. 11, but lie in 12 .. 12"),
+        ([12], "indices must lie in 0 .. 11, but lie in 12 .. 12: count from 0"),
         ([-1], "indices must lie in 0 .. 11"),
     ],
 )

@@ -156,7 +156,7 @@ def test_smartcache_of_what_is_random_is_warned_about_where_the_loader_is_made(
 def test_nothing_is_warned_about_where_nothing_random_is_cached_or_where_it_is_drawn_anew(
     recipe: Recipe, planner: Planner, source: ImageFolder
 ) -> None:
-    Loader(source, recipe, planner).close()
+    Loader(source, recipe, planner, MemoryStore()).close()
 
 
 class Told(MemoryStore):

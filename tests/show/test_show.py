@@ -64,9 +64,9 @@ def read(path):
 
 
 def drawn(figure):
-    """Return the pixels of a figure."""
+    """Return the pixels of a figure, whatever somebody has set in Matplotlib."""
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    figure.savefig(content, format="png", dpi="figure")
     return np.asarray(Image.open(content).convert("RGB"))
 
 

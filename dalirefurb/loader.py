@@ -112,7 +112,7 @@ class Loader(DataLoaderShape):
         configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
         choose_depths = configuration.choose_depths(prefetch)
         choose_depths(planner)  # Refuses what no rank could work with.
-        fingerprint = configuration.fingerprint()
+        fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
         self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory)

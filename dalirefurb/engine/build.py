@@ -88,7 +88,7 @@ def assemble(
     if device_store is not None:
         _check_device(device_store)
     if store is not None:
-        open_store(store, source, recipe, planner, reader, configuration.fingerprint())
+        open_store(store, source, recipe, planner, reader, configuration.fingerprint)
     buffer: BatchBuffer | None = None
     view: View = views
     if device_store is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import NoneType
 from typing import Any
 
@@ -125,8 +125,9 @@ class Configuration:
         dtype = np.dtype(np.int64) if labels.dtype.kind in "iu" else labels.dtype.newbyteorder("=")
         return labels.astype(dtype, copy=False)
 
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
-        """Return everything that decides the batches, as JSON values, the same on all ranks."""
+        """Everything that decides the batches, as JSON values, the same on all ranks; a source looks at all names."""
         return {
             "source": self.source.fingerprint(),
             "recipe": self.recipe.fingerprint(),

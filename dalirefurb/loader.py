@@ -131,7 +131,7 @@ class Loader(DataLoaderShape):
 
     def __len__(self) -> int:
         """Count the batches of an epoch, on every rank the same."""
-        return len(self._assembler.part if self.planner.any_world_size else self.planner)
+        return len(self._assembler.divided)
 
     @property
     def batch_size(self) -> int:
@@ -189,8 +189,8 @@ class Loader(DataLoaderShape):
             LoaderError: If the losses of the last batch were not observed.
         """
         self._feedback.check_observed("the state is taken")
-        division = self._assembler.part.division if self.planner.any_world_size else ()
-        return saved(self._cursor.position, self._own_fingerprint(), self._feedback.state(), division=division)
+        assistant, division = self._feedback.state(), self._assembler.divided.division
+        return saved(self._cursor.position, self._own_fingerprint(), assistant, division=division)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the rest of that epoch is served next.
@@ -204,8 +204,8 @@ class Loader(DataLoaderShape):
                 The loader stays where it is.
         """
         assisted = self.planner.feedback_lag is not None
-        division = self._assembler.part.division if self.planner.any_world_size else ()
-        position = restored(state, self._own_fingerprint(), num_batches=len(self), assisted=assisted, division=division)
+        fingerprint, division = self._own_fingerprint(), self._assembler.divided.division
+        position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
         self._feedback.restore(state)
         self._cursor.move(position)
 

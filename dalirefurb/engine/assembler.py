@@ -59,6 +59,11 @@ class Assembler:
         return self._part(self.rank)
 
     @property
+    def divided(self) -> Planner:
+        """What says into which batches an epoch is divided: the rank's part where the number of ranks decides it."""
+        return self.part if self._planner.any_world_size else self._planner
+
+    @property
     def depths(self) -> Depths:
         """How far ahead it does so."""
         return self._choose_depths(self.part)

@@ -50,16 +50,22 @@ def check_kinds(
         ("bad_samples", "BadSamplePolicy", bad_samples, BadSamplePolicy, "pass BadSamplePolicy('replace')"),
     ):
         if not isinstance(given, kind):
-            article = "an" if type(given).__name__[0] in "AEIOUaeiou" else "a"
-            what = (
-                f"the class {given.__name__} itself" if isinstance(given, type) else f"{article} {type(given).__name__}"
-            )
-            what = "none" if given is None else what
             if name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
                 remedy += ", TorchDataset(dataset) for a torch Dataset"
             raise ConfigurationError(
-                f"{name} must be a {wanted}, got {what}: {remedy}; the order is Loader(source, recipe, planner, store)"
+                f"{name} must be a {wanted}, got {_kind_of(given)}: {remedy}; the order is Loader(source, recipe, "
+                f"planner, store)"
             )
+
+
+def _kind_of(given: object) -> str:
+    """Say what was given in place of what should be."""
+    if given is None:
+        return "none"
+    if isinstance(given, type):
+        return f"the class {given.__name__} itself"
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 @dataclass(frozen=True)

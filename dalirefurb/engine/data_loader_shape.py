@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position
@@ -44,13 +44,6 @@ def refuse_unknown(names: list[str]) -> None:
         raise TypeError(f"Loader has no argument {name!r}: {remedy}")
 
 
-class Epochs(Protocol):
-    """Who serves epochs of batches."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is served next."""
-
-
 class EpochSampler:
     """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call.
 
@@ -59,7 +52,7 @@ class EpochSampler:
         num_samples: Number of rows that an epoch has, at most.
     """
 
-    def __init__(self, loader: Epochs, num_samples: int) -> None:
+    def __init__(self, loader: DataLoaderShape, num_samples: int) -> None:
         self._loader = loader
         self._num_samples = num_samples
 
@@ -72,7 +65,7 @@ class EpochSampler:
         self._loader.set_epoch(epoch)
 
 
-class DataLoaderShape:
+class DataLoaderShape(ABC):
     """What a loader is made of, under its own names and under those of PyTorch's `DataLoader`.
 
     Attributes:
@@ -115,9 +108,9 @@ class DataLoaderShape:
         """Whether samples that fill no batch wait for the next epoch."""
         return self.planner.drop_last or self.planner.shards > 1
 
+    @abstractmethod
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that is served next."""
-        raise NotImplementedError
 
     @property
     def sampler(self) -> EpochSampler:

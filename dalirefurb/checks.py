@@ -50,6 +50,16 @@ def positive(name: str, value: object, remedy: str) -> None:
     require(holds, name, "a positive integer", value, remedy)
 
 
+def rank_of(rank: object, world_size: object) -> tuple[int, int]:
+    """Return a rank, and how many there are, as plain ints.
+
+    Raises:
+        ConfigurationError: If there is no such rank.
+    """
+    processes = integer("world_size", world_size, 1, None, "pass the number of processes")
+    return integer("rank", rank, 0, processes - 1, "ranks count from 0"), processes
+
+
 def number(name: str, value: Any, limits: str, within: Callable[[float], bool], remedy: str) -> float:
     """Return a real argument as a plain float; bools do not pass.
 

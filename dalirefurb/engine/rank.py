@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch.distributed
 
-from dalirefurb.checks import integer
+from dalirefurb.checks import rank_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.system.launch_env import told
 
@@ -43,8 +43,7 @@ def chosen(rank: Rank | tuple[int, int] | None) -> Rank | None:
             f"rank must be (rank, world_size), got {rank!r}: pass this process's number and how many there are, or "
             f"leave it out to have both found"
         )
-    world_size = integer("world_size", rank[1], 1, None, "pass the number of processes")
-    return Rank(integer("rank", rank[0], 0, world_size - 1, "ranks count from 0"), world_size)
+    return Rank(*rank_of(*rank))
 
 
 def present() -> Rank:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import integer, rank_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, read_only
 from dalirefurb.planning.planner import DerivedPlanner, Planner
@@ -129,8 +129,7 @@ class EvaluatePart(DerivedPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        integer("world_size", self.world_size, 1, None, "pass the number of processes")
-        integer("rank", self.rank, 0, self.world_size - 1, "ranks count from 0")
+        rank_of(self.rank, self.world_size)
         if self.world_size > self.num_samples and not self.planner.pad:
             raise ConfigurationError(
                 f"each rank must have a sample to evaluate, got world_size={self.world_size} and num_samples="

@@ -9,8 +9,9 @@ It is written in integer arithmetic that every NumPy computes alike, so a stream
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -114,11 +115,179 @@ def _keys(seed: int, counts: tuple[tuple[str, int], ...]) -> tuple[NDArray[Any],
 
 def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:
     """Give `size` distinct random 64-bit numbers; sorting by them is a random order without ties."""
-    counters = np.arange(size, dtype=np.uint64) * GOLDEN
-    counters += key(seed, *purpose)
-    return _mix(counters)
+    return numbered_keys(np.arange(size, dtype=np.uint64), key(seed, *purpose))
+
+
+def numbered_keys(numbers: NDArray[np.uint64], of: np.uint64) -> NDArray[np.uint64]:
+    """Give a random 64-bit number for each number, distinct ones for distinct numbers, by a key, any shape."""
+    return _mix(numbers * GOLDEN + of)
 
 
 def permutation(size: int, seed: int, *purpose: str | int) -> NDArray[np.int64]:
     """Order 0 .. size-1 at random, the same way for the same seed and purpose, shape (size,)."""
     return np.argsort(sort_keys(size, seed, *purpose)).astype(np.int64, copy=False)
+
+
+Walk = Callable[..., None]
+"""Sends numbers through the networks of `Bijections` as `_walked` does, of the same arguments."""
+
+_MOST_IN_TABLE = 512
+_ROUNDS = 8
+_HALF = np.uint64(32)
+
+
+class Bijections:
+    """Random orders of 0 .. size-1, of several sizes, without tables: the value at any position, and back.
+
+    Each is a Feistel network of eight rounds on the rectangle of about sqrt(size) x sqrt(size) numbers that holds
+    0 .. size-1; what falls outside is sent through again until it falls inside (cycle walking; Black and Rogaway,
+    "Ciphers with arbitrary finite domains", CT-RSA 2002). Orders of up to 512 are tables: on so few numbers a network
+    of eight rounds shuffles badly.
+
+    Args:
+        sizes: Numbers of values, each in 1..2**62.
+        keys: Key of each order; another one gives another order.
+    """
+
+    def __init__(self, sizes: Sequence[int], keys: Sequence[np.uint64]) -> None:
+        self._sizes = np.array(sizes, np.uint64)
+        self._keys = keys
+        rows = [math.isqrt(size - 1) + 1 for size in sizes]  # the square roots, rounded up
+        columns = [-(-size // each) for size, each in zip(sizes, rows, strict=True)]
+        self._sides = np.array([rows, columns], np.uint64)
+        rounds = np.arange(1, _ROUNDS + 1, dtype=np.uint64)
+        self._round_keys = _mix(rounds[:, None] * GOLDEN + np.array(keys, np.uint64))
+        self._small = self._sizes <= _MOST_IN_TABLE
+
+    def values(self, positions: NDArray[np.int64], which: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the value at each of n positions, each in the order that `which` numbers, shape (n,)."""
+        return self._moved(positions, which, backward=False)
+
+    def positions(self, values: NDArray[np.int64], which: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of each of n values, each in the order that `which` numbers, shape (n,)."""
+        return self._moved(values, which, backward=True)
+
+    def _moved(self, numbers: NDArray[np.int64], which: NDArray[np.int64], *, backward: bool) -> NDArray[np.int64]:
+        if self._small.all():
+            return self._looked_up(numbers, which, backward=backward)
+        moved = numbers.astype(np.uint64)
+        if not self._small.any():
+            walk(moved, which, self._sizes, self._sides, self._round_keys, backward)
+            return moved.view(np.int64)
+        small = self._small[which]
+        large = np.flatnonzero(~small)
+        some = moved[large]
+        walk(some, which[large], self._sizes, self._sides, self._round_keys, backward)
+        moved[large] = some
+        moved[small] = self._looked_up(numbers[small], which[small], backward=backward).view(np.uint64)
+        return moved.view(np.int64)
+
+    def _looked_up(self, numbers: NDArray[np.int64], which: NDArray[np.int64], *, backward: bool) -> NDArray[np.int64]:
+        starts, tables = self._tables
+        found: NDArray[np.int64] = tables[int(backward)][starts[which] + numbers]
+        return found
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the table of each order begins, and all small ones on end: of values, and of positions."""
+        values, starts, end = [np.empty(0, np.int64)], np.zeros(len(self._sizes), np.int64), 0
+        for number, (size, of) in enumerate(zip(self._sizes.tolist(), self._keys, strict=True)):
+            if self._small[number]:
+                starts[number] = end
+                values.append(np.argsort(numbered_keys(np.arange(size, dtype=np.uint64), of)))
+                end += size
+        return starts, np.stack([np.concatenate(values), np.concatenate([np.argsort(each) for each in values])])
+
+
+class Bijection:
+    """A random order of 0 .. size-1 without a table, see `Bijections`.
+
+    >>> order = Bijection(10, key(0, "example"))
+    >>> order.values(np.arange(10)).tolist()
+    [6, 0, 1, 2, 4, 9, 7, 5, 3, 8]
+    >>> order.positions(np.array([6, 0])).tolist()
+    [0, 1]
+
+    Args:
+        size: Number of values, in 1..2**62.
+        of: Key; another one gives another order.
+    """
+
+    def __init__(self, size: int, of: np.uint64) -> None:
+        self._order = Bijections([size], [of])
+
+    def values(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the value at each of n positions, shape (n,)."""
+        return self._order.values(positions, np.zeros(len(positions), np.int64))
+
+    def positions(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of each of n values, shape (n,)."""
+        return self._order.positions(values, np.zeros(len(values), np.int64))
+
+
+def _walked(
+    numbers: NDArray[np.uint64],
+    which: NDArray[np.int64],
+    sizes: NDArray[np.uint64],
+    sides: NDArray[np.uint64],
+    round_keys: NDArray[np.uint64],
+    backward: bool,
+) -> None:
+    """Send n numbers through networks until each falls inside, in place.
+
+    Args:
+        numbers: Numbers, shape (n,).
+        which: The network of each, shape (n,).
+        sizes: Numbers of values of the networks, shape (networks,).
+        sides: Rows and columns of their rectangles, shape (2, networks).
+        round_keys: Shape (rounds, networks).
+        backward: Whether to go from values to positions.
+    """
+    rows, of_round = np.arange(len(numbers)), round_keys if len(sizes) == 1 else round_keys.take(which, axis=1)
+    moved, limits = numbers, sizes if len(sizes) == 1 else sizes[which]
+    ranges = sides if len(sizes) == 1 else sides.take(which, axis=1)
+    while len(rows):
+        moved = _feistel(moved, ranges[0], ranges[1], of_round, backward)
+        numbers[rows] = moved
+        outside = np.flatnonzero(moved >= limits)
+        rows, moved = rows[outside], moved[outside]
+        if len(sizes) > 1:
+            limits, ranges, of_round = limits[outside], ranges[:, outside], of_round[:, outside]
+
+
+def _feistel(
+    numbers: NDArray[np.uint64],
+    rows: NDArray[np.uint64],
+    columns: NDArray[np.uint64],
+    round_keys: NDArray[np.uint64],
+    backward: bool,
+) -> NDArray[np.uint64]:
+    """Send numbers in 0 .. rows * columns - 1 through a network once, shape (n,).
+
+    A number is a row and a column, each below 2**31. A round adds to one of them, modulo its range, a random number of
+    the other: the upper 32 bits of a product, times the range, over 2**32.
+    """
+    row = numbers // columns
+    column = numbers - row * columns
+    added, shifted = np.empty_like(numbers), np.empty_like(numbers)
+    order = range(_ROUNDS)
+    for number in reversed(order) if backward else order:
+        changed, other, size = (column, row, columns) if number % 2 else (row, column, rows)
+        np.bitwise_xor(other, round_keys[number], out=added)
+        np.multiply(added, MULTIPLIER_1, out=added)
+        np.right_shift(added, _HALF, out=shifted)
+        np.bitwise_xor(added, shifted, out=added)
+        np.multiply(added, MULTIPLIER_2, out=added)
+        np.right_shift(added, _HALF, out=added)
+        np.multiply(added, size, out=added)
+        np.right_shift(added, _HALF, out=added)
+        if backward:
+            np.subtract(size, added, out=added)  # in 1..size
+        np.add(changed, added, out=changed)
+        np.subtract(changed, size, out=added)  # wraps around where it would be negative
+        np.minimum(changed, added, out=changed)
+    return row * columns + column
+
+
+walk: Walk = _walked
+"""What sends numbers through networks; `kernels.random` puts a compiled one here, which gives the same numbers."""

@@ -109,6 +109,11 @@ def listed(plan, *without):
     return {name: getattr(plan, name).tolist() for name in FIELDS if name not in without}
 
 
+def owned(planner, shard):
+    """The samples of one shard, in their fixed order."""
+    return planner.members(shard, np.arange(planner.shard_samples[shard]))
+
+
 def joined(planner, epoch, name):
     return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
 

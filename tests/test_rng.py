@@ -15,6 +15,7 @@ GOLDEN_UNIFORMS = [
     [4065932495091178, 5887653018703101, 6514303981016281],
     [3958038988319328, 8570607389096051, 6244357660142152],
 ]
+GOLDEN_ORDER = [643223128190, 315300161090, 677140343550, 127570977497]
 GOLDEN_PERMUTATION = [4, 0, 5, 10, 9, 11, 3, 7, 6, 1, 2, 8]
 
 
@@ -34,6 +35,101 @@ def assert_unrelated(first, second):
     """No linear correlation, and all 16 x 16 cells of the unit square are equally likely."""
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(first))
     assert_even((first * 16).astype(int) * 16 + (second * 16).astype(int), 256)
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_a_bijection_of_any_size_takes_each_value_once_and_goes_back(chunk):
+    for size in range(1 + chunk, 2001, 8):
+        order = rng.Bijection(size, rng.key(0, "test", size))
+        values = order.values(np.arange(size))
+        assert np.sort(values).tolist() == list(range(size))
+        assert order.positions(values).tolist() == list(range(size))
+
+
+@given(size=st.integers(1, 2**62), data=st.data())
+def test_a_large_bijection_goes_there_and_back_and_stays_inside(size, data):
+    order = rng.Bijection(size, rng.key(1, "test"))
+    some = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=50, unique=True)))
+    for there, back in ((order.values, order.positions), (order.positions, order.values)):
+        moved = there(some)
+        assert 0 <= moved.min() <= moved.max() < size
+        assert len(set(moved.tolist())) == len(some)
+        assert back(moved).tolist() == some.tolist()
+
+
+@given(data=st.data())
+def test_orders_of_several_sizes_are_each_as_alone(data):
+    sizes = data.draw(st.lists(st.one_of(st.integers(1, 600), st.integers(1, 10**12)), min_size=1, max_size=5))
+    keys = [rng.key(2, number) for number in range(len(sizes))]
+    which = np.array(data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=30)), np.int64)
+    numbers = np.array([data.draw(st.integers(0, sizes[each] - 1)) for each in which.tolist()], np.int64)
+    together = rng.Bijections(sizes, keys)
+    alone = [rng.Bijection(size, of) for size, of in zip(sizes, keys, strict=True)]
+    for name in ("values", "positions"):
+        expected = [
+            int(getattr(alone[a], name)(np.array([b]))[0])
+            for a, b in zip(which.tolist(), numbers.tolist(), strict=True)
+        ]
+        assert getattr(together, name)(numbers, which).tolist() == expected
+
+
+SIZES = [3, 12, 100, 500, 513, 700, 1200]
+"""Of orders: tables and networks, and those where networks are worst: just above the largest table."""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_position_has_every_value_equally_often_over_keys(size):
+    trials = max(400, 400_000 // size)
+    bins = min(size, 20)
+    counts = np.zeros((bins, bins))
+    for trial in range(trials):
+        values = rng.Bijection(size, rng.key(trial, "even")).values(np.arange(size))
+        np.add.at(counts, (np.arange(size) * bins // size, values * bins // size), 1)
+    rows = np.bincount(np.arange(size) * bins // size, minlength=bins)
+    expected = trials * np.outer(rows, rows) / size
+    statistic = ((counts - expected) ** 2 / expected).sum() * (size - 1) / size
+    assert UNLIKELY < chi2.sf(statistic, (bins - 1) ** 2) < 1 - UNLIKELY
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_pairs_of_positions_have_every_pair_of_values_equally_often(size):
+    """Neighbours, and positions a row or a column of the network's rectangle apart: what a weak network would keep."""
+    side = int(np.sqrt(size))
+    trials = 40_000
+    for first, second in ((0, 1), (0, side), (1, 2 * side)):
+        if second >= size or second == first:
+            continue
+        orders = rng.Bijections([size] * trials, [rng.key(trial, "pairs") for trial in range(trials)])
+        one, other = (orders.values(np.full(trials, place), np.arange(trials)) for place in (first, second))
+        assert_even((other - one) % size - 1, size - 1)
+        assert_even(one, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_neighbours_stay_together_and_numbers_stay_in_place_as_often_as_by_chance(size):
+    trials = max(400, 200_000 // size)
+    kept = fixed = 0
+    for trial in range(trials):
+        values = rng.Bijection(size, rng.key(trial, "neighbours")).values(np.arange(size))
+        kept += np.count_nonzero(abs(np.diff(values)) == 1)
+        fixed += np.count_nonzero(values == np.arange(size))
+    assert abs(kept - trials * 2 * (size - 1) / size) < 6 * np.sqrt(2 * trials)
+    assert abs(fixed - trials) < 6 * np.sqrt(trials)
+
+
+@pytest.mark.parametrize("size", [700, 10**6, 10**12, 2**62])
+def test_orders_of_two_keys_have_nothing_to_do_with_each_other(size):
+    some = np.unique(np.linspace(0, size - 1, 50_000).astype(np.int64))
+    first, second = (rng.Bijection(size, rng.key(0, "keys", number)).values(some) / size for number in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(len(some))
+    assert abs(np.corrcoef(first, some / size)[0, 1]) < 5 / np.sqrt(len(some))
+    if len(some) > 10_000:
+        assert_even((first * 16).astype(int) * 16 + (second * 16).astype(int), 256)
+
+
+def test_a_bijection_is_as_it_always_was():
+    order = rng.Bijection(10**12, rng.key(7, "golden"))
+    assert order.values(np.arange(4)).tolist() == GOLDEN_ORDER
 
 
 @given(

@@ -65,17 +65,13 @@ def planned(planner: Planner, start: Position) -> Iterator[tuple[Position, Batch
     Raises:
         LoaderError: An epoch has no batch.
     """
-    epoch, first = start
+    epoch, batch = start
+    if not len(planner):
+        raise LoaderError(f"a planner must plan a batch in every epoch at least: see {type(planner).__name__}.__len__")
     while True:
-        batch = -1
-        for batch, plan in enumerate(islice(planner.epoch(epoch), first, None), first):
-            yield Position(epoch, batch), plan
-        if batch < 0:
-            raise LoaderError(
-                f"a planner must plan {len(planner)} batches in every epoch, but planned none in epoch {epoch} from "
-                f"batch {first} on: see {type(planner).__name__}.epoch"
-            )
-        epoch, first = epoch + 1, 0
+        for number in range(batch, len(planner)):
+            yield Position(epoch, number), planner.plan(epoch, number)
+        epoch, batch = epoch + 1, 0
 
 
 def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> Iterator[tuple[Position, BatchPlan]]:

@@ -27,10 +27,8 @@ How it is intended to behave (if the code differs, that is a bug):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -131,15 +129,8 @@ class AutoAssist(DerivedPlanner):
         rows = self._width if self.planner.peak_slots else 0
         return tuple(min(slots + rows, self.num_samples) for slots in self.planner.shard_slots)
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch of an Assistant that accepts every candidate; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        return self._epoch(epoch)
-
-    def _epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Cut the stream of candidates into batches."""
-        stream, rows_per_epoch = CandidateStream(self.planner), sum(len(plan.indices) for plan in self.planner.epoch(0))
-        inner_epoch, row = divmod(epoch * len(self) * self.batch_size, rows_per_epoch)
-        for _ in range(len(self)):
-            plan, inner_epoch, row, _ = stream.batch(inner_epoch, row)
-            yield plan
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch of an Assistant that accepts every candidate; see `Planner.plan`."""
+        self._check(epoch, batch)
+        candidate = (epoch * len(self) + batch) * self.batch_size
+        return CandidateStream(self.planner).batch(*divmod(candidate, self.planner.rows_per_epoch))[0]

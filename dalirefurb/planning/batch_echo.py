@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from dalirefurb.checks import integer
-from dalirefurb.planning.batch_plan import BatchPlan, Indices
-from dalirefurb.planning.echo import Echoing, leave_buffer, repeats
+from dalirefurb.planning.batch_plan import BatchPlan
+from dalirefurb.planning.echo import Echoing
+from dalirefurb.planning.echo_stream import EchoStream
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,37 @@ class BatchEcho(Echoing):
         slots = (inner + rows if inner or echoes else 0 for inner in self.planner.shard_slots)
         return tuple(map(min, slots, self.shard_samples))
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        counts = repeats(len(self.planner), len(self), seed=self.seed, epoch=epoch)
-        leaves = leave_buffer(len(self), self._buffer, seed=self.seed, epoch=epoch)
-        return self._repeat(enumerate(self.planner.epoch(epoch)), counts, leaves)
+    def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
+        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
+        self._check(epoch, batch)
+        stream = self._stream(epoch)
+        left = stream.leaving(batch, batch + 1)
+        (unit,), (repeat,), (first,), (last,) = (each.tolist() for each in left)
+        oldest = int(stream.entered(batch + 1)[1].min(initial=unit))
+        plan, _ = self._inner(epoch, unit, shards, oldest=oldest)
+        later = batch < last
+        transient = plan.indices[plan.miss & ~plan.keep & (first < last)]
+        return replace(
+            plan,
+            serving=plan.serving * self._most + repeat,
+            miss=plan.miss & (batch == first),
+            keep=plan.keep | later,
+            evict=plan.evict[:0] if later else np.concatenate([plan.evict, transient]),
+        ).read_only()
+
+    def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
+        """Return the first batch that is not in the buffer yet, and the batches in it."""
+        read, units = self._stream(epoch).entered(batch)
+        oldest = int(units.min(initial=read))
+        return read, [self._inner(epoch, unit, shards, oldest=oldest)[0] for unit in units.tolist()]
+
+    def _stream(self, epoch: int) -> EchoStream:
+        """Return what leaves the buffer in an epoch, made once while the epoch is planned."""
+        return self._latest(
+            "_streams",
+            epoch,
+            lambda: EchoStream(len(self.planner), len(self), self._buffer, seed=self.seed, epoch=epoch),
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values; of a buffer that shuffles nothing, nothing."""
@@ -74,27 +99,6 @@ class BatchEcho(Echoing):
         if self._buffer == 1:
             del values["buffer_size"]
         return values
-
-    def _repeat(self, plans: Iterator[tuple[int, BatchPlan]], counts: Indices, leaves: Indices) -> Iterator[BatchPlan]:
-        """Repeat each batch as often as `counts` says, each repeat at its place in `leaves`."""
-        starts = np.cumsum(counts) - counts
-        first, last = np.minimum.reduceat(leaves, starts).tolist(), np.maximum.reduceat(leaves, starts).tolist()
-        order = np.argsort(leaves)  # the echoed batch at each place
-        batches = np.repeat(np.arange(len(counts)), counts)[order]
-        buffer: dict[int, BatchPlan] = {}
-        for place, (batch, repeat) in enumerate(zip(batches.tolist(), (order - starts[batches]).tolist(), strict=True)):
-            while batch not in buffer:
-                buffer.update([next(plans)])
-            later = place < last[batch]
-            plan = buffer[batch] if later else buffer.pop(batch)
-            transient = plan.indices[plan.miss & ~plan.keep] if first[batch] < last[batch] else plan.indices[:0]
-            yield replace(
-                plan,
-                serving=plan.serving * self._most + repeat,
-                miss=plan.miss & (place == first[batch]),
-                keep=plan.keep | later,
-                evict=plan.evict[:0] if later else np.concatenate([plan.evict, transient]),
-            ).read_only()
 
     @property
     def _buffer(self) -> int:

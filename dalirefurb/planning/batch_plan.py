@@ -1,10 +1,9 @@
-"""BatchPlan: what one batch will do, and how an epoch's rows are cut into such plans."""
+"""BatchPlan: what one batch will do."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,29 +57,6 @@ class BatchPlan:
         )
 
 
-def batch_plans(
-    *,
-    indices: Indices,
-    version: Indices,
-    serving: Indices,
-    miss: Mask,
-    keep: Mask,
-    evict: Mask,
-    batch_size: int,
-) -> Iterator[BatchPlan]:
-    """Cut an epoch's rows, each array of shape (n,), into batches; the last one may be short.
-
-    `evict` marks the rows after whose batch the row's sample gives up its slot. Batches are read-only views.
-    """
-    evicted_rows = np.flatnonzero(evict)
-    starts = np.arange(0, len(indices) + batch_size, batch_size)
-    evictions = np.searchsorted(evicted_rows, starts).tolist()
-    whole = BatchPlan(*map(read_only, (indices, version, serving, miss, keep, indices[evicted_rows])))
-    for batch, start in enumerate(range(0, len(indices), batch_size)):
-        evicted = whole.evict[evictions[batch] : evictions[batch + 1]]
-        yield whole.part(slice(start, start + batch_size), evict=evicted)
-
-
 def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
     """Put the rows and evictions of consecutive batches into one."""
     if len(plans) == 1:
@@ -88,26 +64,3 @@ def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
     return BatchPlan(
         **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
     )
-
-
-def side_by_side(parts: Sequence[NDArray[Any]], *, width: int) -> NDArray[Any]:
-    """Fill batches with the rows of all shards, each of shape (n,): `width` rows of each in turn.
-
-    >>> side_by_side([np.array([1, 2, 3, 4]), np.array([5, 6, 7, 8])], width=2).tolist()
-    [1, 2, 5, 6, 3, 4, 7, 8]
-
-    Args:
-        parts: The values of each shard's rows, one array of shape (n,) per shard. Only a shard that is alone may leave
-            a short batch.
-        width: Rows of a batch that one shard fills.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    return np.stack([part.reshape(-1, width) for part in parts], axis=1).reshape(-1)
-
-
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written through."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -16,45 +16,34 @@ Accepts = Callable[[Indices, Indices], Mask]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The candidates of one inner epoch.
+    """The candidates of one inner batch.
 
     Attributes:
-        epoch: Number of the inner epoch.
-        rows: All candidates, in order, and what the inner planner evicts meanwhile.
-        evicted_after: The last candidate of the inner batch that each eviction belongs to, ascending.
+        rows: All candidates, in order, and what the inner planner evicts after them.
+        evicted_after: The last candidate, by number, that each eviction waits for, ascending.
     """
 
-    epoch: int
     rows: BatchPlan
     evicted_after: Indices
 
     @classmethod
-    def of(cls, planner: Planner, epoch: int) -> Candidates:
-        """Return the rows of an epoch of the inner planner.
+    def of(cls, plan: BatchPlan) -> Candidates:
+        """Return the rows of an inner batch.
 
         Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
         repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
         """
-        plans = list(planner.epoch(epoch))
-        last = np.cumsum([len(plan.indices) for plan in plans]) - 1
-        evicted_after = np.repeat(last, [len(plan.evict) for plan in plans])
-        rows, places = joined(plans), np.arange(last[-1] + 1)
-        last_places = np.zeros(planner.num_samples, np.int64)  # of each sample; one that comes twice has the later one
-        last_places[rows.indices] = places
-        again = last_places[rows.indices] > places
-        if not again.any():
-            return cls(epoch, rows, evicted_after)
-        repeated = np.zeros(planner.num_samples, np.bool_)
-        repeated[rows.indices[again]] = True
-        repeated[rows.evict] = False
-        ends = np.flatnonzero(repeated[rows.indices] & ~again & ~rows.keep)
-        order = np.argsort(np.concatenate([evicted_after, ends]), kind="stable")
-        evict = np.concatenate([rows.evict, rows.indices[ends]])[order]
-        evicted_after = np.concatenate([evicted_after, ends])[order]
-        return cls(epoch, replace(rows, keep=rows.keep | again, evict=evict), evicted_after)
-
-    def __len__(self) -> int:
-        return len(self.rows.indices)
+        places = np.arange(len(plan.indices))
+        evicted_after = np.full(len(plan.evict), len(places) - 1)
+        repeated, which, counts = np.unique(plan.indices, return_inverse=True, return_counts=True)
+        if len(repeated) == len(places):
+            return cls(plan, evicted_after)
+        last = np.zeros(len(repeated), np.int64)
+        np.maximum.at(last, which, places)
+        again = last[which] > places
+        ends = np.flatnonzero((counts[which] > 1) & ~again & ~plan.keep & ~np.isin(plan.indices, plan.evict))
+        evict = np.concatenate([plan.indices[ends], plan.evict])
+        return cls(replace(plan, keep=plan.keep | again, evict=evict), np.concatenate([ends, evicted_after]))
 
 
 class CandidateStream:
@@ -66,7 +55,7 @@ class CandidateStream:
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._candidates: Candidates | None = None
+        self._known: tuple[tuple[int, int], Candidates] | None = None
 
     def batch(self, epoch: int, row: int, accepts: Accepts | None = None) -> tuple[BatchPlan, int, int, int]:
         """Consider candidates until a batch is full.
@@ -84,32 +73,32 @@ class CandidateStream:
         epochs: list[int] = []
         considered, needed = 0, self._planner.batch_size
         while needed:
-            candidates = self._of(epoch)
-            if row == len(candidates):
+            if row == self._planner.rows_per_epoch:
                 epoch, row = epoch + 1, 0
-                continue
-            rows = candidates.rows
-            stop = min(row + 2 * self._planner.batch_size, len(candidates))
+            (number,), (first,) = self._planner.batches_of(np.array([row]))
+            candidates = self._of(epoch, int(number))
+            rows, start, stop = candidates.rows, int(first), len(candidates.rows.indices)
             if accepts is None or epoch == 0 or considered >= self._planner.num_samples:
-                accepted = np.arange(row, stop)
+                accepted = np.arange(start, stop)
             else:
-                stop = min(stop, row + self._planner.num_samples - considered)
-                accepted = row + np.flatnonzero(accepts(rows.indices[row:stop], rows.serving[row:stop]))
+                stop = min(stop, start + self._planner.num_samples - considered)
+                accepted = start + np.flatnonzero(accepts(rows.indices[start:stop], rows.serving[start:stop]))
             accepted = accepted[:needed]
             needed -= len(accepted)
             if not needed:
                 stop = int(accepted[-1]) + 1
-            evictions = slice(*np.searchsorted(candidates.evicted_after, (row, stop)))
+            evictions = slice(*np.searchsorted(candidates.evicted_after, (start, stop)))
             parts.append(rows.part(accepted, evict=rows.evict[evictions]))
             epochs.append(epoch)
-            considered, row = considered + stop - row, stop
+            considered, row = considered + stop - start, row + stop - start
         return _batch_of(parts, epochs), epoch, row, considered
 
-    def _of(self, epoch: int) -> Candidates:
-        """Plan an inner epoch, once as long as it is the present one."""
-        if self._candidates is None or self._candidates.epoch != epoch:
-            self._candidates = Candidates.of(self._planner, epoch)
-        return self._candidates
+    def _of(self, epoch: int, batch: int) -> Candidates:
+        """Plan an inner batch, once as long as it is the present one."""
+        known = self._known
+        if known is None or known[0] != (epoch, batch):
+            known = self._known = (epoch, batch), Candidates.of(self._planner.plan(epoch, batch))
+        return known[1]
 
 
 def _batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:

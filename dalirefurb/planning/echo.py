@@ -15,68 +15,19 @@ those that follow at once, in the same batch even, take what was computed for th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, batch_plans, joined, side_by_side
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
+from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import DerivedPlanner
-from dalirefurb.rng import key, permutation, sort_keys
-
-
-def repeats(units: int, total: int, *, seed: int, epoch: int) -> Indices:
-    """Repeat `units` things `total` times in all, each floor or ceil of the mean m = total / units times.
-
-    The k-th is repeated floor(m (k + 1) + u) - floor(m k + u) times, where u, a multiple of 1 / units in [0, 1), is
-    drawn once per epoch: so the mean number of repeats is m for each k. All is counted in integers.
-
-    >>> repeats(6, 9, seed=0, epoch=0).tolist()
-    [2, 1, 2, 1, 2, 1]
-
-    Returns:
-        How often each is repeated, shape (units,).
-    """
-    whole, rest = divmod(total, units)
-    drawn = int(key(seed, "echo", epoch)) % units
-    counts: Indices = whole + np.diff((rest * np.arange(units + 1) + drawn) // units)
-    return counts
-
-
-def leave_buffer(size: int, buffer_size: int, *, seed: int, epoch: int) -> Indices:
-    """Pass `size` rows through a shuffle buffer.
-
-    The first `buffer_size` rows fill it. Each further row takes the place of a row drawn at random, which leaves. At
-    the end the rest leaves in random order.
-
-    >>> leave_buffer(6, 2, seed=0, epoch=0).tolist()
-    [5, 0, 1, 2, 3, 4]
-
-    Args:
-        size: Number of rows, at least 1.
-        buffer_size: Number of rows that the buffer holds; with 0 or 1 rows leave as they come.
-        seed: The run's seed.
-        epoch: Number of the epoch.
-
-    Returns:
-        When each row leaves, shape (size,): a permutation of 0..size-1 in which no row leaves more than
-        `buffer_size` - 1 places early.
-    """
-    places = min(max(1, buffer_size), size)
-    drawn = sort_keys(size - places, seed, "echo buffer", epoch) % np.uint64(places)
-    place = np.concatenate([np.arange(places), drawn.astype(np.int64)])  # that each row takes
-    by_place = np.argsort(place, kind="stable")
-    taken = np.flatnonzero(place[by_place[1:]] == place[by_place[:-1]])  # those whose place the next one took
-    leaves = np.empty(size, np.int64)
-    leaves[by_place[taken]] = by_place[taken + 1] - places
-    leaves[np.delete(by_place, taken)] = size - places + permutation(places, seed, "echo drain", epoch)
-    return leaves
 
 
 @dataclass(frozen=True)
@@ -104,10 +55,47 @@ class Echoing(DerivedPlanner):
         remedy = "pass the mean number of times that a sample is served, 1 to repeat nothing"
         self._number("echoing_factor", "of at least 1", lambda factor: 1 <= factor < math.inf, remedy)
 
-    @cached_property
+    @property
     def fresh_samples(self) -> int:
         """Rows per epoch that the inner planner serves; the others are repeats."""
-        return sum(len(plan.indices) for plan in self.planner.epoch(0))
+        return self.planner.rows_per_epoch
+
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch; see `Planner.plan`."""
+        return self.plan_part(epoch, batch, range(self.shards))
+
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which versions are in the buffer, or wanted by the inner planner where it was read to."""
+        shards = range(self.shards) if shards is None else shards
+        read, parts = self._buffered(epoch, batch, shards)
+        wanted = self.planner.wanted(epoch, min(read, len(self.planner) - 1), indices, versions, shards)
+        if parts:
+            held = np.concatenate([part.indices for part in parts]), np.concatenate([part.version for part in parts])
+            order = np.argsort(held[0])  # an epoch serves a sample in one version
+            places = order[np.minimum(np.searchsorted(held[0], indices, sorter=order), len(order) - 1)]
+            wanted |= (held[0][places] == indices) & (held[1][places] == versions)
+        return wanted
+
+    @abstractmethod
+    def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
+        """Return the first inner batch that was not read whole before a batch, and what is buffered of the others."""
+
+    def _inner(self, epoch: int, batch: int, shards: range, *, oldest: int) -> tuple[BatchPlan, Mask]:
+        """Plan an inner batch, once while it is buffered; also tell which of its rows it evicts.
+
+        Args:
+            epoch: Number of the epoch.
+            batch: Number of the inner batch.
+            shards: Shards of which rows are planned.
+            oldest: Number of the oldest inner batch that is still buffered.
+        """
+        plans: dict[tuple[range, int], tuple[BatchPlan, Mask]] = self._latest("_inner_plans", epoch, dict)
+        if (shards, batch) not in plans:
+            for former in [each for each in plans if each[0] == shards and each[1] < oldest]:
+                plans.pop(former, None)
+            plan = self.planner.plan_part(epoch, batch, shards)
+            plans[shards, batch] = plan, np.isin(plan.indices, plan.evict)
+        return plans[shards, batch]
 
     @property
     def _most(self) -> int:
@@ -173,44 +161,73 @@ class Echo(Echoing):
         slots = [inner + self._buffer + self._width - 1 if inner else echoed for inner in self.planner.shard_slots]
         return tuple(map(min, slots, self.shard_samples))
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        plans = list(self.planner.epoch(epoch))
-        shards = []
-        for shard in range(self.shards):
-            rows = joined([self.part(plan, rank=shard, world_size=self.shards) for plan in plans])
-            shards.append(self._echo(rows, seed=self._seed_of(shard), epoch=epoch))
-        arrays = {name: side_by_side([rows[name] for rows in shards], width=self._width) for name in shards[0]}
-        return batch_plans(**arrays, batch_size=self.batch_size)
+    def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
+        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
+        self._check(epoch, batch)
+        return joined([self._shard_plan(epoch, batch, shard) for shard in shards]).read_only()
 
-    def _echo(self, rows: BatchPlan, *, seed: int, epoch: int) -> dict[str, NDArray[Any]]:
-        """Repeat and shuffle a shard's rows of an epoch; return what `batch_plans` takes."""
-        counts = repeats(len(rows.indices), self._rows, seed=seed, epoch=epoch)
-        starts = np.cumsum(counts) - counts
-        leaves = leave_buffer(self._rows, self._buffer, seed=seed, epoch=epoch)
-        first, last = np.minimum.reduceat(leaves, starts), np.maximum.reduceat(leaves, starts)
-        last_batch = last // self._width
-        stored = first // self._width < last_batch
-        evict = np.isin(rows.indices, rows.evict) | (rows.miss & ~rows.keep & stored)
+    def _shard_plan(self, epoch: int, batch: int, shard: int) -> BatchPlan:
+        """Plan a shard's rows of one batch."""
+        stream, width = self._stream(epoch, shard), self._width
+        start, stop = batch * width, min((batch + 1) * width, self._rows)
+        left = stream.leaving(start, stop)
+        places = np.arange(start, stop)
+        rows, evicts = self._inner_rows(epoch, shard, left.units, int(stream.entered(stop)[1].min(initial=self._fresh)))
+        last_batch = left.last // width
+        stored = left.first // width < last_batch
+        gone = (evicts | (rows.miss & ~rows.keep & stored)) & (places == left.last)
+        return BatchPlan(
+            indices=rows.indices,
+            version=rows.version,
+            serving=rows.serving * self._most + left.repeats,
+            miss=rows.miss & (places == left.first),
+            keep=rows.keep | (batch < last_batch),
+            evict=rows.indices[gone],
+        )
 
-        order = np.empty_like(leaves)  # the echoed row at each place
-        order[leaves] = np.arange(self._rows)
-        row = np.repeat(np.arange(len(counts)), counts)[order]
-        place = np.arange(self._rows)
-        return {
-            "indices": rows.indices[row],
-            "version": rows.version[row],
-            "serving": rows.serving[row] * self._most + order - starts[row],
-            "miss": rows.miss[row] & (place == first[row]),
-            "keep": rows.keep[row] | (place // self._width < last_batch[row]),
-            "evict": evict[row] & (place == last[row]),
-        }
+    def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
+        """Return where the inner planner was read to, and the rows in the buffers of some shards."""
+        read, parts = len(self.planner), []
+        for shard in shards:
+            count, units = self._stream(epoch, shard).entered(min(batch * self._width, self._rows))
+            read = min(read, int(self._batches_of(np.array([count]))[0][0]))
+            if len(units):
+                parts.append(self._inner_rows(epoch, shard, units, int(units.min()))[0])
+        return read, parts
+
+    def _inner_rows(self, epoch: int, shard: int, units: Indices, oldest: int) -> tuple[BatchPlan, Mask]:
+        """Return some of the inner planner's rows of a shard, by number, and which of them it evicts."""
+        batches, rows = self._batches_of(np.append(units, oldest))
+        numbers, batch_of = np.unique(batches[:-1], return_inverse=True)
+        inner = [
+            self._inner(epoch, batch, range(shard, shard + 1), oldest=int(batches[-1])) for batch in numbers.tolist()
+        ]
+        sizes = [len(plan.indices) for plan, _ in inner]
+        chosen: Indices = (np.cumsum(sizes, dtype=np.int64) - sizes)[batch_of] + rows[:-1]
+        whole = joined([plan for plan, _ in inner])
+        return whole.part(chosen, evict=whole.evict[:0]), np.concatenate([evicts for _, evicts in inner])[chosen]
+
+    def _stream(self, epoch: int, shard: int) -> EchoStream:
+        """Return what leaves the buffer of a shard in an epoch, made once while the epoch is planned."""
+        streams: dict[int, EchoStream] = self._latest("_streams", epoch, dict)
+        if shard not in streams:
+            seed = self._seed_of(shard)
+            streams[shard] = EchoStream(self._fresh, self._rows, self._buffer, seed=seed, epoch=epoch)
+        return streams[shard]
+
+    def _batches_of(self, units: Indices) -> tuple[Indices, Indices]:
+        """Return the inner batch of each of n of a shard's inner rows, and its number among the shard's rows of it."""
+        return self.planner.batches_of(units) if self.shards == 1 else np.divmod(units, self._width)
+
+    @property
+    def _fresh(self) -> int:
+        """Rows of a shard that the inner planner serves in an epoch."""
+        return self.fresh_samples // self.shards
 
     @cached_property
     def _rows(self) -> int:
         """Rows of a shard per epoch."""
-        rows = self._echoed(self.fresh_samples // self.shards)
+        rows = self._echoed(self._fresh)
         return rows - rows % self._width if self.drop_last or self.shards > 1 else rows
 
     @property

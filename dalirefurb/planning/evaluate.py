@@ -19,19 +19,21 @@ Some gather by exchanging tensors of one shape. For these `pad` fills the last b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dalirefurb.checks import integer, rank_of, require
+from dalirefurb.checks import rank_of, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.batch_plan import BatchPlan, read_only
+from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.planning.whole_numbers import scaled
 
-_NOTHING = read_only(np.empty(0, np.int64))
+_AT_ONCE = 1 << 16
+"""Batches looked at together where all are."""
 
 
 @dataclass(frozen=True)
@@ -81,20 +83,29 @@ class Evaluate(Planner):
 
     def padding(self, batch: int) -> int:
         """Count the last rows of a batch that only fill it up."""
-        return self.for_rank(rank=0, world_size=1).padding(batch)
+        return self._whole.padding(batch)
 
     def __len__(self) -> int:
         """Batches per epoch in one process; several may have another number, all of them the same."""
-        return len(self.for_rank(rank=0, world_size=1))
+        return len(self._whole)
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Samples that are cached, shape (1,)."""
-        return self.for_rank(rank=0, world_size=1).shard_slots
+        return self._whole.shard_slots
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        return self.for_rank(rank=0, world_size=1).epoch(epoch)
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch; see `Planner.plan`."""
+        return self._whole.plan(epoch, batch)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of all batches of an epoch."""
+        return self._whole.rows_per_epoch
+
+    def batches_of(self, rows: Indices) -> tuple[Indices, Indices]:
+        """Return the batch of each of n rows, and its number in the batch; see `Planner.batches_of`."""
+        return self._whole.batches_of(rows)
 
     def for_rank(self, *, rank: int, world_size: int) -> EvaluatePart:
         """Return what plans the part of rank `rank` of `world_size`.
@@ -104,9 +115,14 @@ class Evaluate(Planner):
         """
         return EvaluatePart(self, rank=rank, world_size=world_size)
 
-    def cached(self, end: int | NDArray[np.int64]) -> Any:
-        """Count the samples below `end` that are cached, an int or int64 of shape (n,)."""
-        return end * round(self.coverage * self.num_samples) // self.num_samples
+    @cached_property
+    def _whole(self) -> EvaluatePart:
+        """The part of a single rank: everything."""
+        return self.for_rank(rank=0, world_size=1)
+
+    def cached(self, ends: Indices) -> Indices:
+        """Count the samples below each of n that are cached, shape (n,)."""
+        return scaled(ends, round(self.coverage * self.num_samples), 0, self.num_samples)
 
 
 @dataclass(frozen=True)
@@ -164,26 +180,34 @@ class EvaluatePart(DerivedPlanner):
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Samples of the rank that are cached, shape (1,)."""
+        return (self._sum(lambda starts, ends: self.planner.cached(ends) - self.planner.cached(starts)),)
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of all batches of an epoch."""
+        return len(self) * self._rows if self.planner.pad else self._sum(lambda starts, ends: ends - starts)
+
+    def batches_of(self, rows: Indices) -> tuple[Indices, Indices]:
+        """Return the batch of each of n rows, and its number in the batch; see `Planner.batches_of`."""
+        if self.planner.pad:
+            return np.divmod(rows, self._rows)
+        if self.world_size == 1:
+            batches = scaled(rows + 1, len(self), -1, self.num_samples)
+            return batches, rows - self._bounds(batches)[0]
         starts, ends = self._bounds(np.arange(len(self)))
-        return (int((self.planner.cached(ends) - self.planner.cached(starts)).sum()),)
+        before = np.cumsum(ends - starts)
+        batches = np.searchsorted(before, rows, side="right")
+        return batches, rows - before[batches] + (ends - starts)[batches]
 
     def padding(self, batch: int) -> int:
         """Count the last rows of a batch that only fill it up."""
-        start, end = self._bounds(np.array(batch))
+        (start,), (end,) = self._bounds(np.array([batch]))
         return self._rows - int(end - start) if self.planner.pad else 0
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan the rank's part of one epoch; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        return (self._plan(epoch, batch) for batch in range(len(self)))
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the batches; on every rank the same."""
-        return self.planner.fingerprint()
-
-    def _plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch."""
-        start, end = (int(bound) for bound in self._bounds(np.array(batch)))
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan the rank's part of one batch; see `Planner.plan`."""
+        self._check(epoch, batch)
+        (start,), (end,) = (bound.tolist() for bound in self._bounds(np.array([batch])))
         indices = np.arange(start, end)
         keep = self.planner.cached(indices + 1) > self.planner.cached(indices)
         miss = ~keep if epoch else np.ones(len(indices), np.bool_)
@@ -194,28 +218,35 @@ class EvaluatePart(DerivedPlanner):
             keep = np.append(keep, np.zeros(padding, np.bool_))
             miss = np.append(miss, [not at_hand, *[False] * (padding - 1)])
         rows = len(indices)
+        nothing = np.empty(0, np.int64)
         return BatchPlan(
-            indices=read_only(indices),
-            version=read_only(np.zeros(rows, np.int64)),
-            serving=read_only(np.full(rows, epoch)),
-            miss=read_only(miss),
-            keep=read_only(keep),
-            evict=_NOTHING,
-        )
+            indices, np.zeros(rows, np.int64), np.full(rows, epoch), miss=miss, keep=keep, evict=nothing
+        ).read_only()
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the batches; on every rank the same."""
+        return self.planner.fingerprint()
 
     @property
     def _last(self) -> tuple[int, bool]:
         """The last sample of the rank, or of the source where the rank has none, and whether it is in the store."""
-        starts, ends = self._bounds(np.arange(len(self)))
-        own = ends[starts < ends]
-        last = int(own[-1]) - 1 if len(own) else self.num_samples - 1
-        return last, bool(len(own)) and bool(self.planner.cached(last + 1) > self.planner.cached(last))
+        before = self.rank * self._rows
+        if before >= self.num_samples:
+            return self.num_samples - 1, False
+        _, (end,) = self._bounds(np.array([(self.num_samples - 1 - before) // (self._rows * self.world_size)]))
+        below, up_to = self.planner.cached(np.array([end - 1, end])).tolist()
+        return int(end) - 1, up_to > below
 
-    def _bounds(self, batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the rank's samples of some batches begin and end in the source, each int64 of the same shape."""
+    def _bounds(self, batches: Indices) -> tuple[Indices, Indices]:
+        """Return where the rank's samples of n batches begin and end in the source, each of shape (n,)."""
         if self.planner.pad:
-            start = (batch * self.world_size + self.rank) * self._rows
+            start = (batches * self.world_size + self.rank) * self._rows
             return np.minimum(start, self.num_samples), np.minimum(start + self._rows, self.num_samples)
-        begin, end = batch * self.num_samples // len(self), (batch + 1) * self.num_samples // len(self)
+        begin, end = (scaled(each, self.num_samples, 0, len(self)) for each in (batches, batches + 1))
         rows = end - begin
         return begin + rows * self.rank // self.world_size, begin + rows * (self.rank + 1) // self.world_size
+
+    def _sum(self, count: Callable[[Indices, Indices], Indices]) -> int:
+        """Add up what is counted of each batch, from where its samples begin and end."""
+        some = (np.arange(first, min(first + _AT_ONCE, len(self))) for first in range(0, len(self), _AT_ONCE))
+        return sum(int(count(*self._bounds(batches)).sum()) for batches in some)

@@ -9,14 +9,12 @@ is random it is the warning example: of all that it could draw, a sample is only
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from dalirefurb.checks import integer
-from dalirefurb.planning.batch_plan import BatchPlan, read_only
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Standard
 
@@ -44,23 +42,25 @@ class Frozen(Planner):
         """Return the samples of each shard, shape (shards,)."""
         return self.shard_samples
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        born = np.full(self.num_samples, epoch < 2)
-        if epoch == 1:
-            for plan in self._standard.epoch(0):
-                born[plan.indices] = False
-        version, keep = read_only(np.zeros(self.batch_size, np.int64)), read_only(np.ones(self.batch_size, np.bool_))
-        return (
-            replace(
-                plan,
-                version=version[: len(plan.indices)],
-                miss=read_only(born[plan.indices]),
-                keep=keep[: len(plan.indices)],
-            )
-            for plan in self._standard.epoch(epoch)
-        )
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch; see `Planner.plan`."""
+        return self.plan_part(epoch, batch, range(self.shards))
+
+    def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
+        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
+        plan = self._standard.plan_part(epoch, batch, shards)
+        rows = len(plan.indices)
+        miss = ~self._standard.serves(0, plan.indices) if epoch == 1 else np.full(rows, epoch == 0)
+        return replace(
+            plan, version=np.zeros(rows, np.int64), miss=miss, keep=np.ones(rows, np.bool_), evict=plan.evict[:0]
+        ).read_only()
+
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which versions are the first one of some shards' samples; see `Planner.wanted`."""
+        owners = self.owners(indices)
+        shards = range(self.shards) if shards is None else shards
+        wanted: Mask = (versions == 0) & (owners >= shards.start) & (owners < shards.stop)
+        return wanted
 
     @cached_property
     def _standard(self) -> Standard:

@@ -1,9 +1,7 @@
 """Planner: what decides the batches of an epoch, before any data is touched. With those that plan over another planner.
 
-A planner is a function of (seed, epoch): it yields one `BatchPlan` per batch, and the loader carries it out.
-A planner decides and never acts; it keeps no state but the fixed permutation that deals samples to shards.
-
-Over 300 lines, since a planner makes the planner of a rank, which is made of a planner: one module has both.
+A planner is a function of (seed, epoch, batch): it returns a `BatchPlan`, and the loader carries it out. A planner
+decides and never acts; it keeps no state, and what it knows of samples is formulas: nothing grows with their number.
 """
 
 from __future__ import annotations
@@ -18,10 +16,13 @@ import numpy as np
 
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, read_only
-from dalirefurb.rng import key, permutation
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
+from dalirefurb.rng import Bijection, key
 
 P = TypeVar("P", bound="Planner")
+T = TypeVar("T")
+
+_MOST_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,21 @@ class Planner(ABC):
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to
     shard p % shards, and each shard fills a fixed contiguous slice of every batch.
 
-    What every planner promises: `epoch` yields `len(self)` batches, none of them empty. A version is a miss in the
-    first row that serves it and in no other; a row that its batch does not keep is served in no later one. Who frees
-    `evict` after a batch and then stores the misses that are kept has every hit at hand, within `shard_slots`. A
-    serving never comes twice for one sample. A shard's rows are of its own samples. All fields are the fingerprint, as
-    JSON values.
+    What every planner promises: an epoch has `len(self)` batches, none of them empty, and each can be planned alone. A
+    version is a miss in the first row that serves it and in no other; a row that its batch does not keep is served in
+    no later one. Who frees `evict` after a batch and then stores the misses that are kept has every hit at hand, within
+    `shard_slots`. A serving never comes twice for one sample. A shard's rows are of its own samples. All fields are the
+    fingerprint, as JSON values.
 
     Attributes:
-        num_samples: Samples in the source, at least 1.
+        num_samples: Samples in the source, in 1..2**40.
         batch_size: Rows of a global batch, in 1..num_samples.
         seed: The run's seed.
         shards: Slices of a batch that keep their samples; a divisor of batch_size. Every world size that
             divides it serves the same global batches. With more than one, only full batches are served.
         drop_last: Whether samples that fill no batch wait for the next epoch instead of making a short one.
         serves_once: Whether an epoch serves a sample at most once.
-        code_version: Version of the planner, 1 at first, raised when the same arguments come to mean other plans.
+        code_version: Version of the planner, raised when the same arguments come to mean other plans.
     """
 
     num_samples: int
@@ -56,10 +57,10 @@ class Planner(ABC):
     drop_last: bool = False
 
     serves_once: ClassVar[bool] = True
-    code_version: ClassVar[int] = 1
+    code_version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
+        self._integer("num_samples", 1, _MOST_SAMPLES, "pass len(source), of a source that holds a sample")
         self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
         self._integer("seed", None, None, "pass an int")
         self._integer("shards", 1, None, "pass 1, or the largest world size to train on")
@@ -71,21 +72,81 @@ class Planner(ABC):
         require(isinstance(self.drop_last, bool), "drop_last", "True or False", self.drop_last, "pass a bool")
 
     @abstractmethod
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch, the same for the same number whatever was asked before.
-
-        It is no generator function, so that it refuses a number when it is called. The plans' arrays are read-only.
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch, the same for the same numbers whatever was asked before. The plan's arrays are read-only.
 
         Args:
             epoch: Number of the epoch, from 0.
+            batch: Number of the batch in it, in 0..len(self)-1.
+
+        Raises:
+            ConfigurationError: If there is no such batch.
+        """
+
+    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
+        """Plan one epoch, batch by batch.
+
+        It is no generator function, so that it refuses a number when it is called.
 
         Raises:
             ConfigurationError: If `epoch` is not an int, or is negative.
         """
+        self._check(epoch)
+        return (self.plan(epoch, batch) for batch in range(len(self)))
+
+    def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
+        """Plan the rows and evictions of some neighbouring shards of one batch; see `plan`.
+
+        A planner that knows them without the rest of the batch does it without the rest.
+        """
+        plan = self.plan(epoch, batch)
+        if len(shards) == self.shards:
+            return plan
+        width = len(plan.indices) // self.shards
+        owners = self.owners(plan.evict)
+        mine = (owners >= shards.start) & (owners < shards.stop)
+        return plan.part(slice(shards.start * width, shards.stop * width), evict=plan.evict[mine])
+
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which versions of samples are served from a batch on, and so are worth their slots after a jump to it.
+
+        This one plans the epoch to tell; a planner that has a formula for it uses that.
+
+        Args:
+            epoch: Number of the epoch.
+            batch: Number of the batch.
+            indices: Samples, shape (n,).
+            versions: Versions of the samples, shape (n,).
+            shards: Neighbouring shards of which samples are wanted, by default all.
+
+        Returns:
+            Shape (n,).
+        """
+        wanted: set[tuple[int, int]] = set()
+        for earlier in range(len(self)):
+            plan = self.plan_part(epoch, earlier, range(self.shards) if shards is None else shards)
+            rows = np.ones(len(plan.indices), np.bool_)
+            if earlier < batch:
+                gone = set(plan.evict.tolist())
+                wanted = {pair for pair in wanted if pair[0] not in gone} if gone else wanted
+                rows = plan.keep
+            wanted.update(zip(plan.indices[rows].tolist(), plan.version[rows].tolist(), strict=True))
+        pairs = zip(indices.tolist(), versions.tolist(), strict=True)
+        return np.fromiter((pair in wanted for pair in pairs), np.bool_, len(indices))
 
     @abstractmethod
     def __len__(self) -> int:
         """Batches per epoch."""
+
+    @cached_property
+    def rows_per_epoch(self) -> int:
+        """Rows of all batches of an epoch: all batches but the last one have `batch_size`."""
+        last = len(self) - 1
+        return last * self.batch_size + len(self.plan(0, last).indices)
+
+    def batches_of(self, rows: Indices) -> tuple[Indices, Indices]:
+        """Return the batch of each of n rows of an epoch, by its number, and its number in the batch, each (n,)."""
+        return np.divmod(rows, self.batch_size)
 
     @property
     @abstractmethod
@@ -100,29 +161,6 @@ class Planner(ABC):
         """Versions that are ever stored at once, at most, over all shards."""
         return sum(self.shard_slots)
 
-    def part_slots(self, *, rank: int, world_size: int) -> int:
-        """Return the part of `peak_slots` that rank `rank` of `world_size` needs.
-
-        Raises:
-            ConfigurationError: If `world_size` does not divide the shards, or `rank` is not below it.
-        """
-        shards = self._shards_of(rank=rank, world_size=world_size)
-        return sum(self.shard_slots[shards.start : shards.stop])
-
-    def part(self, plan: BatchPlan, *, rank: int, world_size: int) -> BatchPlan:
-        """Cut out of a global batch the rows and evictions that rank `rank` of `world_size` carries out.
-
-        Raises:
-            ConfigurationError: If `world_size` does not divide the shards, or `rank` is not below it.
-        """
-        shards = self._shards_of(rank=rank, world_size=world_size)
-        if world_size == 1:
-            return plan
-        rows = len(plan.indices) // world_size
-        mine = slice(rank * rows, (rank + 1) * rows)
-        owners = self.owners(plan.evict)
-        return plan.part(mine, evict=plan.evict[(owners >= shards.start) & (owners < shards.stop)])
-
     @property
     def feedback_lag(self) -> int | None:
         """Batches between the losses of one and the first plan that they act on, at least 1; None: they act on none."""
@@ -134,8 +172,8 @@ class Planner(ABC):
         Raises:
             ConfigurationError: If `world_size` does not divide the shards, or `rank` is not below it.
         """
-        self._shards_of(rank=rank, world_size=world_size)  # Refuses a rank that there is not.
-        return self if world_size == 1 else RankPlanner(self, rank=rank, world_size=world_size)
+        shards = self._shards_of(rank=rank, world_size=world_size)
+        return self if len(shards) == self.shards else RankPlanner(self, rank=rank, world_size=world_size)
 
     @property
     def any_world_size(self) -> bool:
@@ -161,15 +199,15 @@ class Planner(ABC):
         """Count the samples of each shard, shape (shards,)."""
         return tuple(len(range(shard, self.num_samples, self.shards)) for shard in range(self.shards))
 
-    def owned(self, shard: int) -> Indices:
-        """Return the samples of one shard in their fixed order, shape (n,), read-only."""
-        return self._deal[shard :: self.shards]
+    def members(self, shard: int, places: Indices) -> Indices:
+        """Return the samples at n places of a shard's fixed order, in 0..shard_samples[shard]-1, shape (n,)."""
+        return self._deal.values(self.shards * places + shard)
 
     def owners(self, indices: Indices) -> Indices:
         """Return the shard that owns each sample, shape (n,), values in 0..shards-1."""
         if self.shards == 1:
             return np.zeros(len(indices), np.int64)
-        return self._position[indices] % self.shards
+        return self._deal.positions(indices) % self.shards
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""
@@ -186,16 +224,22 @@ class Planner(ABC):
         return self.seed if shard == 0 else int(key(self.seed, "shard", shard))
 
     @cached_property
-    def _deal(self) -> Indices:
-        """Sample at each position, shape (num_samples,)."""
-        return read_only(permutation(self.num_samples, self.seed, "deal"))
+    def _deal(self) -> Bijection:
+        """The fixed order: the sample at each position."""
+        return Bijection(self.num_samples, key(self.seed, "deal"))
 
-    @cached_property
-    def _position(self) -> Indices:
-        """Position of each sample, shape (num_samples,): the inverse of the deal."""
-        position = np.empty_like(self._deal)
-        position[self._deal] = np.arange(self.num_samples)
-        return position
+    def _check(self, epoch: int, batch: int = 0) -> None:
+        """Refuse a batch that there is not."""
+        integer("epoch", epoch, 0, None, "epochs count from 0")
+        integer("batch", batch, 0, len(self) - 1, "batches of an epoch count from 0")
+
+    def _latest(self, name: str, of: object, make: Callable[[], T]) -> T:
+        """Return what was made for the same thing last time, or make it: it saves time and changes nothing."""
+        known = self.__dict__.get(name)
+        if known is None or known[0] != of:
+            known = self.__dict__[name] = of, make()
+        made: T = known[1]
+        return made
 
     def _integer(self, name: str, least: int | None, most: int | None, remedy: str) -> None:
         """Check an argument and make it a plain int."""
@@ -261,9 +305,9 @@ class DerivedPlanner(Planner):
         """Batches per epoch: as many as the inner planner's."""
         return len(self.planner)
 
-    def owned(self, shard: int) -> Indices:
-        """Return the samples of one of the inner planner's shards; see `Planner.owned`."""
-        return self.planner.owned(shard)
+    def members(self, shard: int, places: Indices) -> Indices:
+        """Return samples of one of the inner planner's shards; see `Planner.members`."""
+        return self.planner.members(shard, places)
 
     def owners(self, indices: Indices) -> Indices:
         """Return which of the inner planner's shards owns each sample; see `Planner.owners`."""
@@ -299,20 +343,28 @@ class RankPlanner(DerivedPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.planner._shards_of(rank=self.rank, world_size=self.world_size)  # Refuses a rank that there is not.
+        self._part  # noqa: B018 - refuses a rank that there is not
         # A part is not parted again.
         object.__setattr__(self, "shards", 1)
         object.__setattr__(self, "batch_size", self.planner.batch_size // self.world_size)
 
+    @cached_property
+    def _part(self) -> range:
+        """Shards of the rank."""
+        return self.planner._shards_of(rank=self.rank, world_size=self.world_size)
+
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Versions of the rank's samples that are ever stored at once, at most, shape (1,)."""
-        return (self.planner.part_slots(rank=self.rank, world_size=self.world_size),)
+        return (sum(self.planner.shard_slots[self._part.start : self._part.stop]),)
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan the rank's part of one epoch; see `Planner.epoch`."""
-        plans = self.planner.epoch(epoch)
-        return (self.planner.part(plan, rank=self.rank, world_size=self.world_size) for plan in plans)
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan the rank's part of one batch, and nothing else of it; see `Planner.plan`."""
+        return self.planner.plan_part(epoch, batch, self._part)
+
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which versions the rank serves from a batch on; see `Planner.wanted`."""
+        return self.planner.wanted(epoch, batch, indices, versions, self._part)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the planner's batches; on every rank the same."""

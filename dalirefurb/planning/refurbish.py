@@ -18,24 +18,25 @@ come serves it.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dalirefurb.checks import integer, require
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, batch_plans
-from dalirefurb.planning.planner import Planner
+from dalirefurb.checks import require
+from dalirefurb.planning.batch_plan import Indices
+from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler
-from dalirefurb.rng import permutation
+from dalirefurb.planning.strata import Run
+from dalirefurb.planning.whole_numbers import Interval, around, pieces
 
 _MOST_USES = 10_000
-"""As many epochs to come may have to be planned, where samples wait, to tell whether a version is served again."""
+"""Each group of versions that end together is looked at once an epoch."""
+
+_UNCOVERED = -1
+"""Stands for the samples that are not cached, among the first places of groups."""
 
 
 @dataclass(frozen=True)
@@ -65,21 +66,8 @@ class ReferenceCount(EvictOrder):
         return 1
 
 
-def deal_groups(positions: Indices, *, groups: int, shards: int) -> Indices:
-    """Return the group of each position, shape (n,), values in 0..groups-1.
-
-    Positions are dealt in turn, and the turn shifts after every common multiple of shards and groups. So
-    groups are equal within one over the first n positions and over the first n of any shard. Each further
-    `groups` samples of a shard, counted from its first, are one of each group.
-
-    >>> deal_groups(np.arange(8), groups=2, shards=2).tolist()
-    [0, 1, 1, 0, 0, 1, 1, 0]
-    """
-    return (positions + positions // math.lcm(shards, groups)) % groups
-
-
 @dataclass(frozen=True)
-class Refurbish(Planner):
+class Refurbish(ClosedFormPlanner):
     """Serves each version of a sample in `reuse_factor` epochs, then draws the next.
 
     Each sample is served once an epoch; with `drop_last` or several shards some wait for the next epoch,
@@ -135,26 +123,43 @@ class Refurbish(Planner):
             slots.append(min(covered, covered - least + extra))
         return tuple(slots)
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        age, left = self._ages(np.arange(self.num_samples), epoch)
-        miss = ~self._served_nearby(age, epoch, direction=-1)
-        keep = self._served_nearby(left, epoch, direction=1)
-        del left  # N numbers less while rows are ordered, which takes the most memory
-        order = self.batch_shuffler.order(
-            self._served(epoch), miss, keep, batch_size=self.batch_size, seed=self.seed, epoch=epoch
-        )
-        miss, keep = miss[order], keep[order]
-        return batch_plans(
-            indices=self._deal[order],
-            version=np.subtract(epoch, age[order], dtype=np.int64),
-            serving=np.broadcast_to(np.int64(epoch), len(order)),
-            miss=miss,
-            keep=keep,
-            evict=~(miss | keep),
-            batch_size=self.batch_size,
-        )
+    @property
+    def order(self) -> BatchOrder:
+        """The batch shuffler."""
+        return self.batch_shuffler
+
+    def runs(self, epoch: int, shard: int) -> list[Run]:
+        """Return the places of a shard that an epoch serves: those of each group that nothing parts, and the uncovered.
+
+        A sample never waits in two epochs on end. So a version that has several epochs left is served again, one that
+        has a single one left is if it does not wait then, and it misses if it is new, or new but for an epoch of
+        waiting.
+        """
+        covered, groups = self._samples_of(shard, self._covered), self._groups
+        offset = self._group_of_first(shard)
+        now, before, after = (self._waiting(each, shard) for each in (epoch, epoch - 1, epoch + 1))
+        found = []
+        for place in range(min(groups, covered)):
+            phase = (epoch - offset - place) % self.reuse_factor
+            age, left = min(phase, epoch), self.reuse_factor - 1 - phase
+            count = len(range(place, covered, groups))
+            relevant = (now, before if age == 1 else {}, after if left == 1 else {})
+            for start, stop, (waits, waited, will_wait) in pieces(count, [each.get(place, []) for each in relevant]):
+                if not waits:
+                    miss, keep = age == 0 or waited, left > 1 or (left == 1 and not will_wait)
+                    found.append(Run(place + groups * start, groups, stop - start, miss, keep))
+        for start, stop, (waits,) in pieces(self.shard_samples[shard] - covered, [now.get(_UNCOVERED, [])]):
+            if not waits:
+                found.append(Run(covered + start, 1, stop - start, True, False))
+        return found
+
+    def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
+        """Return the epochs in which the versions at n places were born, shape (n,)."""
+        if self._covered == 0:
+            return np.full(len(places), epoch)
+        covered, offsets = self._of_shards
+        phase = (epoch - offsets[shards] - places % self._groups) % self.reuse_factor
+        return epoch - np.where(places < covered[shards], np.minimum(phase, epoch), 0)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""
@@ -175,67 +180,60 @@ class Refurbish(Planner):
         """Count a shard's samples among the first `positions` positions."""
         return len(range(shard, positions, self.shards))
 
-    def _ages(self, positions: Indices, epoch: int) -> tuple[Indices, Indices]:
-        """Return epochs since each position's version was born and epochs left to it, each of shape (n,)."""
-        group = deal_groups(positions, groups=self._groups, shards=self.shards)
-        phase = ((epoch - group) % self.reuse_factor).astype(np.int32)
-        covered = positions < self._covered
-        left = np.where(covered, self.reuse_factor - 1 - phase, 0)
-        return np.where(covered, np.minimum(phase, epoch), 0), left
+    def _rows(self, shard: int) -> int:
+        """Count the samples of a shard that an epoch serves."""
+        waits = self.shards > 1 or self.drop_last
+        return len(self) * self._width if waits else self.num_samples
 
-    def _served_nearby(self, reach: Indices, epoch: int, *, direction: int) -> Mask:
-        """Return whether a position is served within `reach` epochs before (-1) or after (1), shape (n,)."""
-        served = reach > 0
-        distance, unserved = 1, self._waiting(epoch + direction)
-        unserved = unserved[served[unserved]]
-        while len(unserved):  # those that wait in all epochs up to this distance
-            distance += 1
-            ended = reach[unserved] < distance
-            served[unserved[ended]] = False
-            unserved = unserved[~ended]
-            unserved = unserved[np.isin(unserved, self._waiting(epoch + direction * distance))]
-        return served
+    @cached_property
+    def _of_shards(self) -> tuple[Indices, Indices]:
+        """Samples of each shard that are cached, and the group of its first place, each of shape (shards,)."""
+        covered = [self._samples_of(shard, self._covered) for shard in range(self.shards)]
+        return np.array(covered), np.array([self._group_of_first(shard) for shard in range(self.shards)])
 
-    def _served(self, epoch: int) -> list[Indices]:
-        """Return the positions that each shard serves, in random order."""
-        waits = np.zeros(self.num_samples, np.bool_)
-        waits[self._waiting(epoch)] = True
-        served = []
-        for shard, samples in enumerate(self.shard_samples):
-            rows = shard + self.shards * permutation(samples, self.seed, "batch shuffle", epoch, shard)
-            served.append(rows[~waits[rows]])
-        return served
+    def _group_of_first(self, shard: int) -> int:
+        """Return the group of a shard's first place: groups take turns, from place to place and from shard to shard."""
+        return sum(self._samples_of(each, self._covered) for each in range(shard)) % self._groups
 
-    def _waiting(self, epoch: int) -> Indices:
-        """Return the positions that are not served in an epoch, shape (n,).
+    def _waiting(self, epoch: int, shard: int) -> dict[int, list[Interval]]:
+        """Return which samples of a shard an epoch does not serve.
 
-        Those with the fewest uses left wait: hits before misses, and the uncovered before versions that would
-        be born. Each shard's fixed order is walked from where the last turn of the same group ended.
+        Those with the fewest uses left wait: hits before misses, and the uncovered before versions that would be born.
+        Of the versions with 0, 2, 4, ... epochs left, since who waits with 2 left is to be served with 1. All of some
+        groups, and of one as many as it takes: at each turn of the group the next ones in its order.
+
+        Where all versions end together, the next ones of the shard wait.
+
+        Returns:
+            Of each group, by its first place, the numbers of its members that wait, as intervals; those of the
+            uncovered by `_UNCOVERED`.
         """
-        waiting = [np.zeros(0, np.int64)]
-        for shard, samples in enumerate(self.shard_samples):
-            covered = self._samples_of(shard, self._covered)
-            surplus = samples - len(self) * self._width
-            if surplus <= 0:
-                continue
-            always_miss = covered + _walk(samples - covered, epoch * surplus, surplus)
-            # The group whose versions end next waits first. It has one sample in `groups` neighbours.
-            groups = self._groups
-            remainder = shard + self.shards * np.arange(covered - covered % groups, covered)
-            ends_next = deal_groups(remainder, groups=groups, shards=self.shards) == (epoch + 1) % groups
-            members = max(1, covered // groups + int(ends_next.sum()))
-            start = groups * (epoch // groups * surplus % members)
-            # A walk this long meets `surplus` samples of every group, or the whole shard.
-            cached = _walk(covered, start, groups * (surplus + 2))
-            positions = shard + self.shards * np.concatenate([always_miss, cached])
-            _, left = self._ages(positions, epoch)
-            left[: len(always_miss)] = self.reuse_factor - 1
-            waiting.append(positions[np.argsort(left, kind="stable")[:surplus]])
-        return np.concatenate(waiting)
+        samples, covered = self.shard_samples[shard], self._samples_of(shard, self._covered)
+        wait = samples - self._rows(shard)
+        if wait == 0:
+            return {}
+        groups, uses = self._groups, self.reuse_factor
+        if groups == 1:
+            turn = around(samples, epoch * wait, wait)
+            cached = [(start, min(stop, covered)) for start, stop in turn if start < covered]
+            others = [(max(start - covered, 0), stop - covered) for start, stop in turn if stop > covered]
+            return {0: cached, _UNCOVERED: others}
+        found = {}
+        next_to_end = epoch + 1 - self._group_of_first(shard)
+        kinds: list[int | None] = [*range(0, uses - 1, 2), None]  # epochs left, or that nothing is kept
+        for left in [*kinds, uses - 1] if uses % 2 else kinds:
+            place = _UNCOVERED if left is None else (next_to_end + left) % groups
+            count = samples - covered if left is None else len(range(place, covered, groups))
+            some = min(wait, count)
+            found[place] = around(count, (epoch if left is None else epoch // uses) * some, some)
+            wait -= some
+            if wait == 0:
+                break
+        return found
 
 
 @dataclass(frozen=True)
-class Standard(Planner):
+class Standard(ClosedFormPlanner):
     """Serves a new version of every sample in every epoch; nothing is cached."""
 
     def __len__(self) -> int:
@@ -247,16 +245,15 @@ class Standard(Planner):
         """Return 0 for each shard, shape (shards,)."""
         return self._refurbish.shard_slots
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        return self._refurbish.epoch(epoch)
+    def runs(self, epoch: int, shard: int) -> list[Run]:
+        """Return the places of a shard that an epoch serves, of which some wait."""
+        return self._refurbish.runs(epoch, shard)
+
+    def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
+        """Return the epoch at each of n places, shape (n,)."""
+        return np.full(len(places), epoch)
 
     @cached_property
     def _refurbish(self) -> Refurbish:
         """Refurbishing with reuse factor 1."""
         return self._as(Refurbish, reuse_factor=1)
-
-
-def _walk(size: int, start: int, length: int) -> NDArray[np.int64]:
-    """Count up from `start` modulo `size`, each number at most once, shape (min(size, length),)."""
-    return (start + np.arange(min(size, length))) % max(size, 1)

@@ -4,7 +4,9 @@ The batch shuffler is the cache-aware shuffle of Revamper (Lee et al., USENIX AT
 same ratio of misses to hits, drawn at random within each class, so that no batch waits longer than another.
 The plain shuffler ignores the cache; it is there to be compared with.
 
-A cell is the slice of one batch that one shard fills. Shard s fills the s-th of `shards` equal slices.
+A cell is the slice of one batch that one shard fills. Shard s fills the s-th of `shards` equal slices. Rows are put in
+strata, and how many rows of each stratum come before a batch is a formula: so a cell is known without those before it.
+Of a stratum, a random order of its own; in a cell, a random order again.
 """
 
 from __future__ import annotations
@@ -13,11 +15,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
-import numpy as np
-
-from dalirefurb.planning.batch_plan import Indices, Mask, side_by_side
-from dalirefurb.rng import sort_keys
+from dalirefurb.planning.strata import Run, Stratum
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,24 @@ class BatchOrder(ABC):
     """Puts the rows that an epoch serves in order."""
 
     @abstractmethod
-    def order(
-        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
-    ) -> Indices:
-        """Put the rows of an epoch in serving order.
+    def strata(self, runs: Sequence[Run]) -> list[Stratum]:
+        """Part the rows of a shard, always into as many strata."""
+
+    @abstractmethod
+    def before(
+        self, sizes: Sequence[Sequence[int]], batch: int, *, batch_size: int, shards: range
+    ) -> list[Sequence[int]]:
+        """Count the rows of each stratum of some shards that are served before a batch.
 
         Args:
-            rows: Positions that each shard serves, in random order. Several shards fill whole batches: they
+            sizes: Rows of each stratum of each shard, shape (shards, strata). Several shards fill whole batches: they
                 have as many rows each, a multiple of batch_size // shards. One shard may leave a short batch.
-            miss: Whether a position misses, shape (num_samples,).
-            keep: Whether a position's version is served again in a later epoch, shape (num_samples,).
+            batch: Number of the batch, in 0..batches.
             batch_size: Rows of a batch, a multiple of the number of shards.
-            seed: The run's seed.
-            epoch: Number of the epoch.
+            shards: Numbers of the shards to count for.
 
         Returns:
-            The positions in `rows`, each once, shape (n,): batch after batch, in a batch shard after shard.
+            The counts, shape (len(shards), strata).
         """
 
     @abstractmethod
@@ -62,31 +64,30 @@ class BatchShuffler(BatchOrder):
     too, so that evictions balance insertions.
     """
 
-    def order(
-        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
-    ) -> Indices:
-        """Deal misses and hits to cells, each in random order, then shuffle every cell."""
-        num_rows, width = sum(map(len, rows)), batch_size // len(rows)
-        misses, hits = [], []
-        for positions in rows:
-            missed, kept = miss[positions], keep[positions]
-            misses.append(spread(positions[missed & kept], positions[missed & ~kept]))
-            hits.append(spread(positions[~missed & ~kept], positions[~missed & kept]))
-        shares = share_misses([len(missed) for missed in misses], num_rows=num_rows, batch_size=batch_size)
-        batches = len(shares)
-        cells = np.empty((batches, len(rows), width), np.int64)
-        column = np.arange(width)
-        filled = np.arange(batches * width).reshape(batches, width) < len(rows[0])  # a short batch ends early
-        for shard in range(len(rows)):
-            first = column < shares[:, shard, None]
-            cells[:, shard][first] = misses[shard]
-            cells[:, shard][filled & ~first] = hits[shard]
-        keys = sort_keys(cells.size, seed, "cell shuffle", epoch).reshape(cells.shape)
-        keys.reshape(-1)[num_rows:] = np.iinfo(np.uint64).max  # unfilled places sort last
-        return np.take_along_axis(cells, np.argsort(keys, axis=-1), axis=-1).reshape(-1)[:num_rows]
+    def strata(self, runs: Sequence[Run]) -> list[Stratum]:
+        """Part rows into kept and other misses, and into hits served for the last time and other hits."""
+        kinds = ((True, True), (True, False), (False, False), (False, True))
+        return [[run for run in runs if (run.miss, run.keep) == kind] for kind in kinds]
+
+    def before(
+        self, sizes: Sequence[Sequence[int]], batch: int, *, batch_size: int, shards: range
+    ) -> list[Sequence[int]]:
+        """Count misses as `misses_before` does, and in proportion those of them that are kept; see `BatchOrder`."""
+        rows = sum(sizes[0])
+        served = min(batch * batch_size // len(sizes), rows)
+        misses = [kept + given_up for kept, given_up, *_ in sizes]
+        missed = misses_before(misses, batch, num_rows=len(sizes) * rows, batch_size=batch_size, shards=shards)
+        counts: list[Sequence[int]] = []
+        for shard, miss in zip(shards, missed, strict=True):
+            kept, _, ending, _ = sizes[shard]
+            hit = served - miss
+            keep = miss * kept // max(misses[shard], 1)
+            end = hit * ending // max(rows - misses[shard], 1)
+            counts.append((keep, miss - keep, end, hit - end))
+        return counts
 
     def extra_slots(self, *, shards: int, batches: int, samples: int) -> int:
-        """Return 0 for one shard; for several, what the rounding of `share_misses` costs.
+        """Return 0 for one shard; for several, what the rounding of `misses_before` costs.
 
         Let a shard have M misses of which K are stored, and H hits of which L are evicted. When it has served
         x M + d misses after the share x of an epoch, it has stored less than 1 + d (K / M + L / H) versions
@@ -100,66 +101,82 @@ class BatchShuffler(BatchOrder):
 class PlainShuffler(BatchOrder):
     """Ignores the cache: misses fall where they fall."""
 
-    def order(
-        self, rows: Sequence[Indices], miss: Mask, keep: Mask, *, batch_size: int, seed: int, epoch: int
-    ) -> Indices:
-        """Serve each shard's rows in the random order in which they come."""
-        return side_by_side(rows, width=batch_size // len(rows))
+    def strata(self, runs: Sequence[Run]) -> list[Stratum]:
+        """Put all rows into one stratum."""
+        return [runs]
+
+    def before(
+        self, sizes: Sequence[Sequence[int]], batch: int, *, batch_size: int, shards: range
+    ) -> list[Sequence[int]]:
+        """Count the rows before a batch; see `BatchOrder`."""
+        return [(min(batch * batch_size // len(sizes), sizes[shard][0]),) for shard in shards]
 
     def extra_slots(self, *, shards: int, batches: int, samples: int) -> int:
         """Return the samples of the shard: every version may be stored before the first is evicted."""
         return samples
 
 
-def spread(chosen: Indices, others: Indices) -> Indices:
-    """Interleave two arrays so that every prefix holds its share of `chosen`, rounded down.
-
-    >>> spread(np.array([7, 8]), np.array([0, 1, 2])).tolist()
-    [0, 1, 7, 2, 8]
-    """
-    size = len(chosen) + len(others)
-    cumulative = np.arange(size + 1) * len(chosen) // max(size, 1)
-    here = np.diff(cumulative) > 0
-    mixed = np.empty(size, np.int64)
-    mixed[here] = chosen
-    mixed[~here] = others
-    return mixed
-
-
-def share_misses(misses: Sequence[int], *, num_rows: int, batch_size: int) -> Indices:
-    """Apportion each shard's misses to the batches.
+def misses_before(
+    misses: Sequence[int], batch: int, *, num_rows: int, batch_size: int, shards: range | None = None
+) -> list[int]:
+    """Count some shards' misses before a batch, where those of all shards are apportioned to n batches.
 
     With one shard the misses of the batches up to t are the share of the rows up to t, rounded down. With
     several, batch t of n has (k_t + misses of shards up to s) // n misses in the shards up to s. Because k_t
     takes each value of 0..n-1 once, every column sums to its shard's misses (Hermite's identity). The order
-    of k_t is that of van der Corput, so that each shard keeps close to its share throughout the epoch.
+    of k_t is that of van der Corput, so that each shard keeps close to its share throughout the epoch. In every batch
+    every contiguous run of shards is less than one miss away from its share, and so is the batch.
 
-    >>> share_misses([3], num_rows=10, batch_size=4).tolist()
-    [[1], [1], [1]]
-    >>> share_misses([3, 3], num_rows=16, batch_size=4).tolist()
-    [[0, 1], [1, 1], [1, 0], [1, 1]]
+    >>> [misses_before([3], batch, num_rows=10, batch_size=4) for batch in range(4)]
+    [[0], [1], [2], [3]]
+    >>> [misses_before([3, 3], batch, num_rows=16, batch_size=4) for batch in range(5)]
+    [[0, 0], [0, 1], [1, 2], [2, 2], [3, 3]]
 
     Args:
-        misses: Misses of each shard, shape (shards,).
+        misses: Misses of each shard.
+        batch: Number of the batch, in 0..n.
         num_rows: Rows that the epoch serves; with several shards a multiple of batch_size.
         batch_size: Rows of a batch.
+        shards: Numbers of the shards to count for, by default all.
 
     Returns:
-        Misses of each cell, shape (batches, shards). In every batch every contiguous run of shards is less
-        than one miss away from its share, and so is the batch.
+        Counts, one for each of `shards`.
     """
-    batches = -(-num_rows // batch_size)
     if len(misses) == 1:
-        rows_before = np.minimum(np.arange(batches + 1) * batch_size, num_rows)
-        return np.diff(rows_before * misses[0] // num_rows)[:, None]
-    cumulative = np.concatenate([[0], np.cumsum(misses)])
-    shares: Indices = np.diff((_bit_reversed(batches)[:, None] + cumulative) // batches, axis=1)
-    return shares
+        return [min(batch * batch_size, num_rows) * misses[0] // num_rows]
+    shards = range(len(misses)) if shards is None else shards
+    batches = num_rows // batch_size
+    up_to = list(accumulate((misses[shard] for shard in shards), initial=sum(misses[: shards.start])))
+    # The sum over t of (k_t + c) // n is t times c // n, and one more for each k_t that is at least n - c % n.
+    below = _bit_reversed_below([batches - count % batches for count in up_to], batch, batches)
+    sums = [batch * (count // batches) + batch - fewer for count, fewer in zip(up_to, below, strict=True)]
+    return [after - before for before, after in pairwise(sums)]
 
 
-def _bit_reversed(size: int) -> Indices:
-    """Order 0..size-1 by their reversed bits, shape (size,): the order of van der Corput."""
-    order = np.zeros(1, np.int64)
-    while len(order) < size:
-        order = np.concatenate([2 * order, 2 * order + 1])
-    return order[order < size]
+def _bit_reversed_below(limits: Sequence[int], count: int, size: int) -> list[int]:
+    """Count, among the first `count` of the numbers 0..size-1 in the order of their reversed bits, those below limits.
+
+    The numbers in this order are the leaves, from the left, of a tree in which the k-th branching decides bit k, the
+    lowest being bit 0: those of a subtree leave the same remainder. So the path to leaf `count` passes what is before.
+    """
+    if count == size:
+        return list(limits)
+    found = [0] * len(limits)
+    bits = (size - 1).bit_length()
+    remainder, modulus = 0, 1
+    for bit in range(bits):
+        modulus *= 2
+        most = 1 << (bits - bit - 1)
+        inside = _members(size, remainder, modulus, most)
+        if count < inside:
+            continue
+        count -= inside
+        for place, limit in enumerate(limits):
+            found[place] += _members(limit, remainder, modulus, most)
+        remainder += modulus // 2
+    return found
+
+
+def _members(limit: int, remainder: int, modulus: int, most: int) -> int:
+    """Count the numbers below `limit` that leave `remainder`, of the first `most` that do."""
+    return max(0, min(most, (limit - remainder + modulus - 1) // modulus))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar
@@ -25,16 +24,14 @@ import numpy as np
 
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
-from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.shuffle import BatchShuffler
-from dalirefurb.rng import permutation
-
-_ORDER = BatchShuffler()
+from dalirefurb.planning.batch_plan import Indices
+from dalirefurb.planning.closed_form import ClosedFormPlanner
+from dalirefurb.planning.strata import Run
+from dalirefurb.planning.whole_numbers import around, pieces
 
 
 @dataclass(frozen=True)
-class SmartCache(Planner):
+class SmartCache(ClosedFormPlanner):
     """Serves the samples of a window, each once a round, and moves the window on after the round.
 
     A round is an epoch. Its version of a sample is the round in which the sample entered. With
@@ -64,7 +61,7 @@ class SmartCache(Planner):
     num_cache_objects: int = field(kw_only=True)
     replace_percent: float = field(kw_only=True)
 
-    code_version: ClassVar[int] = 2
+    code_version: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,7 +106,7 @@ class SmartCache(Planner):
         They are those that stay: each batch frees at least as many slots as it fills, once the window is there. With
         several shards their misses are rounded to whole ones, so that some more may be stored for a while.
         """
-        extra = _ORDER.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
+        extra = self.order.extra_slots(shards=self.shards, batches=len(self), samples=self._window)
         stay = [self._window - replaced for replaced in self._replaced]
         return tuple(min(each + extra, self._window) if each else 0 for each in stay)
 
@@ -123,35 +120,27 @@ class SmartCache(Planner):
         seen = [self._window + (rounds - 1) * replaced if rounds else 0 for replaced in self._replaced]
         return sum(map(min, seen, self.shard_samples)) / self.num_samples
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one round; see `Planner.epoch`."""
-        epoch = integer("epoch", epoch, 0, None, "epochs count from 0")
-        size, shards = self._window, range(self.shards)
-        replaced = np.array(self._replaced)[:, None]
-        window = epoch * replaced + np.arange(size)  # places in each shard's running order, shape (shards, size)
-        entered = np.maximum(window - size, -1) // np.maximum(replaced, 1) + 1  # the round in which a place enters
-        indices = np.concatenate([self.owned(shard)[window[shard] % self.shard_samples[shard]] for shard in shards])
-        entered = entered.reshape(-1)
-        miss = entered == epoch
-        keep = (window >= (epoch + 1) * replaced).reshape(-1)
-        order = _ORDER.order(
-            [size * shard + permutation(size, self._seed_of(shard), "smart cache", epoch) for shard in shards],
-            miss,
-            keep,
-            batch_size=self.batch_size,
-            seed=self.seed,
-            epoch=epoch,
-        )
-        miss, keep = miss[order], keep[order]
-        return batch_plans(
-            indices=indices[order],
-            version=entered[order],
-            serving=np.broadcast_to(np.int64(epoch), len(order)),
-            miss=miss,
-            keep=keep,
-            evict=~(miss | keep),
-            batch_size=self.batch_size,
-        )
+    def runs(self, epoch: int, shard: int) -> list[Run]:
+        """Return the places of a shard in the window of a round.
+
+        The window of round e begins at place e R of the running order, where R samples are replaced. Its last R places
+        miss, its first R ones are left after the round.
+        """
+        size, replaced, samples = self._window, self._replaced[shard], self.shard_samples[shard]
+        stays = [(0, size - replaced if epoch else 0)]
+        keeps = [(replaced, size)]
+        return [
+            Run(first, 1, last - first, not stayed, kept)
+            for start, stop, (stayed, kept) in pieces(size, [stays, keeps])
+            for first, last in around(samples, epoch * replaced + start, stop - start)
+        ]
+
+    def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
+        """Return the rounds in which the samples at n places enter, or are next to, shape (n,)."""
+        replaced, samples = (np.array(each)[shards] for each in (self._replaced, self.shard_samples))
+        running = epoch * replaced + (places - epoch * replaced) % samples
+        entered: Indices = np.maximum(running - self._window, -1) // np.maximum(replaced, 1) + 1
+        return entered
 
     @property
     def _window(self) -> int:

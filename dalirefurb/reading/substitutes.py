@@ -37,8 +37,7 @@ class Substitutes:
         self._quarantine = quarantine
         self._lock = threading.Lock()
         self._found = {sample.index: sample for sample in (quarantine.samples if quarantine else ())}
-        self._bad = np.zeros(planner.num_samples, np.bool_)
-        self._bad[list(self._found)] = True
+        self._bad = np.array(sorted(self._found), np.int64)
 
     def add(self, error: SampleError) -> None:
         """Remember a bad sample; one that will be so in another run, too, belongs into the quarantine."""
@@ -47,13 +46,17 @@ class Substitutes:
                 return
             sample = BadSample(error.index, error.name, error.reason)
             self._found[error.index] = sample
-            self._bad[error.index] = True
+            self._bad = np.insert(self._bad, np.searchsorted(self._bad, error.index), error.index)
             if error.lasting and self._quarantine is not None:
                 self._quarantine.add(sample)
 
     def bad(self, indices: Indices) -> Mask:
-        """Tell which samples are known to be bad, shape (n,)."""
-        return self._bad[indices]
+        """Tell which samples are known to be bad, of the same shape."""
+        bad = self._bad
+        if not len(bad):
+            return np.zeros(indices.shape, np.bool_)
+        found: Mask = bad[np.minimum(np.searchsorted(bad, indices), len(bad) - 1)] == indices
+        return found
 
     def report(self) -> list[BadSample]:
         """List the samples that are known to be bad, by index."""
@@ -66,27 +69,28 @@ class Substitutes:
         Raises:
             LoaderError: If nothing good is found for one of them.
         """
-        rows = np.flatnonzero(self._bad[indices])
+        rows = np.flatnonzero(self.bad(indices))
         if not len(rows):
             return indices
         read = indices.copy()
         owners = self._planner.owners(indices[rows])
         for shard in np.unique(owners).tolist():
-            mine, owned = rows[owners == shard], self._planner.owned(shard)
+            mine, samples = rows[owners == shard], self._planner.shard_samples[shard]
             numbers = uniforms(self._planner.seed, "replacement", indices[mine], versions[mine], _DRAWS)
-            places = np.minimum((numbers * len(owned)).astype(np.int64), len(owned) - 1)  # the product is rounded
-            candidates = owned[places]  # (rows, draws)
-            good = ~self._bad[candidates]
+            places = np.minimum((numbers * samples).astype(np.int64), samples - 1)  # the product is rounded
+            candidates = self._planner.members(shard, places.reshape(-1)).reshape(places.shape)  # (rows, draws)
+            good = ~self.bad(candidates)
             if not good.any(axis=1).all():
-                raise self._nothing_good(int(indices[mine[np.argmin(good.any(axis=1))]]), owned)
+                raise self._nothing_good(int(indices[mine[np.argmin(good.any(axis=1))]]), shard)
             read[mine] = candidates[np.arange(len(mine)), good.argmax(axis=1)]
         return read
 
-    def _nothing_good(self, index: int, owned: Indices) -> LoaderError:
-        bad = [sample for sample in self.report() if np.isin(sample.index, owned)]
+    def _nothing_good(self, index: int, shard: int) -> LoaderError:
+        bad = [each for each in self.report() if self._planner.owners(np.array([each.index]))[0] == shard]
         named = "; ".join(f"sample {each.index} ({each.name}): {each.reason}" for each in bad[:_NAMED])
         return LoaderError(
             f"a good sample must be found to replace sample {index}, but {_DRAWS} that were drawn are bad, as are at "
-            f"least {len(bad)} of the {len(owned)} samples of its shard ({named}{'; ...' * (len(bad) > _NAMED)}): see "
-            f"to it that samples can be read, or leave the bad ones out of the source"
+            f"least {len(bad)} of the {self._planner.shard_samples[shard]} samples of its shard "
+            f"({named}{'; ...' * (len(bad) > _NAMED)}): see to it that samples can be read, or leave the bad ones out "
+            f"of the source"
         )

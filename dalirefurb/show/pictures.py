@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.loader import Loader
-from dalirefurb.planning.batch_plan import BatchPlan, batch_plans
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
@@ -71,19 +71,18 @@ class Versions(Planner):
         """One slot for each sample, shape (1,)."""
         return (len(self.samples),)
 
-    def epoch(self, epoch: int) -> Iterator[BatchPlan]:
-        """Plan one epoch; see `Planner.epoch`."""
-        rows = np.array(self.samples, np.int64)
-        age = epoch % self.reuse_factor
-        return batch_plans(
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan the epoch's batch; see `Planner.plan`."""
+        self._check(epoch, batch)
+        rows, age = np.array(self.samples, np.int64), epoch % self.reuse_factor
+        return BatchPlan(
             indices=rows,
             version=np.full_like(rows, epoch - age),
             serving=np.full_like(rows, epoch),
             miss=np.full(len(rows), age == 0),
             keep=np.ones(len(rows), np.bool_),
-            evict=np.full(len(rows), age == self.reuse_factor - 1),
-            batch_size=len(rows),
-        )
+            evict=rows.copy() if age == self.reuse_factor - 1 else rows[:0],
+        ).read_only()
 
 
 class Album(MemoryStore):

@@ -1,7 +1,7 @@
 import json
 import threading
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,13 +13,12 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.candidates import Candidates
 from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
-from tests.planners import FIELDS, listed
+from tests.planners import FIELDS, joined, listed, owned
 
 EPOCHS = range(5)
 
@@ -155,11 +154,10 @@ def test_the_first_inner_epoch_is_accepted_whole_and_needs_no_features_to_choose
     believe(assistant, accuracy=1.0, bias=-9.0)
     assistant._moment = replace(assistant._moment, epoch=0)
     assistant._difficulty._compute = None  # nothing to call
-    candidates = Candidates.of(planner.planner, 0)
-    rows = len(candidates)
-    plans = serve(assistant, rows // planner.batch_size)
+    candidates = joined(planner.planner, 0, "indices")
+    plans = serve(assistant, len(candidates) // planner.batch_size)
     served = [index for plan in plans for index in plan.indices.tolist()]
-    assert served == candidates.rows.indices[: len(served)].tolist()
+    assert served == candidates[: len(served)].tolist()
 
 
 # Algorithm 1.
@@ -331,10 +329,11 @@ def test_slots_and_hits_hold_when_most_candidates_are_rejected(planner, accuracy
 @example(planner=AT_ONCE, accuracy=0.9)
 def test_what_can_never_be_served_again_is_not_stored(planner, accuracy):
     """After each batch, the stored versions are among those that the inner planner may still serve."""
-    assistant, replay, candidates = (
-        all_seem_easy(planner, accuracy=accuracy),
-        Replay(),
-        cache(partial(Candidates.of, planner.planner)),
+    assistant, replay = all_seem_easy(planner, accuracy=accuracy), Replay()
+    candidates = cache(
+        lambda epoch: [
+            *zip(*(joined(planner.planner, epoch, name).tolist() for name in ("indices", "version")), strict=True)
+        ]
     )
     for _ in range(min(8 * len(planner), 60)):
         replay.carry_out(*serve(assistant, 1))
@@ -342,9 +341,7 @@ def test_what_can_never_be_served_again_is_not_stored(planner, accuracy):
         parts = [candidates(epoch + later) for later in range(6)]
         coming = set()
         for later, part in enumerate(parts):
-            first = 0 if later else row - row % planner.batch_size
-            rows = part.rows
-            coming |= set(zip(rows.indices[first:].tolist(), rows.version[first:].tolist(), strict=True))
+            coming |= set(part[0 if later else row - row % planner.batch_size :])
         assert replay.stored.items() <= coming
 
 
@@ -602,7 +599,7 @@ def test_an_assistant_on_each_rank_fills_its_rows_from_its_own_shards(world_size
         part = planner.for_rank(rank=rank, world_size=world_size)
         share = 4 // world_size
         assistant, replay = new_assistant(part), Replay()
-        mine = set(np.concatenate([inner.owned(shard) for shard in range(rank * share, (rank + 1) * share)]).tolist())
+        mine = set(np.concatenate([owned(inner, shard) for shard in range(rank * share, (rank + 1) * share)]).tolist())
         for plan in serve(assistant, 4 * len(planner)):
             assert len(plan.indices) == 12 // world_size
             assert set(plan.indices.tolist()) <= mine
@@ -698,7 +695,7 @@ def test_a_fingerprint_is_json_and_names_every_argument():
     planner = AutoAssist(Standard(9, batch_size=3, seed=4), lag=np.int64(2), learning_rate=1)
     assert json.loads(json.dumps(planner.fingerprint())) == {
         "planner": "AutoAssist",
-        "version": 1,
+        "version": 2,
         "num_samples": 9,
         "batch_size": 3,
         "seed": 4,

@@ -13,13 +13,24 @@ from hypothesis import strategies as st
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo, leave_buffer, repeats
+from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
 from tests.planners import Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
 
 EPOCHS = range(7)
+
+
+def repeats(units, total, *, seed, epoch):
+    """How often each of `units` things is repeated, of `total` repeats in all."""
+    return np.bincount(EchoStream(units, total, 1, seed=seed, epoch=epoch).leaving(0, total).units, minlength=units)
+
+
+def leave_buffer(size, buffer_size, *, seed, epoch):
+    """When each of `size` things leaves the buffer, if none is repeated."""
+    return np.argsort(EchoStream(size, size, max(1, buffer_size), seed=seed, epoch=epoch).leaving(0, size).units)
 
 
 def echoes():
@@ -200,8 +211,9 @@ def test_whole_batches_leave_a_buffer_in_another_order_every_epoch():
     """Of an inner planner that has but one order."""
 
     class Fixed(Standard):
-        def epoch(self, epoch):
-            return (replace(plan, serving=plan.serving + epoch) for plan in super().epoch(0))
+        def plan_part(self, epoch, batch, shards):
+            plan = super().plan_part(0, batch, shards)
+            return replace(plan, serving=plan.serving + epoch)
 
     echo = BatchEcho(Fixed(50, batch_size=5), echoing_factor=2, buffer_size=4)
     assert len({tuple(joined(echo, epoch, "indices").tolist()) for epoch in range(20)}) == 20
@@ -233,6 +245,29 @@ def test_rows_leave_the_buffer_as_they_leave_a_list_that_is_refilled(size, buffe
     assert np.argsort(leaves)[: size - places].tolist() == left
     assert sorted(np.argsort(leaves)[size - places :]) == sorted(buffer)
     assert sorted(leaves) == list(range(size))
+
+
+@given(units=st.integers(1, 40), extra=st.integers(0, 60), buffer_size=st.integers(1, 50), data=st.data())
+def test_what_leaves_is_the_same_from_any_place_of_the_stream_on(units, extra, buffer_size, data):
+    """With the places of first and last repeats, as far as they lie among those asked for."""
+    total = units + extra
+    whole = EchoStream(units, total, buffer_size, seed=1, epoch=2).leaving(0, total)
+    stream = EchoStream(units, total, buffer_size, seed=1, epoch=2)
+    for _ in range(4):
+        start = data.draw(st.integers(0, total - 1))
+        stop = data.draw(st.integers(start + 1, total))
+        part = stream.leaving(start, stop)
+        assert part.units.tolist() == whole.units[start:stop].tolist()
+        assert part.repeats.tolist() == whole.repeats[start:stop].tolist()
+        first, last = whole.first[start:stop], whole.last[start:stop]
+        assert np.minimum(part.last, stop).tolist() == np.minimum(last, stop).tolist()
+        assert np.maximum(part.first, start - 1).tolist() == np.maximum(first, start - 1).tolist()
+        read, begun = stream.entered(start)
+        left = Counter(whole.units[:start].tolist())
+        counts = np.bincount(whole.units, minlength=units)
+        entered = [unit for unit in range(units) if counts[:unit].sum() < min(start + buffer_size, total)]
+        assert read == len(entered)
+        assert begun.tolist() == [unit for unit in entered if left[unit] < counts[unit]]
 
 
 def test_a_buffer_that_holds_the_epoch_shuffles_it_evenly():
@@ -280,7 +315,7 @@ def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):
 def test_a_fingerprint_is_json_and_holds_the_inner_planners():
     inner = Refurbish(9, batch_size=6, reuse_factor=3, seed=4)
     echo = Echo(inner, echoing_factor=2, buffer_size=np.int64(8))
-    mine = {"version": 1, "num_samples": 9, "batch_size": 6, "seed": 4, "shards": 1, "drop_last": False}
+    mine = {"version": 2, "num_samples": 9, "batch_size": 6, "seed": 4, "shards": 1, "drop_last": False}
     assert json.loads(json.dumps(echo.fingerprint())) == {
         **mine,
         "planner": "Echo",

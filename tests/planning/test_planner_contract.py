@@ -30,6 +30,7 @@ from tests.planners import (
     example_echoes,
     frozen,
     listed,
+    owned,
     pairs,
     refurbishing,
     smartcaches,
@@ -163,6 +164,16 @@ def test_plans_are_the_same_asked_twice_or_out_of_order(kind, data):
 
 
 @given(data=st.data())
+def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
+    planner = data.draw(kind)
+    epoch = data.draw(st.sampled_from([0, 1, 2, 5]))
+    plans = [listed(plan) for plan in planner.epoch(epoch)]
+    for batch in data.draw(st.permutations(range(len(planner))))[:4]:
+        assert listed(again(planner).plan(epoch, batch)) == plans[batch]
+        assert listed(planner.plan(epoch, batch)) == plans[batch]
+
+
+@given(data=st.data())
 def test_no_serving_of_a_sample_comes_twice(kind, data):
     planner = data.draw(kind)
     servings = [pair for epoch in EPOCHS for plan in planner.epoch(epoch) for pair in pairs(plan, "serving")]
@@ -220,10 +231,11 @@ def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_
     planner = data.draw(KINDS[kind])
     for world_size in [size for size in range(1, planner.shards + 1) if planner.shards % size == 0]:
         ranks = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
-        assert sum(planner.part_slots(**rank) for rank in ranks) == planner.peak_slots
+        parts_of = [planner.for_rank(**rank) for rank in ranks]
+        if not planner.any_world_size:
+            assert sum(part.peak_slots for part in parts_of) == planner.peak_slots
         for epoch in EPOCHS[:4]:
-            for plan in planner.epoch(epoch):
-                parts = [planner.part(plan, **rank) for rank in ranks]
+            for plan, *parts in zip(planner.epoch(epoch), *(part.epoch(epoch) for part in parts_of), strict=True):
                 for name in ROWS:
                     rows = np.concatenate([getattr(part, name) for part in parts])
                     assert rows.tolist() == getattr(plan, name).tolist()
@@ -234,14 +246,14 @@ def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_
 @given(data=st.data())
 def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
     planner = data.draw(KINDS[kind])
-    owned = [set(planner.owned(shard).tolist()) for shard in range(planner.shards)]
-    assert sorted(set().union(*owned)) == list(range(planner.num_samples))
-    assert max(map(len, owned)) - min(map(len, owned)) <= 1
-    for epoch in EPOCHS[:4]:
-        for plan in planner.epoch(epoch):
-            for rank in range(planner.shards):
-                part = planner.part(plan, rank=rank, world_size=planner.shards)
-                assert owned[rank] >= {*part.indices.tolist(), *part.evict.tolist()}
+    members = [set(owned(planner, shard).tolist()) for shard in range(planner.shards)]
+    assert sorted(set().union(*members)) == list(range(planner.num_samples))
+    assert max(map(len, members)) - min(map(len, members)) <= 1
+    for rank in range(planner.shards):
+        mine = planner.for_rank(rank=rank, world_size=planner.shards)
+        for epoch in EPOCHS[:4]:
+            for part in mine.epoch(epoch):
+                assert members[rank] >= {*part.indices.tolist(), *part.evict.tolist()}
                 assert planner.owners(part.indices).tolist() == [rank] * len(part.indices)
 
 
@@ -258,11 +270,13 @@ def test_what_plans_for_a_rank_yields_its_part_and_a_rank_that_there_is_not_is_r
         mine = planner.for_rank(rank=rank, world_size=planner.shards)
         rows = max(len(plan.indices) for plan in planner.epoch(0)) if planner.any_world_size else planner.batch_size
         assert (len(mine), mine.batch_size) == (len(planner), rows // planner.shards)
-        assert mine.peak_slots == planner.part_slots(rank=rank, world_size=planner.shards)
+        assert mine.peak_slots == planner.shard_slots[rank]
+        width = mine.batch_size
         for whole, part in zip(planner.epoch(1), mine.epoch(1), strict=True):
-            expected = planner.part(whole, rank=rank, world_size=planner.shards)
-            for name in FIELDS:
-                assert getattr(part, name).tolist() == getattr(expected, name).tolist()
+            rows = slice(None) if planner.shards == 1 else slice(rank * width, (rank + 1) * width)
+            for name in ROWS:
+                assert getattr(part, name).tolist() == getattr(whole, name)[rows].tolist()
+            assert part.evict.tolist() == whole.evict[planner.owners(whole.evict) == rank].tolist()
 
 
 @given(data=st.data())
@@ -342,5 +356,16 @@ def test_every_kind_has_another_fingerprint():
 @pytest.mark.parametrize(("make", "arguments"), [each[:2] for each in CHANGES], ids=KINDS_OF_CHANGES)
 @pytest.mark.parametrize("epoch", [-1, 1.0, True])
 def test_an_epoch_that_is_no_count_is_refused_at_once(make, arguments, epoch):
-    with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*: epochs count from 0"):
-        make(**arguments).epoch(epoch)
+    planner = make(**arguments)
+    for ask in (planner.epoch, lambda number: planner.plan(number, 0)):
+        with pytest.raises(ConfigurationError, match=r"epoch must be an int of at least 0, got .*: epochs count from"):
+            ask(epoch)
+
+
+@pytest.mark.parametrize(("make", "arguments"), [each[:2] for each in CHANGES], ids=KINDS_OF_CHANGES)
+@pytest.mark.parametrize("batch", [-1, 1.0, None, 10**6])
+def test_a_batch_that_there_is_not_is_refused(make, arguments, batch):
+    planner = make(**arguments)
+    batch = len(planner) if batch is None else batch
+    with pytest.raises(ConfigurationError, match=rf"batch must be an int in 0..{len(planner) - 1}, got"):
+        planner.plan(0, batch)

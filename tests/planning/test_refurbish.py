@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard, deal_groups
+from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
-from tests.planners import Replay, digest, joined, listed, pairs, refurbishing
+from tests.planners import Replay, digest, joined, listed, owned, pairs, refurbishing
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refurbish.json"
 CHI_SQUARE_7 = 24.3  # 0.1 % of draws exceed it, 7 degrees of freedom
@@ -160,7 +160,7 @@ def test_refurbish_serves_a_sample_in_every_batch_equally_often():
 
 def test_samples_of_two_shards_meet_in_a_batch_no_more_often_than_by_chance():
     planner = Standard(64, batch_size=8, shards=2)
-    first, second = planner.owned(0), planner.owned(1)
+    first, second = owned(planner, 0), owned(planner, 1)
     met = 0
     for epoch in range(20):
         batch = np.empty(64, np.int64)
@@ -178,14 +178,19 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert len(orders) == 48
 
 
-def test_group_sizes_are_equal_within_one_over_every_prefix_and_every_shards_prefix():
-    for shards in range(1, 9):
-        for groups in range(1, 8):
-            positions = np.arange(150)
-            group = deal_groups(positions, groups=groups, shards=shards)
-            member = group[:, None] == np.arange(groups)
-            for rows in (member, *(member[shard::shards] for shard in range(shards))):
-                assert np.ptp(np.cumsum(rows, axis=0), axis=1).max() <= 1
+@given(planner=refurbishing(waiting=False, ablations=False))
+def test_groups_that_end_together_are_equal_within_one_in_all_and_in_each_shard(planner):
+    if planner.reuse_factor == 1:
+        return
+    covered = round(planner.coverage * planner.num_samples)
+    uncovered = set(range(planner.num_samples)) - set(
+        np.concatenate([joined(planner, epoch, "evict") for epoch in range(1, 1 + planner.reuse_factor)]).tolist()
+    )
+    groups = [set(group.tolist()) - uncovered for group in born(planner, range(1, 1 + planner.reuse_factor))]
+    assert sum(map(len, groups)) == covered
+    for members in (set(range(planner.num_samples)), *(set(owned(planner, each)) for each in range(planner.shards))):
+        sizes = [len(group & members) for group in groups]
+        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("coverage", [1.0, 0.6])

@@ -1,125 +1,174 @@
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, PlainShuffler, share_misses, spread
+from dalirefurb.planning.closed_form import ClosedFormPlanner
+from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, PlainShuffler, misses_before
+from dalirefurb.planning.strata import Run, Strata, rows_of
 
 CHI_SQUARE_29 = 58.3  # 0.1 % of draws exceed it, 29 degrees of freedom
 
 
+@dataclass(frozen=True)
+class Given(ClosedFormPlanner):
+    """Plans the runs that it is given, of each shard, in every epoch."""
+
+    given: tuple[tuple[Run, ...], ...] = field(kw_only=True)
+    by: BatchOrder = field(kw_only=True, default=BatchShuffler())
+
+    @property
+    def order(self):
+        return self.by
+
+    @property
+    def shard_slots(self):
+        return self.shard_samples
+
+    def __len__(self):
+        return -(-rows_of(self.given[0]) // self._width)
+
+    def runs(self, epoch, shard):
+        return self.given[shard]
+
+    def versions(self, epoch, shards, places):
+        return np.zeros(len(places), np.int64)
+
+
 @st.composite
-def epochs(draw):
-    """Arguments of `order`: rows per shard, miss and keep."""
+def planners(draw, by=BatchShuffler()):
+    """Shards whose places are parted at random into misses and hits, that are kept or not, in runs of two steps."""
     shards = draw(st.integers(1, 4))
     width = draw(st.integers(1, 5))
     size = width * draw(st.integers(1, 8))
     if shards == 1:
         size += draw(st.integers(0, width - 1))
-    random = np.random.default_rng(draw(st.integers(0, 99)))
-    positions = random.permutation(shards * size)
-    rows = [positions[positions % shards == shard] for shard in range(shards)]
-    miss = random.random(shards * size) < draw(st.sampled_from([0, 0.3, 0.9, 1]))
-    keep = random.random(shards * size) < draw(st.sampled_from([0, 0.5, 1]))
-    return rows, miss, keep, shards * width
+    given_runs = []
+    for _ in range(shards):
+        ends = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=5))})
+        runs = []
+        for start, stop in zip(ends, ends[1:], strict=False):
+            for first in range(min(2, stop - start)):
+                miss, keep = draw(st.booleans()), draw(st.booleans())
+                runs.append(Run(start + first, 2, len(range(start + first, stop, 2)), miss, keep))
+        given_runs.append(tuple(runs))
+    arguments = {"batch_size": shards * width, "shards": shards, "seed": draw(st.integers(0, 99))}
+    return Given(shards * size, given=tuple(given_runs), by=by, **arguments)
 
 
-def arrange(shuffler: BatchOrder, arguments, *, epoch: int = 0):
-    rows, miss, keep, batch_size = arguments
-    return shuffler.order(rows, miss, keep, batch_size=batch_size, seed=1, epoch=epoch)
-
-
-def batches(array, batch_size):
-    return [array[start : start + batch_size] for start in range(0, len(array), batch_size)]
+def flags(planner):
+    """Whether each sample misses, and whether it is kept, each of shape (num_samples,)."""
+    miss, keep = np.zeros((2, planner.num_samples), np.bool_)
+    for shard, runs in enumerate(planner.given):
+        for first, step, size, misses, keeps in runs:
+            samples = planner.members(shard, first + step * np.arange(size))
+            miss[samples], keep[samples] = misses, keeps
+    return miss, keep
 
 
 @pytest.mark.parametrize("shuffler", [BatchShuffler(), PlainShuffler()])
-@given(arguments=epochs())
-def test_every_row_is_placed_once_in_the_slice_of_its_shard(shuffler, arguments):
-    rows, _, _, batch_size = arguments
-    order = arrange(shuffler, arguments)
-    assert sorted(order) == sorted(np.concatenate(rows))
-    width = batch_size // len(rows)
-    assert all(np.arange(len(order)) // width % len(rows) == order % len(rows))
+@given(data=st.data())
+def test_every_row_is_served_once_in_the_slice_of_its_shard_with_what_its_run_says(shuffler, data):
+    planner = data.draw(planners(shuffler))
+    plans = list(planner.epoch(2))
+    served = np.concatenate([plan.indices for plan in plans])
+    assert sorted(served) == list(range(planner.num_samples))
+    width = planner.batch_size // planner.shards
+    assert all(np.arange(len(served)) // width % planner.shards == planner.owners(served))
+    miss, keep = flags(planner)
+    for plan in plans:
+        assert plan.miss.tolist() == miss[plan.indices].tolist()
+        assert plan.keep.tolist() == keep[plan.indices].tolist()
+        assert plan.evict.tolist() == plan.indices[~(plan.miss | plan.keep)].tolist()
 
 
-@given(arguments=epochs())
-def test_every_run_of_shards_in_a_batch_misses_within_one_of_its_share(arguments):
-    rows, miss, _, batch_size = arguments
-    order = arrange(BatchShuffler(), arguments)
-    shards, width = len(rows), batch_size // len(rows)
-    owned = [miss[positions].sum() for positions in rows]
-    for batch in batches(order, batch_size):
-        for first in range(shards):
-            for last in range(first, shards):
-                cut = batch[first * width : (last + 1) * width]
-                share = sum(owned[first : last + 1]) * len(batch) / len(order)
-                assert abs(miss[cut].sum() - share) < 1
+@given(planner=planners())
+def test_every_run_of_shards_in_a_batch_misses_within_one_of_its_share(planner):
+    miss, _ = flags(planner)
+    width = planner.batch_size // planner.shards
+    misses = [
+        miss[planner.members(shard, np.arange(planner.shard_samples[shard]))].sum() for shard in range(planner.shards)
+    ]
+    for plan in planner.epoch(0):
+        for first in range(planner.shards):
+            for last in range(first, planner.shards):
+                share = sum(misses[first : last + 1]) * len(plan.indices) / planner.num_samples
+                assert abs(plan.miss[first * width : (last + 1) * width].sum() - share) < 1
 
 
-@given(arguments=epochs())
-def test_with_one_shard_stored_and_evicted_versions_are_spread_evenly(arguments):
-    rows, miss, keep, batch_size = arguments
-    if len(rows) > 1:
+@given(planner=planners())
+def test_with_one_shard_stored_and_evicted_versions_are_spread_evenly(planner):
+    if planner.shards > 1:
         return
-    order = arrange(BatchShuffler(), arguments)
-    for chosen in (miss & keep, ~miss & ~keep):
-        done = np.cumsum([chosen[batch].sum() for batch in batches(order, batch_size)])
-        share = np.minimum(np.arange(1, len(done) + 1) * batch_size, len(order)) / len(order)
-        assert all(abs(done - share * chosen[order].sum()) < 2)
+    plans = list(planner.epoch(0))
+    share = np.cumsum([len(plan.indices) for plan in plans]) / planner.num_samples
+    for chosen in ([plan.miss & plan.keep for plan in plans], [~plan.miss & ~plan.keep for plan in plans]):
+        done = np.cumsum([each.sum() for each in chosen])
+        assert all(abs(done - share * done[-1]) < 2)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_place_in_a_batch_says_nothing_about_hit_or_miss_or_keep(shards):
-    size, width = 600, 30
-    miss = np.arange(size) % 7 < 2
-    keep = np.arange(size) % 11 < 6
-    rows = [np.arange(shard, size, shards) for shard in range(shards)]
+    width = 30
+    runs = (
+        Run(0, 1, 40, True, True),
+        Run(40, 1, 30, True, False),
+        Run(70, 1, 50, False, True),
+        Run(120, 1, 80, False, False),
+    )
+    planner = Given(200 * shards, batch_size=width, shards=shards, given=(runs,) * shards)
     places = np.zeros((3, width))
-    for epoch in range(60):
-        order = arrange(BatchShuffler(), (rows, miss, keep, width), epoch=epoch).reshape(-1, width)
-        places += [miss[order].sum(axis=0), keep[order].sum(axis=0), (order // shards < 100).sum(axis=0)]
+    for epoch in range(60 * 3 // shards):
+        for plan in planner.epoch(epoch):
+            if len(plan.indices) == width:
+                places += [plan.miss, plan.keep, plan.indices < 60 * shards]
     mean = places.mean(axis=1, keepdims=True)
     assert all(((places - mean) ** 2 / mean).sum(axis=1) < CHI_SQUARE_29)
-
-
-def test_the_plain_shuffler_varies_more_in_misses_per_batch():
-    size, width = 6000, 60
-    rows = [np.random.default_rng(0).permutation(size)]
-    miss, keep = np.arange(size) % 3 == 0, np.ones(size, bool)
-    misses = {
-        type(shuffler): [miss[batch].sum() for batch in batches(arrange(shuffler, (rows, miss, keep, width)), width)]
-        for shuffler in (BatchShuffler(), PlainShuffler())
-    }
-    assert np.ptp(misses[BatchShuffler]) <= 1
-    assert np.ptp(misses[PlainShuffler]) > 10
-
-
-@given(st.integers(0, 30), st.integers(0, 30))
-def test_every_prefix_of_a_spread_holds_its_share_rounded_down(chosen, others):
-    mixed = spread(np.arange(chosen), chosen + np.arange(others))
-    assert sorted(mixed) == list(range(chosen + others))
-    for prefix in range(1, chosen + others + 1):
-        assert (mixed[:prefix] < chosen).sum() == prefix * chosen // (chosen + others)
 
 
 @given(st.data())
 def test_shares_of_misses_sum_to_what_each_shard_has_and_fit_into_cells(data):
     shards, width, count = data.draw(st.tuples(st.integers(2, 5), st.integers(1, 6), st.integers(1, 40)))
     misses = data.draw(st.lists(st.integers(0, width * count), min_size=shards, max_size=shards))
-    shares = share_misses(misses, num_rows=count * shards * width, batch_size=shards * width)
-    assert shares.shape == (count, shards)
-    assert shares.sum(axis=0).tolist() == misses
+    rows = {"num_rows": count * shards * width, "batch_size": shards * width}
+    before = np.array([misses_before(misses, batch, **rows) for batch in range(count + 1)])
+    assert before[0].tolist() == [0] * shards
+    assert before[-1].tolist() == misses
+    shares = np.diff(before, axis=0)
     assert shares.min() >= 0
     assert shares.max() <= width
+    some = range(data.draw(st.integers(0, shards - 1)), shards)
+    assert misses_before(misses, count // 2, **rows, shards=some) == before[count // 2, some.start :].tolist()
 
 
 def test_misses_of_a_shard_stay_within_twice_the_discrepancy_of_van_der_corput():
     for count in (1, 2, 3, 7, 12, 21, 32, 43):
         for extra in range(1, count):
             for before in range(count):
-                shares = share_misses([before, extra], num_rows=2 * count, batch_size=2)[:, 1]
-                lead = np.cumsum(shares) - np.arange(1, count + 1) * extra / count
+                done = [
+                    misses_before([before, extra], batch, num_rows=2 * count, batch_size=2)[1]
+                    for batch in range(count + 1)
+                ]
+                lead = np.array(done) - np.arange(count + 1) * extra / count
                 assert abs(lead).max() <= 2 * (math.log2(count) / 3 + 1)
+
+
+@pytest.mark.parametrize("size", [10, 600, 10**12])
+def test_strata_find_what_they_serve(size):
+    strata = Strata(
+        [[Run(0, 3, size, True, True), Run(1, 3, size, True, False)], [Run(2, 3, size, False, True)]],
+        [np.uint64(1), np.uint64(2)],
+    )
+    starts, stops = [size // 2, size // 3], [size // 2 + 9, size // 3 + 7]
+    rows = strata.rows(starts, stops)
+    assert rows.strata.tolist() == [0] * (stops[0] - starts[0]) + [1] * (stops[1] - starts[1])
+    for number in (0, 1):
+        mine = rows.strata == number
+        found, keep = strata.find(number, rows.places[mine])
+        assert found.tolist() == list(range(starts[number], stops[number]))
+        assert keep.tolist() == rows.keep[mine].tolist()
+        other, _ = strata.find(1 - number, rows.places[mine])
+        assert set(other.tolist()) == {-1}

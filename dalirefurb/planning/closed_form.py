@@ -1,0 +1,155 @@
+"""Closed form: planners of which any batch is planned alone, at the cost of its rows.
+
+A planner says of each shard which runs of places an epoch treats alike (`strata.Run`), and which version a place has.
+What follows is the same for all of them, and none of it grows with the number of samples:
+
+    batch ─▶ rows of each stratum before it and up to it ─▶ their places in the shard ─▶ samples
+             by a count (`shuffle`)                         by the stratum's own         by the fixed
+                                                            random order                 random order
+
+Both random orders are bijections that need no table (`rng.Bijection`), so "which sample is served here" is a formula,
+and "where is this sample served" is its inverse.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler
+from dalirefurb.planning.strata import Run, Strata, rows_of
+from dalirefurb.rng import key, numbered_keys
+
+_ROWS_AT_ONCE = 1024
+"""Rows that are planned together: a call costs as much for one row as for some hundred."""
+
+
+class _Dealt(NamedTuple):
+    """How the rows of some shards in an epoch are dealt.
+
+    Attributes:
+        sizes: Rows of each stratum of each shard, of all shards, shape (shards, strata).
+        strata: Those strata of some of the shards that are not empty.
+        shards: Shard of each of them, shape (n,).
+        kinds: Number of each of them in its shard, shape (n,).
+    """
+
+    sizes: list[list[int]]
+    strata: Strata
+    shards: Indices
+    kinds: Indices
+
+
+class ClosedFormPlanner(Planner):
+    """Plans each batch by formulas over places; a planner of this kind says what they are."""
+
+    @abstractmethod
+    def runs(self, epoch: int, shard: int) -> Sequence[Run]:
+        """Return the places of a shard that an epoch serves, each in one run."""
+
+    @abstractmethod
+    def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
+        """Return which version an epoch serves at n places of shards, or would if it served them, shape (n,)."""
+
+    @property
+    def order(self) -> BatchOrder:
+        """What puts the rows of an epoch in order."""
+        return BatchShuffler()
+
+    def plan(self, epoch: int, batch: int) -> BatchPlan:
+        """Plan one batch; see `Planner.plan`."""
+        return self.plan_part(epoch, batch, range(self.shards))
+
+    def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
+        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
+        self._check(epoch, batch)
+        together = max(1, _ROWS_AT_ONCE // (self._width * len(shards)))
+        first = batch - batch % together
+        batches = range(first, min(first + together, len(self)))
+        plans = self._latest("_planned", (epoch, batches, shards), lambda: self._plans(epoch, batches, shards))
+        return plans[batch - first]
+
+    def serves(self, epoch: int, indices: Indices) -> Mask:
+        """Tell which of n samples an epoch serves, shape (n,)."""
+        places, owners = np.divmod(self._deal.positions(indices), self.shards)
+        served = np.zeros(len(indices), np.bool_)
+        for shard in np.unique(owners).tolist():
+            mine = owners == shard
+            served[mine] = Strata([self.runs(epoch, shard)], [np.uint64(0)]).find(0, places[mine])[0] >= 0
+        return served
+
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which versions are served from a batch on, or in an epoch to come; see `Planner.wanted`."""
+        shards = range(self.shards) if shards is None else shards
+        places, owners = np.divmod(self._deal.positions(indices), self.shards)
+        mine = (owners >= shards.start) & (owners < shards.stop)
+        mine &= versions == self.versions(epoch, owners, places)
+        # What waits is wanted if the next epoch serves it in this version.
+        wanted: Mask = mine & (versions == self.versions(epoch + 1, owners, places))
+        dealt = self._dealt(epoch, shards)
+        before = self.order.before(dealt.sizes, batch, batch_size=self.batch_size, shards=shards)
+        for number, (shard, kind) in enumerate(zip(dealt.shards.tolist(), dealt.kinds.tolist(), strict=True)):
+            rows = np.flatnonzero(mine & (owners == shard))
+            found, keep = dealt.strata.find(number, places[rows])
+            here = found >= 0
+            wanted[rows[here]] = (keep | (found >= before[shard - shards.start][kind]))[here]
+        return wanted
+
+    def _plans(self, epoch: int, batches: range, shards: range) -> list[BatchPlan]:
+        """Plan some shards' rows of consecutive batches."""
+        dealt, width = self._dealt(epoch, shards), self._width
+        columns = dealt.shards - shards.start
+        # Rows of each stratum before each batch and after the last one.
+        before = np.array(
+            [
+                self.order.before(dealt.sizes, batch, batch_size=self.batch_size, shards=shards)
+                for batch in range(batches.start, batches.stop + 1)
+            ]
+        )[:, columns, dealt.kinds]
+        rows = dealt.strata.rows(before[0], before[-1])
+        # Each cell is filled from its beginning, stratum after stratum.
+        shares = np.diff(before, axis=0)  # (batches, strata)
+        filled = np.cumsum(shares, axis=1) - shares
+        filled -= filled[:, np.searchsorted(columns, columns)]
+        cells = np.arange(len(batches))[:, None] * len(shards) + columns
+        starts = (cells * width + filled - (before[:-1] - before[0])).T
+        within = np.arange(len(rows.strata)) - np.searchsorted(rows.strata, np.arange(len(columns)))[rows.strata]
+        slots = np.repeat(starts.reshape(-1), shares.T.reshape(-1)) + within
+        # Only the last cell of an epoch of one shard can be short: what is not filled comes last.
+        at_slot = np.empty(len(batches) * len(shards) * width, np.int64)
+        at_slot[slots] = np.arange(len(slots))
+        firsts = np.arange(batches.start, batches.stop)[:, None] * self.batch_size + width * np.array(shards)
+        keys = numbered_keys(
+            (firsts.reshape(-1, 1) + np.arange(width)).astype(np.uint64), key(self.seed, "cell shuffle", epoch)
+        )
+        keys.reshape(-1)[len(slots) :] = np.iinfo(np.uint64).max
+        shuffled = np.argsort(keys, axis=1)
+        shuffled += np.arange(0, len(at_slot), width)[:, None]
+        rows = rows.chosen(at_slot[shuffled.reshape(-1)[: len(slots)]])
+        owners = dealt.shards[rows.strata]
+        version = self.versions(epoch, owners, rows.places)
+        indices, evict = self._deal.values(self.shards * rows.places + owners), ~(rows.miss | rows.keep)
+        whole = BatchPlan(indices, version, np.full(len(indices), epoch), rows.miss, rows.keep, evict=indices[:0])
+        ends = np.cumsum(shares.sum(axis=1)).tolist()
+        return [
+            whole.part(slice(start, end), evict=indices[start:end][evict[start:end]]).read_only()
+            for start, end in pairwise([0, *ends])
+        ]
+
+    def _dealt(self, epoch: int, shards: range) -> _Dealt:
+        """Return how some shards' rows of an epoch are dealt, made once while the epoch is planned."""
+        return self._latest("_dealing", (epoch, shards), lambda: self._deal_out(epoch, shards))
+
+    def _deal_out(self, epoch: int, shards: range) -> _Dealt:
+        parted = [self.order.strata(self.runs(epoch, shard)) for shard in range(self.shards)]
+        sizes = [[rows_of(stratum) for stratum in strata] for strata in parted]
+        there = [(shard, kind) for shard in shards for kind, size in enumerate(sizes[shard]) if size]
+        keys = [key(self.seed, "batch shuffle", epoch, shard, kind) for shard, kind in there]
+        owners, kinds = np.array(there).T
+        return _Dealt(sizes, Strata([parted[shard][kind] for shard, kind in there], keys), owners, kinds)

@@ -1,0 +1,106 @@
+"""Strata: the rows of an epoch by what happens to them, as formulas that need no array of all samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dalirefurb.planning.batch_plan import Indices, Mask
+from dalirefurb.rng import Bijections
+
+
+class Run(NamedTuple):
+    """Places of one shard that an epoch treats alike: `first`, `first + step`, ..., `size` of them.
+
+    Attributes:
+        first: The lowest place, from 0.
+        step: Distance of neighbours, at least 1.
+        size: Number of places, at least 1.
+        miss: Whether they miss.
+        keep: Whether their versions are served again in a later epoch.
+    """
+
+    first: int
+    step: int
+    size: int
+    miss: bool
+    keep: bool
+
+
+Stratum = Sequence[Run]
+"""Runs that share no place, whose rows are dealt to batches together; numbered run after run."""
+
+
+def rows_of(stratum: Stratum) -> int:
+    """Count the rows of a stratum."""
+    return sum(run.size for run in stratum)
+
+
+class Rows(NamedTuple):
+    """Rows of some strata, n of them, each array of shape (n,).
+
+    Attributes:
+        strata: The stratum of each row, by its number.
+        places: The place of its sample in the shard.
+        miss: Whether it misses.
+        keep: Whether its version is served again in a later epoch.
+    """
+
+    strata: Indices
+    places: Indices
+    miss: Mask
+    keep: Mask
+
+    def chosen(self, rows: Indices) -> Rows:
+        """Return some of them, in another order."""
+        return Rows(self.strata[rows], self.places[rows], self.miss[rows], self.keep[rows])
+
+
+class Strata:
+    """Strata of some shards, each in a random order of its own.
+
+    >>> strata = Strata([[Run(0, 3, 2, True, True), Run(7, 1, 2, False, True)]], [np.uint64(0)])
+    >>> rows = strata.rows([0], [4])
+    >>> rows.places.tolist(), rows.miss.tolist()
+    ([7, 0, 8, 3], [False, True, False, True])
+    >>> strata.find(0, np.array([8, 6]))[0].tolist()
+    [2, -1]
+
+    Args:
+        strata: Strata, none of them empty.
+        keys: Key of the random order of each.
+    """
+
+    def __init__(self, strata: Sequence[Stratum], keys: Sequence[np.uint64]) -> None:
+        self._orders = Bijections([rows_of(stratum) for stratum in strata], keys)
+        runs = [(number, *run) for number, stratum in enumerate(strata) for run in stratum]
+        self._stratum, self._first, self._step, self._size = np.array([run[:4] for run in runs], np.int64).T
+        self._miss, self._keep = (np.array([run[place] for run in runs], np.bool_) for place in (4, 5))
+        # Rows of all strata are numbered on end.
+        self._before = np.cumsum(self._size) - self._size
+        self._starts = self._before[np.searchsorted(self._stratum, np.arange(len(strata)))]
+
+    def rows(self, starts: Sequence[int], stops: Sequence[int]) -> Rows:
+        """Return rows of each stratum's random order, from `starts` to `stops`, excluded, stratum after stratum."""
+        sizes = np.subtract(stops, starts)
+        which = np.repeat(np.arange(len(sizes)), sizes)
+        ends = np.cumsum(sizes)
+        positions = np.arange(len(which)) + np.repeat(np.asarray(starts) - ends + sizes, sizes)
+        numbers = self._starts[which] + self._orders.values(positions, which)
+        runs = np.searchsorted(self._before, numbers, side="right") - 1
+        places = self._first[runs] + self._step[runs] * (numbers - self._before[runs])
+        return Rows(which, places, self._miss[runs], self._keep[runs])
+
+    def find(self, stratum: int, places: Indices) -> tuple[Indices, Mask]:
+        """Return where the random order of a stratum has n places, -1 where it has not, and which rows are kept."""
+        found, keep = np.full(len(places), -1), np.zeros(len(places), np.bool_)
+        for run in np.flatnonzero(self._stratum == stratum).tolist():
+            number, rest = np.divmod(places - self._first[run], self._step[run])
+            here = (rest == 0) & (number >= 0) & (number < self._size[run])
+            found[here] = self._before[run] - self._starts[stratum] + number[here]
+            keep[here] = self._keep[run]
+        there = np.flatnonzero(found >= 0)
+        found[there] = self._orders.positions(found[there], np.full(len(there), stratum))
+        return found, keep

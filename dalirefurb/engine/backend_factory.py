@@ -89,6 +89,16 @@ def choose_mix(kernels: Kernels) -> Mix | None:
     return compile_mix()
 
 
+def compile_orders(kernels: Kernels) -> None:
+    """Have compiled code compute random orders in this process from now on, see `rng.walk`: the same, sooner."""
+    if kernels == "dali":
+        return
+    from dalirefurb import rng
+    from dalirefurb.kernels.random import compile_walk
+
+    rng.walk = compile_walk()
+
+
 def _stages(recipe: Recipe) -> tuple[Stage, ...]:
     """Return the stages that kernels can do: all but decoding."""
     return recipe.stages[1:] if recipe.encoded else recipe.stages

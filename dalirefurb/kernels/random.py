@@ -1,4 +1,4 @@
-"""Random numbers of a batch: as `rng` says, bit for bit, without an array for each step of it."""
+"""Random numbers and random orders: as `rng` says, bit for bit, without an array for each step of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numba import types
 
 from dalirefurb.kernels.llvm import compiled, kept
-from dalirefurb.rng import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, Mix
+from dalirefurb.rng import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, Mix, Walk
 
 
 @compiled
@@ -31,6 +31,55 @@ def mixed(
         for column in range(counters.size):
             bits = _scrambled(rows[purposes[column]] + counters[column])
             values[i, column] = np.float64(bits >> np.uint64(11)) * 2.0**-53
+
+
+@compiled
+def _added(other: Any, round_key: Any, side: Any) -> Any:
+    """Return a random number below `side` for a number."""
+    bits = (other ^ round_key) * MULTIPLIER_1
+    bits = (bits ^ (bits >> np.uint64(32))) * MULTIPLIER_2
+    return ((bits >> np.uint64(32)) * side) >> np.uint64(32)
+
+
+def walked(numbers: Any, which: Any, sizes: Any, sides: Any, round_keys: Any, backward: Any) -> None:
+    """Send numbers through networks until each falls inside, in place, as `rng` does, bit for bit."""
+    rounds = round_keys.shape[0]
+    for i in range(numbers.size):
+        network = which[i]
+        rows, columns, size = sides[0, network], sides[1, network], sizes[network]
+        number = numbers[i]
+        while True:
+            row = number // columns
+            column = number - row * columns
+            if backward:
+                for turn in range(rounds - 2, -1, -2):
+                    column += columns - _added(row, round_keys[turn + 1, network], columns)
+                    column = min(column, column - columns)  # wraps around where it would be negative
+                    row += rows - _added(column, round_keys[turn, network], rows)
+                    row = min(row, row - rows)
+            else:
+                for turn in range(0, rounds, 2):
+                    row += _added(column, round_keys[turn, network], rows)
+                    row = min(row, row - rows)
+                    column += _added(row, round_keys[turn + 1, network], columns)
+                    column = min(column, column - columns)
+            number = row * columns + column
+            if number < size:
+                break
+        numbers[i] = number
+
+
+@cache
+def compile_walk() -> Walk:
+    """Compile `walked`, or load what was compiled before, once in a process."""
+    numbers, whole = types.uint64[::1], types.Array(types.int64, 1, "C", readonly=True)
+    keys, sides = (types.Array(types.uint64, dimensions, "C", readonly=True) for dimensions in (1, 2))
+    walk = kept(walked, types.void(numbers, whole, keys, sides, sides, types.boolean))
+
+    def walk_any(numbers: Any, which: Any, *networks: Any) -> None:
+        walk(numbers, np.ascontiguousarray(which, np.int64), *networks)
+
+    return walk_any
 
 
 @cache

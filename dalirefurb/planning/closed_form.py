@@ -113,28 +113,23 @@ class ClosedFormPlanner(Planner):
             ]
         )[:, columns, dealt.kinds]
         rows = dealt.strata.rows(before[0], before[-1])
-        # Each cell is filled from its beginning, stratum after stratum.
         shares = np.diff(before, axis=0)  # (batches, strata)
-        filled = np.cumsum(shares, axis=1) - shares
-        filled -= filled[:, np.searchsorted(columns, columns)]
-        cells = np.arange(len(batches))[:, None] * len(shards) + columns
-        starts = (cells * width + filled - (before[:-1] - before[0])).T
-        within = np.arange(len(rows.strata)) - np.searchsorted(rows.strata, np.arange(len(columns)))[rows.strata]
-        slots = np.repeat(starts.reshape(-1), shares.T.reshape(-1)) + within
-        # Only the last cell of an epoch of one shard can be short: what is not filled comes last.
-        at_slot = np.empty(len(batches) * len(shards) * width, np.int64)
-        at_slot[slots] = np.arange(len(slots))
         firsts = np.arange(batches.start, batches.stop)[:, None] * self.batch_size + width * np.array(shards)
-        keys = numbered_keys(
-            (firsts.reshape(-1, 1) + np.arange(width)).astype(np.uint64), key(self.seed, "cell shuffle", epoch)
-        )
-        keys.reshape(-1)[len(slots) :] = np.iinfo(np.uint64).max
-        shuffled = np.argsort(keys, axis=1)
-        shuffled += np.arange(0, len(at_slot), width)[:, None]
-        rows = rows.chosen(at_slot[shuffled.reshape(-1)[: len(slots)]])
+        shuffled = _shuffled_cells(firsts.reshape(-1), width, len(rows.strata), key(self.seed, "cell shuffle", epoch))
+        if firsts.size > 1:
+            # Each cell is filled from its beginning, stratum after stratum.
+            filled = np.cumsum(shares, axis=1) - shares
+            filled -= filled[:, np.searchsorted(columns, columns)]
+            cells = np.arange(len(batches))[:, None] * len(shards) + columns
+            starts = (cells * width + filled - (before[:-1] - before[0])).T
+            within = np.arange(len(rows.strata)) - np.searchsorted(rows.strata, np.arange(len(columns)))[rows.strata]
+            at_slot = np.empty(firsts.size * width, np.int64)
+            at_slot[np.repeat(starts.reshape(-1), shares.T.reshape(-1)) + within] = np.arange(len(within))
+            shuffled = at_slot[shuffled]
+        rows = rows.chosen(shuffled)
         owners = dealt.shards[rows.strata]
-        version = self.versions(epoch, owners, rows.places)
-        indices, evict = self._deal.values(self.shards * rows.places + owners), ~(rows.miss | rows.keep)
+        version, evict = self.versions(epoch, owners, rows.places), ~(rows.miss | rows.keep)
+        indices = self._deal.values(rows.places if self.shards == 1 else self.shards * rows.places + owners)
         whole = BatchPlan(indices, version, np.full(len(indices), epoch), rows.miss, rows.keep, evict=indices[:0])
         ends = np.cumsum(shares.sum(axis=1)).tolist()
         return [
@@ -153,3 +148,19 @@ class ClosedFormPlanner(Planner):
         keys = [key(self.seed, "batch shuffle", epoch, shard, kind) for shard, kind in there]
         owners, kinds = np.array(there).T
         return _Dealt(sizes, Strata([parted[shard][kind] for shard, kind in there], keys), owners, kinds)
+
+
+def _shuffled_cells(firsts: Indices, width: int, rows: int, of: np.uint64) -> Indices:
+    """Return the slots of some cells in random order, cell after cell, shape (rows,).
+
+    Args:
+        firsts: Number of the first row of each cell, in the epoch, shape (cells,).
+        width: Slots of a cell.
+        rows: Rows in all: those that the last cell may lack come last.
+        of: Key of the orders.
+    """
+    keys = numbered_keys((firsts[:, None] + np.arange(width)).astype(np.uint64), of)
+    keys.reshape(-1)[rows:] = np.iinfo(np.uint64).max
+    shuffled: Indices = np.argsort(keys, axis=1)
+    shuffled += np.arange(0, keys.size, width)[:, None]
+    return shuffled.reshape(-1)[:rows]

@@ -97,9 +97,11 @@ class EchoStream:
         inside = self._inside(start)
         if start > self._flow:
             inside = inside[self._drain.values(np.arange(self._places)) >= start - self._flow]
-        partly = np.array([count]) if count < self._total else np.empty(0, np.int64)
-        begun = self._unit_of(np.concatenate([inside, partly]))
-        return int(self._unit_of(np.array([count - 1]))[0]) + 1, np.unique(begun)
+        begun = self._unit_of(inside)
+        latest, following = self._unit_of(np.array([count - 1, count])).tolist()
+        if following == latest:
+            begun = np.append(begun, latest)
+        return latest + 1, np.unique(begun)
 
     def _when(self, repeats: Indices, left: Indices, inside: Indices, start: int, stop: int) -> Indices:
         """Return when n repeats leave, as `Left` says; `left` leave from `start` on, others are `inside` at `stop`."""

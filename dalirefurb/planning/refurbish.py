@@ -158,8 +158,11 @@ class Refurbish(ClosedFormPlanner):
         if self._covered == 0:
             return np.full(len(places), epoch)
         covered, offsets = self._of_shards
-        phase = (epoch - offsets[shards] - places % self._groups) % self.reuse_factor
-        return epoch - np.where(places < covered[shards], np.minimum(phase, epoch), 0)
+        groups = np.arange(self._groups)
+        born = epoch - np.minimum((epoch - groups) % self.reuse_factor, epoch)
+        turns = places + offsets[shards]
+        versions: Indices = born[turns - turns // self._groups * self._groups]
+        return versions if self._covered == self.num_samples else np.where(places < covered[shards], versions, epoch)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""

@@ -87,7 +87,7 @@ def test_over_enough_rounds_every_sample_of_a_shard_is_seen_equally_often_within
         entered[indices[joined(planner, epoch, "miss")]] += 1
         if epoch == rounds - 1:
             assert entered.min() == 1
-        assert all(np.ptp(entered[planner.owned(shard)]) <= 1 for shard in range(planner.shards))
+        assert all(np.ptp(entered[owned(planner, shard)]) <= 1 for shard in range(planner.shards))
 
 
 @given(planner=smartcaches())

@@ -66,10 +66,12 @@ class BatchEcho(Echoing):
         self._check(epoch, batch)
         stream = self._stream(epoch)
         left = stream.leaving(batch, batch + 1)
-        (unit,), (repeat,), (first,), (last,) = (each.tolist() for each in left)
-        oldest = int(stream.entered(batch + 1)[1].min(initial=unit))
-        plan, _ = self._inner(epoch, unit, shards, oldest=oldest)
+        _, (unit,), (repeat,), (first,), (last,) = (each.tolist() for each in left)
         later = batch < last
+        buffered: dict[int, BatchPlan] = self._latest("_buffered_plans", (epoch, shards), dict)
+        plan = buffered.pop(unit, None) or self.planner.plan_part(epoch, unit, shards)
+        if later:
+            buffered[unit] = plan
         transient = plan.indices[plan.miss & ~plan.keep & (first < last)]
         return replace(
             plan,
@@ -82,8 +84,7 @@ class BatchEcho(Echoing):
     def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
         """Return the first batch that is not in the buffer yet, and the batches in it."""
         read, units = self._stream(epoch).entered(batch)
-        oldest = int(units.min(initial=read))
-        return read, [self._inner(epoch, unit, shards, oldest=oldest)[0] for unit in units.tolist()]
+        return read, [self.planner.plan_part(epoch, unit, shards) for unit in units.tolist()]
 
     def _stream(self, epoch: int) -> EchoStream:
         """Return what leaves the buffer in an epoch, made once while the epoch is planned."""

@@ -72,7 +72,7 @@ class ClosedFormPlanner(Planner):
         together = max(1, _ROWS_AT_ONCE // (self._width * len(shards)))
         first = batch - batch % together
         batches = range(first, min(first + together, len(self)))
-        plans = self._latest("_planned", (epoch, batches, shards), lambda: self._plans(epoch, batches, shards))
+        plans = self._latest("_planned", (epoch, first, shards), lambda: self._plans(epoch, batches, shards))
         return plans[batch - first]
 
     def serves(self, epoch: int, indices: Indices) -> Mask:

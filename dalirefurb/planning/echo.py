@@ -19,15 +19,18 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import numpy as np
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
-from dalirefurb.planning.echo_stream import EchoStream
+from dalirefurb.planning.echo_stream import EchoStream, InnerRows, RowBuffer
 from dalirefurb.planning.planner import DerivedPlanner
+
+_ROWS_AT_ONCE = 1024
+"""Rows of a shard that are planned together: a call costs as much for one row as for some hundred."""
 
 
 @dataclass(frozen=True)
@@ -79,23 +82,6 @@ class Echoing(DerivedPlanner):
     @abstractmethod
     def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
         """Return the first inner batch that was not read whole before a batch, and what is buffered of the others."""
-
-    def _inner(self, epoch: int, batch: int, shards: range, *, oldest: int) -> tuple[BatchPlan, Mask]:
-        """Plan an inner batch, once while it is buffered; also tell which of its rows it evicts.
-
-        Args:
-            epoch: Number of the epoch.
-            batch: Number of the inner batch.
-            shards: Shards of which rows are planned.
-            oldest: Number of the oldest inner batch that is still buffered.
-        """
-        plans: dict[tuple[range, int], tuple[BatchPlan, Mask]] = self._latest("_inner_plans", epoch, dict)
-        if (shards, batch) not in plans:
-            for former in [each for each in plans if each[0] == shards and each[1] < oldest]:
-                plans.pop(former, None)
-            plan = self.planner.plan_part(epoch, batch, shards)
-            plans[shards, batch] = plan, np.isin(plan.indices, plan.evict)
-        return plans[shards, batch]
 
     @property
     def _most(self) -> int:
@@ -164,60 +150,73 @@ class Echo(Echoing):
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         self._check(epoch, batch)
-        return joined([self._shard_plan(epoch, batch, shard) for shard in shards]).read_only()
+        together = max(1, _ROWS_AT_ONCE // self._width)
+        first = batch - batch % together
+        batches = range(first, min(first + together, len(self)))
+        plans = [
+            self._latest(f"_planned {shard}", (epoch, first), partial(self._shard_plans, epoch, batches, shard))
+            for shard in shards
+        ]
+        return joined([each[batch - first] for each in plans]).read_only()
 
-    def _shard_plan(self, epoch: int, batch: int, shard: int) -> BatchPlan:
-        """Plan a shard's rows of one batch."""
-        stream, width = self._stream(epoch, shard), self._width
-        start, stop = batch * width, min((batch + 1) * width, self._rows)
-        left = stream.leaving(start, stop)
+    def _shard_plans(self, epoch: int, batches: range, shard: int) -> list[BatchPlan]:
+        """Plan a shard's rows of consecutive batches."""
+        buffer, width = self._buffer_of(epoch, shard), self._width
+        start, stop = batches.start * width, min(batches.stop * width, self._rows)
+        rows, left = buffer.leaving(start, stop, partial(self._inner_rows, epoch, shard))
         places = np.arange(start, stop)
-        rows, evicts = self._inner_rows(epoch, shard, left.units, int(stream.entered(stop)[1].min(initial=self._fresh)))
-        last_batch = left.last // width
+        batch, last_batch = places // width, left.last // width
         stored = left.first // width < last_batch
-        gone = (evicts | (rows.miss & ~rows.keep & stored)) & (places == left.last)
-        return BatchPlan(
-            indices=rows.indices,
-            version=rows.version,
-            serving=rows.serving * self._most + left.repeats,
-            miss=rows.miss & (places == left.first),
-            keep=rows.keep | (batch < last_batch),
-            evict=rows.indices[gone],
+        indices, miss, keep = (rows[name] for name in ("indices", "miss", "keep"))
+        gone = (rows["evicted"] | (miss & ~keep & stored)) & (places == left.last)
+        whole = BatchPlan(
+            indices=indices,
+            version=rows["version"],
+            serving=rows["serving"] * self._most + left.repeats,
+            miss=miss & (places == left.first),
+            keep=keep | (batch < last_batch),
+            evict=indices[:0],
         )
+        cuts = [slice(first, first + width) for first in range(0, len(places), width)]
+        return [whole.part(cut, evict=indices[cut][gone[cut]]) for cut in cuts]
 
     def _buffered(self, epoch: int, batch: int, shards: range) -> tuple[int, Sequence[BatchPlan]]:
         """Return where the inner planner was read to, and the rows in the buffers of some shards."""
         read, parts = len(self.planner), []
         for shard in shards:
-            count, units = self._stream(epoch, shard).entered(min(batch * self._width, self._rows))
+            stream = self._stream(epoch, shard)
+            count, units = stream.entered(min(batch * self._width, self._rows))
             read = min(read, int(self._batches_of(np.array([count]))[0][0]))
             if len(units):
-                parts.append(self._inner_rows(epoch, shard, units, int(units.min()))[0])
+                rows = self._inner_rows(epoch, shard, units)
+                rows["evict"] = rows["indices"][rows.pop("evicted")]
+                parts.append(BatchPlan(**rows))
         return read, parts
 
-    def _inner_rows(self, epoch: int, shard: int, units: Indices, oldest: int) -> tuple[BatchPlan, Mask]:
-        """Return some of the inner planner's rows of a shard, by number, and which of them it evicts."""
-        batches, rows = self._batches_of(np.append(units, oldest))
-        numbers, batch_of = np.unique(batches[:-1], return_inverse=True)
-        inner = [
-            self._inner(epoch, batch, range(shard, shard + 1), oldest=int(batches[-1])) for batch in numbers.tolist()
-        ]
-        sizes = [len(plan.indices) for plan, _ in inner]
-        chosen: Indices = (np.cumsum(sizes, dtype=np.int64) - sizes)[batch_of] + rows[:-1]
-        whole = joined([plan for plan, _ in inner])
-        return whole.part(chosen, evict=whole.evict[:0]), np.concatenate([evicts for _, evicts in inner])[chosen]
-
-    def _stream(self, epoch: int, shard: int) -> EchoStream:
-        """Return what leaves the buffer of a shard in an epoch, made once while the epoch is planned."""
-        streams: dict[int, EchoStream] = self._latest("_streams", epoch, dict)
-        if shard not in streams:
-            seed = self._seed_of(shard)
-            streams[shard] = EchoStream(self._fresh, self._rows, self._buffer, seed=seed, epoch=epoch)
-        return streams[shard]
+    def _inner_rows(self, epoch: int, shard: int, units: Indices) -> InnerRows:
+        """Return some of the inner planner's rows of a shard, by number."""
+        batches, rows = self._batches_of(units)
+        numbers, batch_of = np.unique(batches, return_inverse=True)
+        shards = range(shard, shard + 1)
+        plans = [self.planner.plan_part(epoch, number, shards) for number in numbers.tolist()]
+        sizes = np.array([len(plan.indices) for plan in plans])
+        chosen = (np.cumsum(sizes) - sizes)[batch_of] + rows
+        whole = joined(plans)
+        evicted = np.concatenate([np.isin(plan.indices, plan.evict) for plan in plans])
+        names = ("indices", "version", "serving", "miss", "keep")
+        return {**{name: getattr(whole, name)[chosen] for name in names}, "evicted": evicted[chosen]}
 
     def _batches_of(self, units: Indices) -> tuple[Indices, Indices]:
         """Return the inner batch of each of n of a shard's inner rows, and its number among the shard's rows of it."""
         return self.planner.batches_of(units) if self.shards == 1 else np.divmod(units, self._width)
+
+    def _buffer_of(self, epoch: int, shard: int) -> RowBuffer:
+        """Return what is in the buffer of a shard, kept while the epoch is planned."""
+        return self._latest(f"_buffer {shard}", epoch, lambda: RowBuffer(self._stream(epoch, shard)))
+
+    def _stream(self, epoch: int, shard: int) -> EchoStream:
+        """Return what leaves the buffer of a shard in an epoch."""
+        return EchoStream(self._fresh, self._rows, self._buffer, seed=self._seed_of(shard), epoch=epoch)
 
     @property
     def _fresh(self) -> int:

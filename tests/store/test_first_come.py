@@ -1,4 +1,4 @@
-"""Nothing moves in a tiered store; still, where versions are served once an epoch, no placement serves more from memory."""
+"""Nothing moves in a tiered store, and yet no placement serves more from memory, where epochs serve versions once."""
 
 from __future__ import annotations
 

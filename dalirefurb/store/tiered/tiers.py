@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store.base import NO_KEYS, Contents, Keys, Store
 from dalirefurb.store.key_index import Numbers, distinct
 from dalirefurb.store.lease import Lease
 from dalirefurb.store.spec import StoreSpec
@@ -79,7 +79,7 @@ class Tiers(Contents):
 
     def held(self, indices: Numbers | None = None) -> Keys:
         """Tell what all tiers hold."""
-        held = [tier.held(indices) for tier in self._tiers]
+        held = [NO_KEYS, *(tier.held(indices) for tier in self._tiers)]
         return np.concatenate([keys[0] for keys in held]), np.concatenate([keys[1] for keys in held])
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:

@@ -5,10 +5,10 @@ How it is intended to behave (if the code differs, that is a bug):
 * A version goes to the fastest tier that takes it, and stays there: nothing moves.
 * What any tier holds is held, is found, and is not put again.
 
-That needs no plan and loses nothing, where a planner serves a version at most once an epoch. All M slots of the fast
-tier hold something when an epoch ends, since a slot that is freed takes the next version that is computed, and each
-serves one hit in the epoch to come. No placement serves more: what takes a slot in the middle of an epoch was computed
-or served just then, so its own hit comes in the next one.
+That needs no plan, and where a planner serves a version at most once an epoch no placement serves more from the fast
+tiers. Each of their slots serves at most one hit an epoch, of what lies there when the epoch begins: what takes the
+slot later was served or computed just then, so its own hit comes in an epoch after. And by then all slots are full,
+since one that is freed takes the next version that is computed; but for those freed after an epoch's last one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from claims import Claim, Spread, claim_table, say, table
 from harness import Contender, Entrant, Slice
 from loaders import LoaderTurns, default_placement, endless
 from page_cache import Usage, drop
+from tier_hits import most_hits
 
 from dalirefurb import Recipe
 from dalirefurb.planning.planner import Planner
@@ -146,12 +147,13 @@ class Entries:
     def _served(self, turns: Metered, slices: Sequence[Slice], speeds: Sequence[float]) -> dict[str, Any]:
         """Summarise what one contender did while the clock ran, a usage for each round."""
         usages = turns.timed(slices)
-        # What share of hits the fastest tier served, and what it would if versions stayed where they are put first.
-        fast = stay = None
+        # What share of hits the fastest tier served, and the most that it could.
+        fast = most = None
         if turns.name in self._tiered:
             store, slots, before = self._tiered[turns.name]
             hits = np.subtract(store.hits, before)
-            fast, stay = float(hits[0] / hits.sum()), first_come(self.planner, slots)
+            possible = [most_hits(self.planner, count, _LOOKED_AT).sum() for count in (slots, self.planner.num_samples)]
+            fast, most = float(hits[0] / hits.sum()), float(possible[0] / possible[1])
         return {
             "name": turns.name,
             "images_per_s": Spread.of(speeds),
@@ -159,31 +161,9 @@ class Entries:
             "cpu_us": Spread.of([1e6 * each.cpu_s / each.images for each in usages]),
             "from_disk": Spread.of([each.disk_bytes / each.images / self._sample_bytes for each in usages]),
             "fast_hits": fast,
-            "first_come": stay,
+            "most_fast": most,
             "usages": usages,
         }
-
-
-def first_come(planner: Planner, slots: int) -> float:
-    """Return the share of hits that `slots` in memory would serve if versions stayed where they are put first.
-
-    A version goes to memory if there is room when it is computed, and otherwise to the disk, until it is evicted.
-
-    >>> from dalirefurb import Frozen
-    >>> first_come(Frozen(100, batch_size=10), 30)
-    0.3
-    """
-    in_memory = np.zeros(planner.num_samples, np.bool_)
-    hits = fast = 0
-    for epoch in range(_LOOKED_AT.stop):
-        for plan in planner.epoch(epoch):
-            if epoch in _LOOKED_AT:
-                hits += int(np.count_nonzero(~plan.miss))
-                fast += int(np.count_nonzero(in_memory[plan.indices[~plan.miss]]))
-            in_memory[plan.evict] = False
-            born = plan.indices[plan.miss & plan.keep]
-            in_memory[born[: slots - np.count_nonzero(in_memory)]] = True
-    return fast / hits
 
 
 def group(
@@ -197,11 +177,11 @@ def group(
         "{cpu_us.median:.0f}",
         "{from_disk.median:.2f}",
     )
-    tiers = ("{fast_hits:.2f}", "{first_come:.2f}")
+    tiers = ("{fast_hits:.2f}", "{most_fast:.2f}")
     rows = []
     for each in served:
         shares = ["", ""] if each["fast_hits"] is None else [cell.format_map(each) for cell in tiers]
         rows.append([*(cell.format_map(each) for cell in cells), *shares])
-    heading = ["images/s [quartiles]", "MB/s", "CPU us an image", "from disk", "hits in memory", "first come"]
+    heading = ["images/s [quartiles]", "MB/s", "CPU us an image", "from disk", "hits in memory", "the most"]
     say(table([name, *heading], rows), claim_table(claims))
     return {"name": name, "served": served, "claims": claims, "slices": slices}

@@ -8,8 +8,6 @@ How it is intended to behave (if the code differs, that is a bug):
 * A batch group that is committed has first evicted what the plan no longer needs, then stored what it computed: a store
   of the plan's `peak_slots` always has room.
 * What replaces a bad sample is never stored, and a sample known to be bad is not asked for.
-* In between, a store that takes advice has learned when each version that the group served is served next, if the plan
-  is known beforehand.
 
 Where nothing but reading is partial the same holds of encoded samples: what is computed is what is read. The store's
 are copied when a group is looked up, and looked at as what is read is.
@@ -27,8 +25,7 @@ from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan, PinnedRows
 from dalirefurb.engine.in_flight import InFlightVersions, SharedRows, part_repeats
 from dalirefurb.image_batch import Image
-from dalirefurb.planning.batch_plan import BatchPlan, Indices
-from dalirefurb.planning.next_uses import next_uses, turns
+from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.store import Store
@@ -50,14 +47,6 @@ class CacheClient:
         self._store = store
         self._encoded = encoded
         self._in_flight = InFlightVersions()
-        self._planner: Planner | None = None
-        # The epoch that is being committed, and when the rows of its batches are served next.
-        self._next_uses: tuple[int, list[Indices]] = (-1, [])
-
-    def begin(self, planner: Planner, start: Position) -> None:
-        """Before a planner's batches from `start` on, all of which are known."""
-        self._planner = planner
-        self.retain(planner, start)
 
     def retain(self, planner: Planner, start: Position) -> None:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
@@ -137,7 +126,6 @@ class CacheClient:
         plan = cache_plan.plan
         if len(plan.evict):
             self._store.evict(plan.evict)
-        self._advise(cache_plan.group, self._store)
         if not len(cache_plan.compute):
             return np.empty(0, np.bool_)
         places = cache_plan.storable()
@@ -147,16 +135,6 @@ class CacheClient:
             stored = self._store.put(plan.indices[rows], plan.version[rows], cache_plan.to_store(places))
         self._in_flight.remove(cache_plan.computed)
         return stored
-
-    def _advise(self, group: BatchGroup, store: Store) -> None:
-        """Tell the store when the group's versions are served after it."""
-        if not store.takes_advice or self._planner is None:
-            return
-        epoch, first = group.position
-        if self._next_uses[0] != epoch:
-            self._next_uses = epoch, turns(next_uses(self._planner, epoch), epoch)
-        uses = self._next_uses[1][first : first + len(group.plans)]
-        store.advise(group.plan.indices, group.plan.version, np.concatenate(uses))
 
     def abandon(self, cache_plans: Iterable[CachePlan]) -> None:
         """Forget groups that will not be served. Never fails: the store's error would hide why it came to this."""

@@ -86,7 +86,7 @@ class Schedule:
     def _plans(self, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
         assistant = self._assistant
         if assistant is None:
-            self._cache.begin(self._planner, start)
+            self._cache.retain(self._planner, start)
             return planned(self._planner, start)
         assistant.rewind()
         (epoch, row), candidates = assistant.upcoming, assistant.chooses_from

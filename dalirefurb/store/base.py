@@ -63,8 +63,7 @@ class Contents(ABC):
     `put` takes samples in order, and an index's older versions go first, even if the new one finds no room. Lent images
     are C-contiguous and read-only. A medium that fails costs hits: `put` answers False, `get` "not found"; only opening
     raises. A store that lasts compares its spec's `slot_shape` and `fingerprint` with what it finds (see
-    `spec.differences`), raises `StoreError` if they differ, takes another number of slots, and names in `recovered`
-    what it kept.
+    `spec.differences`), raises `StoreError` if they differ, takes another number of slots, and holds what it kept.
 
     Attributes:
         spec: What the store is open for.
@@ -80,12 +79,9 @@ class Contents(ABC):
     def prefetch(self, keys: Keys) -> None:  # noqa: B027 - most stores have nothing to do
         """Prepare to lend samples."""
 
-    def advise(self, keys: Keys, next_uses: NDArray[np.int64]) -> None:  # noqa: B027 - most stores have no choice
-        """Learn when samples will be asked for next."""
-
-    def recovered(self) -> Keys:
-        """Return the versions that were there from the beginning."""
-        return NO_KEYS
+    @abstractmethod
+    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
+        """Tell what is held."""
 
     def reserve(self, count: int) -> Images | None:
         """Return room for samples."""
@@ -96,8 +92,8 @@ class Contents(ABC):
         """Keep samples, which fit the spec."""
 
     @abstractmethod
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget indices."""
+    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
+        """Forget indices, or some of their versions."""
 
     @abstractmethod
     def retain(self, keys: Keys) -> None:
@@ -121,12 +117,7 @@ class Store(ABC):
 
     Two versions of one index can be held, but putting a newer one evicts the older ones. To write a kind of store is to
     write its `Contents`, and `_open`, which makes them.
-
-    Attributes:
-        takes_advice: Whether `advise` does anything, as far as is known.
     """
-
-    takes_advice: bool = False
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -162,20 +153,16 @@ class Store(ABC):
         """Prepare to lend these versions soon, without waiting; those that are not held are ignored."""
         self._opened().prefetch(checked_keys(indices, versions))
 
-    def advise(self, indices: NDArray[np.int64], versions: NDArray[np.int64], next_uses: NDArray[np.int64]) -> None:
-        """Tell when versions that are held, or are put next, will be asked for next.
+    def held(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Tell what the store holds, at the cost of its slots; or only what it holds of some indices, at theirs.
 
-        Args:
-            indices: Samples that are at hand now, shape (n,).
-            versions: Versions of the samples, shape (n,). Of a version that is named twice the last one counts.
-            next_uses: When each version is asked for next, as numbers that grow with time, negative for never, shape
-                (n,).
+        Returns:
+            Indices and versions, each of shape (n,), in any order, none twice.
+
+        Raises:
+            StoreError: The store is not open.
         """
-        self._opened().advise(checked_keys(indices, versions), next_uses)
-
-    def recovered(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return indices and versions, each of shape (n,), that were there when it was opened, and still are."""
-        return self._opened().recovered()
+        return self._opened().held(None if indices is None else checked_keys(indices, indices)[0])
 
     def reserve(self, count: int) -> Images | None:
         """Return room for `count` images of the slots' shape, which are made there and then put without being copied.
@@ -208,9 +195,16 @@ class Store(ABC):
         contents.spec.check_samples(samples, len(keys[0]))
         return contents.put(keys, samples)
 
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget every version of these indices, shape (n,); indices that are not held are ignored."""
-        self._opened().evict(checked_keys(indices, indices)[0])
+    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
+        """Forget every version of these indices, shape (n,), or only these versions, shape (n,).
+
+        What is not held is ignored, and leases stay valid.
+        """
+        contents = self._opened()
+        if versions is None:
+            contents.evict(checked_keys(indices, indices)[0])
+        else:
+            contents.evict(*checked_keys(indices, versions))
 
     def retain(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
         """Forget everything but these indices, shape (n,), in these versions, shape (n,); leases stay valid."""

@@ -61,11 +61,6 @@ class Compressed(Store):
             raise ConfigurationError(
                 'Compressed needs zstandard, but it cannot be found; pip install "dalirefurb[compress]"'
             )
-        if store.takes_advice:
-            raise ConfigurationError(
-                f"a compressed store must not choose where samples are, but {type(store).__name__} does: "
-                "compress one of its tiers instead"
-            )
         if not 1 <= expected_ratio < float("inf"):
             raise ConfigurationError(
                 f"expected_ratio must be a number of at least 1, got {expected_ratio!r}: pass the bytes of some "
@@ -111,14 +106,14 @@ class _Contents(Contents):
     def prefetch(self, keys: Keys) -> None:
         self._blocks.prefetch(keys)
 
-    def recovered(self) -> Keys:
-        return self._blocks.recovered()
+    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
+        return self._blocks.held(indices)
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         return self._blocks.put(keys, self._share(_compress, samples))
 
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        self._blocks.evict(indices)
+    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
+        self._blocks.evict(indices, versions)
 
     def retain(self, keys: Keys) -> None:
         self._blocks.retain(keys)

@@ -16,9 +16,9 @@ from dalirefurb.store.spec import StoreSpec
 class SlotContents(Contents):
     """Contents in slots. Methods that begin with an underscore are called under the lock, but for `_release`.
 
-    `evict`, `retain` and `len` are here. A kind of store adds `get` (`_pin`, and a `Lease` that calls `_release`) and
-    `put` (`slot_table.steps`, then for each sample `make_way`, `_clear`, `take`, and `forget` for what found no room),
-    each under the lock and after `_look`.
+    `held`, `evict`, `retain` and `len` are here. A kind of store adds `get` (`_pin`, and a `Lease` that calls
+    `_release`) and `put` (`slot_table.steps`, then for each sample `make_way`, `_clear`, `take`, and `forget` for what
+    found no room), each under the lock and after `_look`.
 
     Attributes:
         slot_table: Table of which slot holds which version.
@@ -29,11 +29,18 @@ class SlotContents(Contents):
         self.slot_table = slot_table
         self._lock = Lock()
 
-    def evict(self, indices: NDArray[np.int64]) -> None:
-        """Forget indices."""
+    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
+        """Tell which versions slots hold."""
         with self._lock:
             self._look()
-            self._clear(self.slot_table.hide(indices))
+            return self.slot_table.held(indices)
+
+    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
+        """Forget indices, or some of their versions."""
+        with self._lock:
+            self._look()
+            table = self.slot_table
+            self._clear(table.hide(indices) if versions is None else table.forget(indices, versions))
 
     def retain(self, keys: Keys) -> None:
         """Forget all but these versions."""

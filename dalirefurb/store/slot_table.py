@@ -78,6 +78,11 @@ class SlotTable:
         """Return the slots of n versions, -1 where one is not held."""
         return self._names.find(indices, versions)
 
+    def held(self, indices: Numbers | None = None) -> tuple[Numbers, Numbers]:
+        """Return indices and versions, each of shape (m,), of all versions, or of those of n indices."""
+        slots = np.flatnonzero(self._states == _HELD) if indices is None else distinct(self._names.all_of(indices)[1])
+        return self._names.indices(slots), self._names.versions(slots)
+
     def steps(self, indices: Numbers) -> list[Numbers]:
         """Part n rows to be put in this order: each step names an index once, and its first rows get what room is left.
 

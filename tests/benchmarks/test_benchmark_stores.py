@@ -12,10 +12,11 @@ import pytest
 import small_samples
 import store_groups
 import stores as script
+import tier_hits
 from PIL import Image
 from sources import repeated
 
-from dalirefurb import Frozen, MemoryStore, Refurbish, rand_augment
+from dalirefurb import Frozen, MemoryStore, rand_augment
 from dalirefurb.store import DiskStore, StoreSpec, TieredStore
 from dalirefurb.store.tiered.store import Tier
 from tests.benchmarks.running import quick as run_quick
@@ -123,7 +124,7 @@ def test_that_bytes_come_from_the_disk_is_a_claim_of_its_own(quick):
 def test_hits_of_tiers_are_shares(quick):
     results, _ = quick
     for group in groups(results).values():
-        shares = {each["name"]: (each["fast_hits"], each["first_come"]) for each in group["served"]}
+        shares = {each["name"]: (each["fast_hits"], each["most_fast"]) for each in group["served"]}
         assert 0 < shares[HALF][0] < 1
         assert 0 < shares[HALF][1] < 1
         assert shares.get(WHOLE, (1, 1)) == (1, 1)
@@ -237,23 +238,26 @@ def test_each_turn_of_a_store_serves_an_epoch_and_begins_one_in_which_all_are_hi
     assert [(state["epoch"], state["batch"]) for state in states] == [(2, 0), (4, 0), (6, 0), (9, 0)]
 
 
-@pytest.mark.parametrize("planner", [Frozen(60, batch_size=7), Refurbish(60, batch_size=7, reuse_factor=3)])
-def test_first_come_is_what_a_tiered_store_does_that_nobody_advises(planner):
-    slots = planner.peak_slots // 3
-    shares = []
-    with TieredStore.of(Tier(MemoryStore(), slots * int(np.prod(SHAPE))), Tier(MemoryStore())) as store:
-        store.open(StoreSpec(SHAPE, planner.peak_slots, {}))
-        for epoch in range(6):
-            before = np.array(store.hits)
-            for plan in planner.epoch(epoch):
-                with store.get(plan.indices, plan.version) as lease:
-                    assert (lease.found == ~plan.miss).all()
-                store.evict(plan.evict)
-                kept = plan.miss & plan.keep
-                store.put(plan.indices[kept], plan.version[kept], list(images(np.count_nonzero(kept))))
-            shares.append(store.hits - before)
-    fast, slow = np.sum(shares[3:], axis=0)
-    assert store_groups.first_come(planner, slots) == pytest.approx(fast / (fast + slow))
+def test_memory_serves_the_most_hits_it_could_and_again_after_a_restart(quick):
+    results, printed = quick
+    hits = results["results"]["hits"]
+    assert len(hits["counted"]) == 4
+    for each in hits["counted"]:
+        assert each["name"] in printed
+        for of_most in each["of_most"].values():
+            assert len(of_most) == 4
+            assert all(0.95 < share <= 1 for share in of_most)
+    assert len(hits["claims"]) == 8
+    assert all(claim["least"] == 0.98 for claim in hits["claims"])
+
+
+def test_hits_of_single_pixels_are_counted_in_each_tier():
+    planner = Frozen(60, batch_size=7)
+    with TieredStore.of(Tier(MemoryStore(), 20), Tier(MemoryStore())) as store:
+        store.open(StoreSpec((1, 1, 1), 60, {}))
+        counted = tier_hits.count_hits(planner, store, range(3))
+    assert counted.tolist() == [[0, 0], [20, 40], [20, 40]]
+    assert tier_hits.most_hits(planner, 20, range(3)).tolist() == counted[:, 0].tolist()
 
 
 @pytest.mark.parametrize("keeper", small_samples.KEEPERS)

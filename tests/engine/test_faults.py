@@ -48,12 +48,6 @@ BATCHES = 6
 REFURBISH = Refurbish(12, batch_size=4, reuse_factor=2, seed=3)
 
 
-class AdvisedStore(MemoryStore):
-    """A store that wants to be told everything."""
-
-    takes_advice = True
-
-
 @contextmanager
 def told(fault: Fault | None) -> Iterator[list[Exception]]:
     """Let no error through that the fault has caused; list it."""
@@ -92,7 +86,7 @@ class Case:
     kernels: Literal["dali", "numba"] = "dali"
     encoded: bool = False
 
-    def train(self, store: AdvisedStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
+    def train(self, store: MemoryStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
         """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
         served: Batches = []
         errors = 0
@@ -113,7 +107,7 @@ class Case:
                 served.append((images.clone(), labels))
         return served, errors
 
-    def _loader(self, store: AdvisedStore | None) -> Loader:
+    def _loader(self, store: MemoryStore | None) -> Loader:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
         recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
         prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_group": self.batches_per_group}
@@ -147,12 +141,12 @@ CASES = {
     "assisted": Case(AutoAssist(REFURBISH, lag=8)),
 }
 GRAPH_CALLS: list[tuple[type, str]] = [(Arrays, "read"), (Replicas, "submit"), (Replicas, "collect")]
-STORE = ("open", "get", "put", "evict", "prefetch", "advise", "retain", "close")
+STORE = ("open", "get", "put", "evict", "prefetch", "retain", "close")
 CALLS: list[tuple[str, type, str]] = [
     *((name, owner, method) for name in CASES for owner, method in GRAPH_CALLS),
-    *(("refurbished", AdvisedStore, method) for method in STORE),
-    *(("refurbished, runs of two", AdvisedStore, method) for method in ("get", "put", "prefetch")),
-    ("assisted", AdvisedStore, "get"),
+    *(("refurbished", MemoryStore, method) for method in STORE),
+    *(("refurbished, runs of two", MemoryStore, method) for method in ("get", "put", "prefetch")),
+    ("assisted", MemoryStore, "get"),
     ("assisted", FeatureTable, "fill"),
     ("refurbished", Lease, "release"),
     ("refurbished", UsersFlip, "draw"),
@@ -163,7 +157,7 @@ CASES["files"] = Case(REFURBISH, encoded=True)
 CALLS += [
     ("files", Files, "read"),
     ("files", Replicas, "collect"),
-    *(("files", AdvisedStore, method) for method in ("get", "put", "evict", "retain")),
+    *(("files", MemoryStore, method) for method in ("get", "put", "evict", "retain")),
     ("files", Lease, "release"),
 ]
 if find_spec("numba"):
@@ -192,7 +186,7 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
     with nothing_left():
         for nth in count(1):
             with limited(), Fault(owner, method, nth).installed() as fault:
-                store = AdvisedStore() if case.stored else None
+                store = MemoryStore() if case.stored else None
                 with told(fault) as heard:
                     served, errors = case.train(store, fault)
                 if heard:  # The loader could not be made.
@@ -241,8 +235,8 @@ def test_what_a_source_raises_names_the_sample_and_has_its_cause() -> None:
 def test_stop_iteration_in_a_store_does_not_end_the_epoch() -> None:
     with (
         limited(),
-        Fault(AdvisedStore, "get", 3, StopIteration).installed() as fault,
-        loader_of(SOURCE, AdvisedStore()) as loader,
+        Fault(MemoryStore, "get", 3, StopIteration).installed() as fault,
+        loader_of(SOURCE, MemoryStore()) as loader,
     ):
         with pytest.raises(LoaderError, match="StopIteration was raised where a batch is made") as caught:
             list(loader)

@@ -19,7 +19,6 @@ from dalirefurb import ImageFolder, MemoryStore, Refurbish, simple
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, StoreSpec
 from dalirefurb.store.compressed import Compressed
-from dalirefurb.store.tiered.store import TieredStore
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder
 
@@ -111,11 +110,6 @@ def test_a_file_of_compressed_samples_is_no_file_of_plain_ones(tmp_path: Path) -
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Compressed(MemoryStore(), **arguments)
-
-
-def test_a_store_that_chooses_where_samples_are_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="but TieredStore does: compress one of its tiers instead"):
-        Compressed(TieredStore(memory="1MB"))
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,11 @@ def held(store: Store, index: int, version: int = 0) -> bool:
         return bool(lease.found[0])
 
 
+def listed(store: Store, indices: np.ndarray | None = None) -> list[tuple[int, int]]:
+    """What a store says that it holds, sorted."""
+    return sorted(zip(*(each.tolist() for each in store.held(indices)), strict=True))
+
+
 class StoreMachine(RuleBasedStateMachine):
     """Compares a store with a dict from (index, version) to pixels; leases stay open across everything."""
 
@@ -206,6 +211,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.evict(ints(*indices))
         self.images = {key: image for key, image in self.images.items() if key[0] not in indices}
 
+    @rule(keys=keys)
+    def evict_versions(self, keys: list[tuple[int, int]]) -> None:
+        self.store.evict(*(ints(*(key[axis] for key in keys)) for axis in (0, 1)))
+        self.images = {key: image for key, image in self.images.items() if key not in keys}
+
+    @rule(indices=st.lists(st.sampled_from(INDICES), max_size=4))
+    def ask_what_it_holds_of_some(self, indices: list[int]) -> None:
+        assert listed(self.store, ints(*indices)) == sorted(key for key in self.images if key[0] in indices)
+
     @rule(wanted=keys)
     def retain(self, wanted: list[tuple[int, int]]) -> None:
         self.store.retain(*(ints(*(key[axis] for key in wanted)) for axis in (0, 1)))
@@ -248,6 +262,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_store_holds_what_the_dict_holds(self) -> None:
         assert len(self.store) == len(self.images) <= SLOTS
+        assert listed(self.store) == sorted(self.images)
         assert sum(image.nbytes for image in self.occupied()) <= self.store.nbytes
 
     @invariant()

@@ -1,16 +1,17 @@
-"""Several stores as one: against a dict, at any budget, with and without advice, moving and broken."""
+"""Several stores as one: against a dict, at any budget, under threads, closed meanwhile and broken."""
 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from numpy.typing import NDArray
@@ -19,18 +20,18 @@ from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
 from dalirefurb.engine.batch_group import Position, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.image_batch import Images
-from dalirefurb.planning.batch_echo import BatchEcho
+from dalirefurb.image_batch import Image, Images
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
-from dalirefurb.store import DiskStore, Lease, MemoryStore, Store, StoreSpec, Tier, TieredStore
+from dalirefurb.store import Contents, DiskStore, MemoryStore, Store, StoreSpec, Tier, TieredStore
+from dalirefurb.store.base import NO_KEYS, Keys
+from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
-from tests.store.test_placement import hits
 from tests.store.test_store import (
     SHAPE,
     SLOTS,
@@ -45,9 +46,7 @@ from tests.store.test_store import (
 
 SLOT_BYTES = 60
 IMAGE = image_of(0, 0).shape
-DISTINCT = st.one_of(refurbishing(ablations=False), frozen(), batch_echoes(), smartcaches())
-"""Planners that serve no version twice in one batch."""
-PLANNERS = st.one_of(DISTINCT, example_echoes())
+PLANNERS = st.one_of(refurbishing(ablations=False), frozen(), batch_echoes(), smartcaches(), example_echoes())
 
 
 def memories(*slots: int, slot_bytes: int = SLOT_BYTES) -> TieredStore:
@@ -62,10 +61,6 @@ def opened(store: TieredStore, slots: int = SLOTS) -> TieredStore:
 def put(store: Store, *indices: int, version: int = 0) -> list[bool]:
     versions = np.full(len(indices), version)
     return store.put(ints(*indices), versions, [image(index) for index in indices]).tolist()
-
-
-def advise(store: Store, uses: dict[int, int]) -> None:
-    store.advise(ints(*uses), np.zeros(len(uses), np.int64), ints(*uses.values()))
 
 
 def tier_of(store: TieredStore, index: int) -> int | None:
@@ -122,61 +117,119 @@ def test_what_is_put_while_a_store_is_closed_and_opened_again_is_not_in_it(kind:
         assert_overtaken_put_stores_nothing(kind, store)
 
 
-def test_what_is_asked_for_before_a_store_is_opened_for_something_else_is_not_lent_from_that() -> None:
-    class Overtaken(MemoryStore):
-        def get(self, indices: np.ndarray, versions: np.ndarray) -> Lease:
-            if store.hits == (0,) and not reopened:
-                reopened.append(True)
-                store.close()
-                store.open(StoreSpec(SHAPE, SLOTS, {"name": "other"}))
-                put(store, 0)
-            return super().get(indices, versions)
-
-    reopened: list[bool] = []
-    with TieredStore.of(Tier(Overtaken())) as store:
-        opened(store)
-        with pytest.raises(StoreError, match="must be open"):
-            store.get(ints(0), ints(0))
-        assert held(store, 0)
-        assert put(store, *range(1, SLOTS)) == [True] * (SLOTS - 1)
-        store.clear()
+@pytest.mark.parametrize("kind", [kind for _, kind in MACHINES.values()], ids=MACHINES.keys())
+def test_a_call_that_closing_overtook_does_nothing_to_a_later_opening(kind: Kind, tmp_path: Path) -> None:
+    with kind.make(tmp_path) as store:
+        kind.open(store)
+        contents = store._opened()
+        store.close()
+        kind.open(store)
+        keys = np.arange(SLOTS), np.zeros(SLOTS, np.int64)
         assert put(store, *range(SLOTS)) == [True] * SLOTS
+        calls: list[Callable[[], object]] = [
+            lambda: contents.retain(NO_KEYS),
+            lambda: contents.evict(keys[0]),
+            lambda: contents.put(keys, [image(9)] * SLOTS),
+        ]
+        for call in calls:
+            with suppress(StoreError):
+                call()
+        with store.get(*keys) as lease:
+            for index, sample in enumerate(lease.samples):
+                np.testing.assert_array_equal(sample, image(index))
 
 
-KernelOp = tuple[dict[int, int], list[int], bool]
+def test_a_sample_is_in_the_fastest_tier_that_had_room_and_stays_there() -> None:
+    with opened(memories(2, 3)) as store:
+        assert put(store, 0, 1, 2) == [True] * 3
+        store.evict(ints(0))
+        assert put(store, 3, 2, 4) == [True] * 3
+        assert [tier_of(store, index) for index in range(5)] == [None, 0, 1, 0, 1]
+        assert len(store) == 4
 
 
-@given(
-    slots=st.lists(st.integers(0, 4), min_size=1, max_size=3).filter(any),
-    steps=st.lists(
-        st.tuples(
-            st.dictionaries(st.integers(0, 9), st.integers(-1, 9), max_size=4),
-            st.lists(st.integers(0, 9), max_size=2),
-            st.booleans(),
-        )
-    ),
-)
-def test_advice_moves_samples_and_changes_none(slots: list[int], steps: list[KernelOp]) -> None:
-    """Leases taken at some steps are held until two steps later."""
-    leases: deque[tuple[list[int], list[NDArray[np.uint8] | None]]] = deque()
-    with opened(memories(*slots), sum(slots)) as store:
-        for batch, (uses, evicted, is_lent) in enumerate(steps):
-            indices = ints(*range(10))
-            lease = store.get(indices, indices * 0)
-            leases.append((lease, [image(index) if found else None for index, found in enumerate(lease.found)]))
-            while leases and (len(leases) > 2 or not is_lent):
-                leases.popleft()[0].release()
-            store.evict(ints(*evicted))
-            advise(store, {index: use if use < 0 else batch + use for index, use in uses.items()})
-            newcomers = [index for index, use in uses.items() if use >= 0 and not held(store, index)]
-            stored = put(store, *newcomers)
-            assert [held(store, index) for index in newcomers] == stored
-            assert not any(held(store, index) for index, use in uses.items() if use < 0)
-            assert len(store) == sum(held(store, index) for index in range(10))
-            for lease, expected in leases:
-                for sample, pixels in zip(lease.samples, expected, strict=True):
-                    assert (sample is None) == (pixels is None)
-                    assert pixels is None or (sample == pixels).all()
+def test_a_newer_version_takes_the_place_of_older_ones_in_all_tiers() -> None:
+    with opened(memories(1, 1, 3)) as store:
+        for version in (3, 2, 1):
+            assert put(store, 0, version=version) == [True]
+        assert len(store) == 3
+        assert put(store, 0, version=4) == [True]
+        assert [held(store, 0, version) for version in range(1, 5)] == [False, False, False, True]
+        assert store.hits == (1, 0, 0)
+
+
+def test_of_what_two_tiers_kept_of_one_sample_one_is_forgotten(tmp_path: Path) -> None:
+    for name in ("fast", "slow"):
+        with DiskStore(tmp_path / name) as disk:
+            disk.open(StoreSpec(SHAPE, 3, {}))
+            put(disk, 0)
+    with opened(TieredStore.of(*(Tier(DiskStore(tmp_path / name), 3 * 64) for name in ("fast", "slow"))), 6) as store:
+        assert len(store) == 1
+        assert tier_of(store, 0) == 0
+
+
+def test_what_the_disk_held_is_there_again_and_the_rest_is_put_into_memory(tmp_path: Path) -> None:
+    for recovered in (0, 3):
+        with opened(of_memory_and_disk(tmp_path)) as store:
+            assert len(store) == recovered
+            put(store, *range(5))
+            assert [tier_of(store, index) for index in range(5)] == [0, 0, 1, 1, 1]
+
+
+class Gate(MemoryStore):
+    """A store in which putting waits while the gate is shut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open_gate, self.reached = threading.Event(), threading.Event()
+        self.open_gate.set()
+
+    def _open(self, spec: StoreSpec) -> Contents:
+        contents = super()._open(spec)
+        put = contents.put
+
+        def wait_and_put(keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
+            self.reached.set()
+            assert self.open_gate.wait(10)
+            return put(keys, samples)
+
+        contents.put = wait_and_put  # type: ignore[method-assign]
+        return contents
+
+
+def test_who_asks_does_not_wait_for_a_slow_tier_to_be_filled() -> None:
+    slow = Gate()
+    store = opened(TieredStore.of(Tier(MemoryStore(), 2 * SLOT_BYTES), Tier(slow)))
+    assert put(store, 0, 1, 2) == [True] * 3
+    slow.open_gate.clear()
+    slow.reached.clear()
+    filler = threading.Thread(target=put, args=(store, 3, 4))
+    filler.start()
+    assert slow.reached.wait(10)
+    assert [held(store, index) for index in range(5)] == [True, True, True, False, False]
+    slow.open_gate.set()
+    filler.join(10)
+    assert [tier_of(store, index) for index in range(5)] == [0, 0, 1, 1, 1]
+    store.close()
+
+
+def test_two_who_put_the_same_sample_put_it_once() -> None:
+    slow = Gate()
+    store = opened(TieredStore.of(Tier(MemoryStore(), SLOT_BYTES), Tier(slow)))
+    put(store, 0)
+    slow.open_gate.clear()
+    slow.reached.clear()
+    threads = [threading.Thread(target=put, args=(store, 1)) for _ in range(2)]
+    threads[0].start()
+    assert slow.reached.wait(10)
+    store._opened()._tiers[0].evict(ints(0))  # type: ignore[attr-defined]
+    threads[1].start()
+    threads[1].join(0.05)
+    slow.open_gate.set()
+    for thread in threads:
+        thread.join(10)
+    assert (len(store), tier_of(store, 1)) == (1, 1)
+    store.close()
 
 
 def carry_out(
@@ -186,7 +239,6 @@ def carry_out(
     source = Arrays(np.zeros((planner.num_samples, *IMAGE), np.uint8), np.zeros(planner.num_samples))
     reader = Reader(source, max_batch_size=1, num_threads=1)
     cache = CacheClient(reader, store)
-    cache.begin(planner, Position(0, 0))
     computed: list[tuple[int, int]] = []
     on_the_way = deque()
     groups = grouped(islice(planned(planner, Position(0, 0)), epochs * len(planner)), batches_per_group)
@@ -207,19 +259,6 @@ def carry_out(
     return computed
 
 
-@settings(max_examples=25)
-@given(planner=DISTINCT, slots=st.lists(st.integers(1, 8), min_size=1, max_size=3))
-def test_each_tier_lends_as_many_samples_as_the_best_placement_has_there(planner: Planner, slots: list[int]) -> None:
-    store = memories(*slots, slot_bytes=12)
-    with warnings.catch_warnings(action="ignore"):
-        store.open(StoreSpec(IMAGE, max(sum(slots), planner.peak_slots), {}))
-    carry_out(planner, store, ahead=0, batches_per_group=1, epochs=4)
-    assert list(store.hits) == hits(planner, slots, 4, exact=False)
-    store.close()
-
-
-# The copy that a version has just left, and that is still lent, goes after older ones.
-@example(planner=BatchEcho(Frozen(5, batch_size=1), echoing_factor=2.0), share=0.5, ahead=1, batches_per_group=1)
 @settings(max_examples=25)
 @given(planner=PLANNERS, share=st.floats(0, 1), ahead=st.integers(0, 5), batches_per_group=st.integers(1, 3))
 def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_twice(
@@ -244,105 +283,11 @@ def test_tiers_too_small_for_what_is_on_its_way_lend_nothing_wrong(
         carry_out(planner, store, ahead=ahead, batches_per_group=2, epochs=3)
 
 
-def test_a_version_goes_where_it_is_used_in_time_and_leaves_a_copy_below() -> None:
-    disk = MemoryStore()
-    with opened(TieredStore.of(Tier(MemoryStore(), SLOT_BYTES), Tier(disk))) as store:
-        advise(store, {0: 5, 1: 9})
-        assert put(store, 0, 1) == [True, True]
-        assert [tier_of(store, index) for index in (0, 1)] == [0, 1]
-        advise(store, {0: 12, 1: 11})
-        assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
-        assert (len(store), len(disk)) == (2, 2)
-
-
-def test_two_samples_that_change_places_stay_what_they_are() -> None:
-    with opened(memories(1, 1), 2) as store:
-        advise(store, {0: 5, 1: 9})
-        assert put(store, 0, 1) == [True, True]
-        assert [tier_of(store, index) for index in (0, 1)] == [0, 1]
-        advise(store, {0: 20, 1: 6})
-        assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
-        with store.get(ints(0, 1), ints(0, 0)) as lease:
-            for index, sample in enumerate(lease.samples):
-                assert (sample == image(index)).all()
-
-
-def test_the_last_of_several_uses_in_one_run_counts() -> None:
-    with opened(memories(1, 1), 2) as store:
-        advise(store, {0: 5, 1: 9})
-        put(store, 0, 1)
-        store.advise(ints(0, 1, 0, 1), ints(0, 0, 0, 0), ints(6, 10, 20, 11))
-        assert [tier_of(store, index) for index in (0, 1)] == [1, 0]
-        store.advise(ints(0, 0), ints(0, 0), ints(12, -1))
-        assert not held(store, 0)
-        assert held(store, 1)
-        store.advise(ints(2, 2), ints(0, 0), ints(3, 19))
-        put(store, 2)
-        assert [tier_of(store, index) for index in (1, 2)] == [0, 1]
-
-
 def test_a_newer_version_stays_where_an_older_one_beside_it_goes() -> None:
     with opened(memories(3, 2)) as store:
         for version in (3, 1, 2):
             assert put(store, 0, version=version) == [True]
         assert [held(store, 0, version) for version in (1, 2, 3)] == [False, True, True]
-
-
-def test_what_no_tier_has_room_for_is_declined_unless_it_is_used_sooner() -> None:
-    with opened(memories(1), 1) as store:
-        advise(store, {0: 5})
-        assert put(store, 0) == [True]
-        advise(store, {1: 6})
-        assert put(store, 1) == [False]
-        advise(store, {2: 4})
-        assert put(store, 2) == [True]
-        assert not held(store, 0)
-
-
-def test_advice_without_a_sample_to_follow_is_forgotten() -> None:
-    with opened(memories(1), 1) as store:
-        advise(store, {0: 1})
-        advise(store, {1: 9})
-        assert put(store, 1) == [True]
-
-
-class Gate(MemoryStore):
-    """A store in which putting waits while the gate is shut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open_gate, self.reached = threading.Event(), threading.Event()
-        self.open_gate.set()
-
-    def put(self, *arguments) -> NDArray[np.bool_]:  # type: ignore[no-untyped-def]
-        self.reached.set()
-        assert self.open_gate.wait(10)
-        return super().put(*arguments)
-
-
-def test_nothing_waits_for_a_slow_move_but_who_asks_for_what_moves() -> None:
-    fast, slow = Gate(), MemoryStore()
-    store = opened(TieredStore.of(Tier(fast, 2 * SLOT_BYTES), Tier(slow, 2 * SLOT_BYTES)), 4)
-    advise(store, {0: 5, 1: 6, 2: 7, 3: 8})
-    assert all(put(store, 0, 1, 2, 3))
-    fast.open_gate.clear()
-    fast.reached.clear()
-    mover = threading.Thread(target=advise, args=(store, {0: 20, 2: 10}))
-    mover.start()
-    assert fast.reached.wait(10)
-    # Both tiers are full, so 2 has left the slow tier when it is put into the fast one.
-    assert [held(store, 1), held(store, 3), held(store, 9)] == [True, True, False]
-    found = []
-    asker = threading.Thread(target=lambda: found.append(held(store, 2)))
-    asker.start()
-    asker.join(0.05)
-    assert asker.is_alive()
-    fast.open_gate.set()
-    mover.join(10)
-    asker.join(10)
-    assert found == [True]
-    assert [tier_of(store, index) for index in range(4)] == [1, 0, 0, 1]
-    store.close()
 
 
 def test_what_a_tier_lost_is_stored_again() -> None:
@@ -362,64 +307,47 @@ def test_samples_that_are_put_together_find_the_room_that_those_before_them_made
         assert stored.tolist() == [False, True]
 
 
-def test_what_is_lost_on_its_way_down_is_not_said_to_be_held() -> None:
-    class Declining(MemoryStore):
-        def put(self, indices: NDArray[np.int64], *_) -> NDArray[np.bool_]:  # type: ignore[no-untyped-def]
-            return np.zeros(len(indices), np.bool_)
-
-    with opened(TieredStore.of(Tier(MemoryStore(), SLOT_BYTES), Tier(Declining(), SLOT_BYTES)), 2) as store:
-        advise(store, {0: 5})
-        assert put(store, 0) == [True]
-        advise(store, {0: 9, 1: 3})
-        assert put(store, 1) == [True]
-        assert put(store, 0) == [False]
-
-
 def test_what_one_tier_declines_the_next_one_takes() -> None:
     """The samples fit the slots of the fast arena, but not its bytes."""
     store = TieredStore.of(Tier(MemoryStore(), 256), Tier(MemoryStore()))
     store.open(StoreSpec(None, 4, {}, 512))
     indices = ints(0, 1, 2)
     images = [image(index, (1, 192, 1)) for index in indices]
-    store.advise(indices, indices * 0, ints(5, 6, 7))
     assert store.put(indices, indices * 0, images).all()
     assert [tier_of(store, index) for index in indices] == [0, 1, 1]
     store.close()
 
 
-def test_only_the_tier_that_will_lend_a_sample_prepares_it() -> None:
-    told = []
-
-    class Listening(MemoryStore):
-        def prefetch(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> None:
-            told.append((self is fast, indices.tolist()))
-
-    fast, slow = Listening(), Listening()
-    with opened(TieredStore.of(Tier(fast, SLOT_BYTES), Tier(slow))) as store:
-        put(store, 0, 1, 2)
-        store.prefetch(ints(3, 2, 1, 0), ints(0, 0, 0, 0))
-    assert told == [(True, [0]), (False, [2, 1])]
+def test_where_sizes_vary_a_tier_without_a_budget_has_all_slots() -> None:
+    """Large samples may have left the fast tier without bytes, and with slots."""
+    stores = MemoryStore(), MemoryStore()
+    store = TieredStore.of(Tier(stores[0], 512), Tier(stores[1]))
+    store.open(StoreSpec(None, 4, {}, 1024))
+    assert [each.nbytes for each in stores] == [512, 1024]
+    indices = ints(0, 1, 2, 3)
+    assert store.put(indices, indices * 0, [image(index, (1, 320, 1)) for index in (0, 1, 2, 3)]).all()
+    store.close()
 
 
-def test_what_the_disk_held_is_there_again_and_moves_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        with opened(of_memory_and_disk(tmp_path)) as store:
-            recovered = [held(store, index) for index in range(5)]
-            put(store, *range(5))
-            advise(store, {index: 9 - index for index in range(5)})
-            tiers = [tier_of(store, index) for index in range(5)]
-    assert recovered == [True, True, True, False, False]
-    assert tiers == [1, 1, 1, 0, 0]
+def test_tiers_can_hold_compressed_samples() -> None:
+    pytest.importorskip("zstandard")
+    store = Compressed(TieredStore.of(Tier(MemoryStore(), 600), Tier(MemoryStore())))
+    store.open(StoreSpec(SHAPE, SLOTS, {}))
+    assert put(store, *range(SLOTS)) == [True] * SLOTS
+    with store.get(np.arange(SLOTS), np.zeros(SLOTS, np.int64)) as lease:
+        for index, sample in enumerate(lease.samples):
+            np.testing.assert_array_equal(sample, image(index))
+    store.close()
 
 
 @pytest.mark.parametrize(
     ("budgets", "slots", "shares"),
     [
-        (["240B", None], 6, [4, 6]),
+        (["240B", None], 6, [4, 2]),
         (["240B", "120B"], 6, [4, 2]),
         (["1KB", None], 6, [6, 0]),
         (["59B", None], 6, [0, 6]),
-        ([120, 60, 600], 6, [2, 1, 6]),
+        ([120, 60, 600], 6, [2, 1, 3]),
         ([None], 0, [0]),
     ],
 )
@@ -446,17 +374,6 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path) ->
     before = tier.available()
     (tmp_path / "store").write_bytes(bytes(5 * 10**7))
     assert abs(tier.available() - before) < 3 * 10**7
-
-
-@pytest.mark.parametrize(("slots", "asked", "advice"), [((4, 9), 4, False), ((4, 9), 5, True), ((4,), 5, True)])
-def test_no_advice_is_taken_where_one_tier_has_all_slots(slots: tuple[int, ...], asked: int, advice: bool) -> None:
-    store = memories(*slots)
-    assert store.takes_advice
-    with warnings.catch_warnings(action="ignore"):
-        opened(store, asked)
-    assert store.takes_advice == advice
-    store.close()
-    assert store.takes_advice
 
 
 @pytest.mark.parametrize(

@@ -137,13 +137,6 @@ class _Contents(SlotContents):
                 stored[rows] = self._keep((keys[0][rows], keys[1][rows]), chosen)
         return stored
 
-    def recovered(self) -> Keys:
-        """Tell what the file held."""
-        with self._lock:
-            self._look()
-            held = self._ledger.records[self._ledger.records["check"] != 0]
-        return held["index"].astype(np.int64), held["version"].astype(np.int64)
-
     def close(self) -> None:
         """Let the file go, once nobody is at work on it; what it holds is there when it is opened again."""
         with self._lock:

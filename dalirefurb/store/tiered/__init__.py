@@ -1,1 +1,1 @@
-"""Several stores as one: the faster ones hold what is used sooner."""
+"""Several stores as one: what the fast ones have no room for the slower ones hold."""

@@ -48,14 +48,20 @@ class Tier:
 
 
 class TieredStore(Store):
-    """Keeps samples in GPU memory, host memory and on a disk, those that are used again soonest where it is fastest.
-
-    A loader tells it when each sample is used next, and no other placement would serve more of them from the faster
-    tiers: see `placement`. A tier that the faster ones leave nothing to do stays closed. Where
-    the budgets pay for fewer slots than are asked for, `open` warns.
+    """Keeps samples in GPU memory, host memory and on a disk: each in the fastest that has room when it is put.
 
         TieredStore(memory="60%", path="/local/cache")    # the rest on disk
         TieredStore(memory="16GB")                        # the rest is computed again
+
+    A sample stays where it is until it is evicted. No other placement serves more from the faster tiers, where an epoch
+    serves each version at most once (`Refurbish`, `SmartCache`, `Frozen`): see `tiers`. `Echo` serves versions again
+    after long and short times, and the fast tiers serve no more than their share: of `Echo(Standard(...))` with two
+    uses, with a quarter of the slots in memory, 0.67 of what those used soonest would be. Give memory half as many
+    slots as the echo's buffer has rows: then it is 0.99.
+
+    Each tier has the slots that its budget pays for and that faster ones lack; one without any stays closed. Where
+    samples vary in size, how many fit is not known, and a tier without a budget has all. If the budgets pay for fewer
+    slots than are asked for, `open` warns.
 
     Args:
         device: Budget for slots in the memory of the current CUDA device; None for no such tier.
@@ -68,9 +74,6 @@ class TieredStore(Store):
     Raises:
         ConfigurationError: There is no tier, there is a budget for a disk but no path, or there is no device.
     """
-
-    takes_advice = True
-    """But while it is open and one tier has all slots that it was opened for."""
 
     def __init__(
         self,
@@ -112,18 +115,19 @@ class TieredStore(Store):
         self._tiers = tuple(tiers)
 
     def _open(self, spec: StoreSpec) -> Contents:
-        shares: list[tuple[Store, int]] = []
+        stores: list[Store] = []
         missing = spec.slots
         try:
             for tier in self._tiers:
                 slots = tier.slots(spec) if missing > 0 else 0
+                if spec.slot_shape is not None:
+                    slots = min(slots, missing)
                 if slots:
                     arena_bytes = spec.arena_bytes * slots // spec.slots
                     tier.store.open(replace(spec, slots=slots, arena_bytes=arena_bytes))
-                    shares.append((tier.store, slots))
+                    stores.append(tier.store)
                     missing -= slots
-            stores, counts = zip(*shares, strict=True) if shares else ((), ())
-            contents = _Contents(spec, stores, counts)
+            contents = Tiers(spec, stores)
             if missing > 0:
                 held = spec.slots - missing
                 warnings.warn(
@@ -133,35 +137,17 @@ class TieredStore(Store):
                     stacklevel=4,
                 )
         except BaseException:
-            for store, _ in shares:
+            for store in stores:
                 store.close()
             raise
-        self.takes_advice = len(shares) > 1 or missing > 0
         return contents
-
-    def close(self) -> None:
-        """Close the tiers, as `Store.close` says."""
-        super().close()
-        self.takes_advice = True
 
     @property
     def hits(self) -> tuple[int, ...]:
         """Samples lent by each tier that is open, from the fastest, since it was opened."""
         contents = self._opened()
-        assert isinstance(contents, _Contents)
+        assert isinstance(contents, Tiers)
         return tuple(contents.hits.tolist())
-
-
-class _Contents(Tiers, Contents):
-    """Open tiers."""
-
-    def __init__(self, spec: StoreSpec, stores: Sequence[Store], slots: Sequence[int]) -> None:
-        Tiers.__init__(self, stores, slots)
-        self.spec = spec
-
-    @property
-    def nbytes(self) -> int:
-        return sum(store.nbytes for store in self.stores)
 
 
 def _disk_tier(path: Path, budget: Budget | None) -> Tier:

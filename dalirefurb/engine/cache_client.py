@@ -52,14 +52,11 @@ class CacheClient:
         """After a jump to `start`, evict every version that its epoch will not ask for any more."""
         if self._store is None or not len(self._store):
             return
-        plans = list(planner.epoch(start.epoch))
-        served, ahead = plans[: start.batch], plans[start.batch :]
-        evicted = np.concatenate([np.empty(0, np.int64), *(plan.evict for plan in served)])
-        wanted = [np.flatnonzero(plan.keep & ~np.isin(plan.indices, evicted)) for plan in served]
-        wanted += [np.arange(len(plan.indices)) for plan in ahead]
-        indices = [plan.indices[rows] for plan, rows in zip(plans, wanted, strict=True)]
-        versions = [plan.version[rows] for plan, rows in zip(plans, wanted, strict=True)]
-        self._store.retain(np.concatenate(indices), np.concatenate(versions))
+        indices, versions = self._store.held()
+        known = np.flatnonzero((indices >= 0) & (indices < planner.num_samples))
+        indices, versions = indices[known], versions[known]
+        wanted = planner.wanted(*start, indices, versions)
+        self._store.retain(indices[wanted], versions[wanted])
 
     def announce(self, group: BatchGroup) -> None:
         """Tell the store what a group that comes soon will ask it for."""

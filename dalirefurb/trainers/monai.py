@@ -22,6 +22,7 @@ import torch
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer, number, require
 from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.rank import Rank
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.smart_cache import SmartCache
@@ -92,6 +93,7 @@ def smart_cache(
     batch_size: int,
     shards: int = 1,
     store: Store | None = None,
+    rank: Rank | tuple[int, int] | None = None,
     keys: tuple[str, str] = ("image", "label"),
 ) -> SmartCacheLoader:
     """Make a loader by the arguments of `SmartCacheDataset`.
@@ -118,6 +120,8 @@ def smart_cache(
         batch_size: Rows of a batch, of all ranks together.
         shards: Number of parts of a batch, see `SmartCache`; with more than 1, ranks share the window.
         store: Store for the window; a `MemoryStore` if None.
+        rank: Place among the processes that share the window, see `Loader`; (0, 1) where each has data of its own,
+            as by `monai.data.partition_dataset`.
         keys: Keys of images and labels, in `data` and in batches.
 
     Raises:
@@ -147,6 +151,7 @@ def smart_cache(
         planner,
         MemoryStore() if store is None else store,
         prefetch=Prefetch(num_threads=max(1, *workers) if workers else None),
+        rank=rank,
     )
     return SmartCacheLoader(loader, keys)
 

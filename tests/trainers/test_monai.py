@@ -146,6 +146,14 @@ def test_the_window_is_the_least_of_number_share_and_all(arguments: dict[str, An
     assert planner.num_cache_objects == window
 
 
+def test_processes_share_a_window_or_have_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert windows(make(DATA[:8], rank=(0, 1)), 1) == [list(range(8))]
+    alone = [batch["label"].tolist() for batch in make(shards=2, rank=(0, 1))]
+    assert [batch["label"].tolist() for batch in make(shards=2)] == [labels[BATCH // 2 :] for labels in alone]
+
+
 def test_the_larger_number_of_workers_is_the_number_of_threads() -> None:
     for workers, threads in (((3, 2), 3), ((None, 2), 2), ((0, -1), 1)):
         loader = make(num_init_workers=workers[0], num_replace_workers=workers[1])

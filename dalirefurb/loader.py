@@ -72,8 +72,9 @@ class Loader(DataLoaderShape):
         bad_samples: What happens to samples that cannot be read, decoded or used.
         rank: This process's number among those that train together, and how many these are, a divisor of the planner's
             shards: (rank, world_size). By default both are found when they are first needed: in torch.distributed if it
-            is initialised, else in torchrun's environment, else 0 of 1. With `shards` above 1 threads, graphs and store
-            begin then, too, on what is the CUDA device then.
+            is initialised, else in the environment of torchrun, mpirun or srun, else 0 of 1. With `shards` above 1
+            threads, graphs and store begin then, too, on what is the CUDA device then. How many processes share this
+            machine's cores and memory is found then as well, or is `Rank`'s local_world_size.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -94,7 +95,7 @@ class Loader(DataLoaderShape):
         with_indices: bool = False,
         pin_memory: bool = False,
         bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
-        rank: Rank | tuple[int, int] | None = None,
+        rank: Rank | tuple[int, int] | tuple[int, int, int] | None = None,
         **unknown: NoReturn,
     ) -> None:
         refuse_unknown([*unknown])
@@ -111,7 +112,6 @@ class Loader(DataLoaderShape):
         kernels = choose_kernels(kernels, recipe, devices)
         configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
         choose_depths = configuration.choose_depths(prefetch)
-        choose_depths(planner)  # Refuses what no rank could work with.
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
@@ -271,8 +271,8 @@ class Loader(DataLoaderShape):
 
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
-        rank = self._assembler.rank._asdict() if self.planner.feedback_lag is not None else {}
-        return {**json.loads(self._fingerprint), **rank}
+        names = ("rank", "world_size") if self.planner.feedback_lag is not None else ()
+        return {**json.loads(self._fingerprint), **dict(zip(names, self._assembler.rank, strict=False))}
 
     def _check_usable(self) -> None:
         if not self._finalizer.alive:

@@ -9,7 +9,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import available
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.system.launch_env import told
+from dalirefurb.system.launch_env import launched
 
 _MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
 
@@ -56,10 +56,11 @@ def check_alone() -> None:
     Raises:
         ConfigurationError: If this is one.
     """
-    if told("RANK") is not None and (told("WORLD_SIZE") or 1) > 1:
+    launcher = launched()
+    if launcher is not None and launcher.world_size > 1:
         raise ConfigurationError(
-            f"this trains in one process, but it is rank {told('RANK')} of {told('WORLD_SIZE')}: start it without "
-            f"torchrun, or start pipelines/imagenet_randaugment.py, which trains in several"
+            f"this trains in one process, but it is rank {launcher.rank} of {launcher.world_size}: start it without "
+            f"torchrun, mpirun or srun, or start pipelines/imagenet_randaugment.py, which trains in several"
         )
 
 

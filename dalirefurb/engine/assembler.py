@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from dalirefurb.engine.build import Assembly
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
+from dalirefurb.system.sharing import shared_by
 
 
 class Assembler:
@@ -25,7 +27,7 @@ class Assembler:
         assemble: Function that puts together what carries out a rank's part of the plan.
 
     Raises:
-        ConfigurationError: If the shards cannot be divided among the ranks.
+        ConfigurationError: If the shards cannot be divided among the ranks, or no rank could work so far ahead.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Assembler:
         self._rank = ALONE
         self._assembly: Assembly | None = None
         self._closed = False
+        self._depths(planner)  # Refuses what no rank could work with.
         if chosen is not None:
             self._part(chosen)
         if planner.shards == 1 and not planner.any_world_size:
@@ -66,7 +69,7 @@ class Assembler:
     @property
     def depths(self) -> Depths:
         """How far ahead it does so."""
-        return self._choose_depths(self.part)
+        return self._depths(self.part)
 
     @property
     def assembly(self) -> Assembly | None:
@@ -111,9 +114,18 @@ class Assembler:
     def _begin(self, rank: Rank) -> Assembly:
         part = self._part(rank)
         assert self._assemble is not None
-        self._assembly, self._rank = self._assemble(part, self._choose_depths(part)), rank
+        with self._sharing():
+            self._assembly, self._rank = self._assemble(part, self._choose_depths(part)), rank
         self._assemble = None  # It has the store, which would outlive the engine.
         return self._assembly
+
+    def _depths(self, planner: Planner) -> Depths:
+        with self._sharing():
+            return self._choose_depths(planner)
+
+    def _sharing(self) -> AbstractContextManager[None]:
+        """Have cores and memory shared by as many processes as the caller says, if the caller says it."""
+        return shared_by(None if self._chosen is None else self._chosen.local_world_size)
 
     def _part(self, rank: Rank) -> Planner:
         return self._planner.for_rank(rank=rank.rank, world_size=rank.world_size)

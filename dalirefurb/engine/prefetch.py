@@ -15,7 +15,7 @@ from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.launch_env import local_processes
+from dalirefurb.system.sharing import local_processes
 
 _MAX_REPLICAS = 8
 _FINAL_GROUPS = 3

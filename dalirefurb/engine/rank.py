@@ -1,6 +1,9 @@
 """This process's rank. It is asked for late, since a process group may be made at any time before.
 
-what the caller says ─▶ else torch.distributed, once initialised ─▶ else torchrun's environment ─▶ else 0 of 1
+what the caller says ─▶ else torch.distributed, once initialised ─▶ else the launcher's environment ─▶ else 0 of 1
+
+Where two of these differ the first one counts. The launcher is torchrun, mpirun or srun, see `system/launch_env.py`;
+how many processes share a machine is found in `system/sharing.py`.
 """
 
 from __future__ import annotations
@@ -9,9 +12,9 @@ from typing import NamedTuple
 
 import torch.distributed
 
-from dalirefurb.checks import rank_of
+from dalirefurb.checks import integer, rank_of
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.launch_env import told
+from dalirefurb.system.launch_env import launched
 
 
 class Rank(NamedTuple):
@@ -20,30 +23,36 @@ class Rank(NamedTuple):
     Attributes:
         rank: This process's number, from 0.
         world_size: Number of processes that train together.
+        local_world_size: Number of processes that share this machine's cores and memory, this one included; None: it
+            is found out, see `Loader`.
     """
 
     rank: int
     world_size: int
+    local_world_size: int | None = None
 
 
 ALONE = Rank(0, 1)
 """The only process."""
 
 
-def chosen(rank: Rank | tuple[int, int] | None) -> Rank | None:
+def chosen(rank: Rank | tuple[int, int] | tuple[int, int, int] | None) -> Rank | None:
     """Return what the caller says; None if nothing.
 
     Raises:
-        ConfigurationError: If it is no pair, or there is no such rank.
+        ConfigurationError: If it is neither a pair nor a `Rank`, or there is no such rank.
     """
     if rank is None:
         return None
-    if not isinstance(rank, tuple) or len(rank) != 2:
+    if not isinstance(rank, tuple) or len(rank) not in (2, 3):
         raise ConfigurationError(
             f"rank must be (rank, world_size), got {rank!r}: pass this process's number and how many there are, or "
             f"leave it out to have both found"
         )
-    return Rank(*rank_of(*rank))
+    here = Rank(*rank).local_world_size
+    if here is not None:
+        here = integer("local_world_size", here, 1, None, "pass the number of processes on this machine, or None")
+    return Rank(*rank_of(*rank[:2]), here)
 
 
 def present() -> Rank:
@@ -54,7 +63,5 @@ def present() -> Rank:
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return Rank(torch.distributed.get_rank(), torch.distributed.get_world_size())
-    rank, world_size = told("RANK"), told("WORLD_SIZE")
-    if rank is None or world_size is None:
-        return ALONE
-    return chosen((rank, world_size)) or ALONE
+    launcher = launched()
+    return ALONE if launcher is None else Rank(*rank_of(*launcher[:2]))

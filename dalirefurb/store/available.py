@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dalirefurb.system.control_groups import Group, groups, text
-from dalirefurb.system.launch_env import local_processes
+from dalirefurb.system.sharing import local_processes
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Estimate the bytes that can be allocated without swapping; None where Linux's accounts are missing.
 
-    Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up. Processes that
-    torchrun started on this machine share all of it equally.
+    Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up. Processes
+    that train together on this machine share all of it equally, see `system/sharing.py`.
 
     Args:
         root: The folder that holds `proc` and `sys`.

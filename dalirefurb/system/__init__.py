@@ -1,1 +1,1 @@
-"""The machine and the process: threads, cores, quotas of control groups, what a launcher sets."""
+"""The machine and the process: threads, cores, quotas of control groups, launchers, who shares the machine."""

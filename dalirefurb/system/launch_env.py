@@ -1,10 +1,42 @@
-"""Numbers that a launcher puts into a process's environment, as torchrun does."""
+"""Launchers' environment: which process of several this is, as torchrun, mpirun or srun says it.
+
+    torchrun, Ray Train          RANK             WORLD_SIZE           LOCAL_WORLD_SIZE
+    Open MPI                     OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_SIZE
+    MPICH, Intel MPI (Hydra)     PMI_RANK         PMI_SIZE             MPI_LOCALNRANKS
+    SLURM, a step of srun        SLURM_PROCID     SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE[SLURM_NODEID]
+
+The first one that is there counts, since the upper ones are started by the lower ones: torchrun on each node by srun.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from typing import NamedTuple
 
 from dalirefurb.errors import ConfigurationError
+
+_SPECIAL_STEPS = 0xFFFFFFF0
+"""From here on SLURM numbers steps that are no srun's: a batch script, an interactive shell."""
+
+_SHELLS = {"bash", "interactive"}
+"""Names that SLURM gives to jobs that are shells: what is started from these is one process."""
+
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+class Launched(NamedTuple):
+    """What a launcher says of this process.
+
+    Attributes:
+        rank: This process's number, from 0.
+        world_size: Number of processes that were started together.
+        local_world_size: Number of these on this machine; None if the launcher does not say it.
+    """
+
+    rank: int
+    world_size: int
+    local_world_size: int | None
 
 
 def told(name: str) -> int | None:
@@ -23,6 +55,51 @@ def told(name: str) -> int | None:
     return int(value)
 
 
-def local_processes() -> int:
-    """Count the processes that the launcher started on this machine, this one included; they share cores and memory."""
-    return max(1, told("LOCAL_WORLD_SIZE") or 1)
+def launched() -> Launched | None:
+    """Return what the launcher says; None where none has started this process.
+
+    Raises:
+        ConfigurationError: If a variable is not a whole number.
+    """
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ):
+        rank, world_size, here = map(told, names)
+        if rank is not None and world_size is not None:
+            return Launched(rank, world_size, here)
+    return _by_srun()
+
+
+def local_world_size() -> int | None:
+    """Return how many processes the launcher started on this machine, this one included; None if it does not say."""
+    found = launched()
+    return told("LOCAL_WORLD_SIZE") if found is None else found.local_world_size
+
+
+def _by_srun() -> Launched | None:
+    """Return what srun says. A batch script has its job's variables, too, and is one process, whatever they say."""
+    step = told("SLURM_STEP_ID")
+    if step is None or step >= _SPECIAL_STEPS or os.environ.get("SLURM_JOB_NAME") in _SHELLS:
+        return None
+    rank, of_step, of_job = map(told, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    tasks = of_job if of_step is None else of_step
+    return None if rank is None or tasks is None else Launched(rank, tasks, _tasks_of_node())
+
+
+def _tasks_of_node() -> int | None:
+    """Return the tasks of this node: SLURM writes those of all nodes like "4(x2),3", which is 4, 4 and 3."""
+    name = next((name for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if name in os.environ), None)
+    if name is None:
+        return told("SLURM_NTASKS_PER_NODE")
+    tasks, node = [], told("SLURM_NODEID") or 0
+    for words in os.environ[name].split(","):
+        form = _TASKS.fullmatch(words.strip())
+        if form is None:
+            raise ConfigurationError(
+                f"the environment variable {name} must be tasks of nodes, such as '4(x2),3', got "
+                f"{os.environ[name]!r}: start with srun, or unset it"
+            )
+        tasks += [int(form[1])] * int(form[2] or 1)
+    return tasks[node] if node < len(tasks) else None

@@ -20,7 +20,7 @@ from dalirefurb.store.memory.store import MemoryStore
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.store.tiered.tiers import Tiers
-from dalirefurb.system.launch_env import local_processes
+from dalirefurb.system.sharing import local_processes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TieredStore(Store):
         disk: Budget for a file; None for all that is needed.
         path: The file, see `DiskStore`; None for no such tier.
 
-    Shares of memory and disk are of an equal part of it for each process that torchrun started on the machine.
+    Shares of memory and disk are of an equal part of it for each process that trains on the machine.
 
     Raises:
         ConfigurationError: There is no tier, there is a budget for a disk but no path, or there is no device.

@@ -1,0 +1,126 @@
+"""Number of processes that share this machine: each takes an equal share of its cores, its memory and its disk.
+
+    what the caller says ─▶ else the launcher, if torch.distributed has the same rank or none
+                         ─▶ else the larger of what the launcher says and of what the ranks say to each other
+
+Lightning and `torch.multiprocessing` start processes without saying how many are on a machine. Where torch.distributed
+is initialised each rank leaves its machine's name in the group's store, and waits, for a limited time, for the names of
+the others. It is no collective: a rank that never comes costs the others that time and a warning, and nothing else of
+the group is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
+
+from dalirefurb.system.launch_env import launched, local_world_size
+
+_PATIENCE_S = 30.0
+"""How long the other ranks are waited for, once for each process group."""
+
+_stated: ContextVar[int | None] = ContextVar("local_world_size", default=None)
+
+_counted: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""Number of ranks on this machine, of each process group."""
+
+_named: WeakSet[Any] = WeakSet()
+"""Process groups whose ranks can read this machine's name."""
+
+
+def local_processes() -> int:
+    """Count the processes that share this machine, this one included.
+
+    Where torch.distributed is initialised this may wait for the other ranks to ask for it, too, once.
+
+    Raises:
+        ConfigurationError: If a launcher's variable is not a whole number.
+    """
+    stated = _stated.get()
+    if stated is not None:
+        return stated
+    told, launcher = local_world_size(), launched()
+    distributed = _distributed()
+    if distributed is not None:
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        known = told is not None and launcher is not None and launcher[:2] == (rank, world_size)
+        found = _found(distributed, rank, world_size, wait=not known)
+        told = told if known else max(told or 1, found)
+    return max(1, told or 1)
+
+
+@contextmanager
+def shared_by(processes: int | None) -> Iterator[None]:
+    """Let `local_processes` return a number that the caller says, inside the context; None changes nothing."""
+    token = _stated.set(_stated.get() if processes is None else processes)
+    try:
+        yield
+    finally:
+        _stated.reset(token)
+
+
+def _distributed() -> Any:
+    """Return torch.distributed, if it is initialised. Who has not imported torch has no process group."""
+    distributed = sys.modules.get("torch.distributed")
+    ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if ready else None
+
+
+def _found(distributed: Any, rank: int, world_size: int, *, wait: bool) -> int:
+    """Count the ranks on this machine; 1 if it is not to wait, but the others are told of this one even then."""
+    group = distributed.group.WORLD
+    if group in _counted:
+        return _counted[group]
+    keys = [f"dalirefurb/machine/{each}" for each in range(world_size)]
+    machine = _machine()
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        if group not in _named:
+            store.set(keys[rank], machine)
+            _named.add(group)
+        if not wait:
+            return 1
+        silent = _silent(store, keys)
+        names = [store.get(key).decode() for key in keys if key not in silent]
+    except (AttributeError, RuntimeError, ValueError) as error:  # A group of MPI has no store, and a store can be lost.
+        if not wait:
+            return 1
+        silent, names, reason = keys, [], f"torch.distributed's store cannot be asked ({error})"
+    else:
+        ranks = ", ".join(key.rpartition("/")[2] for key in silent)
+        reason = f"in {_PATIENCE_S:.0f} s nothing was heard of rank {ranks}"
+    _counted[group] = found = names.count(machine) + len(silent)
+    if silent:
+        warnings.warn(
+            f"which processes share this machine must be known to share its cores and memory, but {reason}, so "
+            f"{found} of {world_size} are taken to be here: let all ranks make a loader, or say how many are here by "
+            f"Loader(..., rank=Rank({rank}, {world_size}, local_world_size=...))",
+            stacklevel=2,
+        )
+    return found
+
+
+def _silent(store: Any, keys: list[str]) -> list[str]:
+    """Wait until all keys are there, or for no longer; return those that are not."""
+    give_up, pause_s = time.monotonic() + _PATIENCE_S, 0.002
+    while not store.check(keys):
+        if time.monotonic() > give_up:
+            return [key for key in keys if not store.check([key])]
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.25)
+    return []
+
+
+def _machine() -> str:
+    """Return a name that no other machine has: its own, which containers change, and its kernel's since it started."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if os.access(boot, os.R_OK) else ''}"

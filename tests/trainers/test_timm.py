@@ -1,0 +1,184 @@
+"""timm's scripts take a TimmLoader for what `create_loader` returns, and serve the stream of a plain loop.
+
+timm cannot be imported without torchvision, so its own `PrefetchLoader` and `Mixup` are compiled from its files.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import sys
+from contextlib import suppress
+from functools import partial
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any, Optional
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.trainers.timm import TimmLoader
+from tests.trainers.plain import (
+    BATCHES,
+    NUM_SAMPLES,
+    SOURCE,
+    assert_stream,
+    endless,
+    network,
+    plain_stream,
+    train_loader,
+    val_loader,
+)
+
+EPOCHS = 2
+
+OF_ITS_OWN = {"loader", "img_dtype", "random_erasing", "is_cuda", "is_npu", "stream"}
+"""What a PrefetchLoader needs itself, and no script asks for."""
+
+
+@pytest.fixture(scope="module")
+def timm_data() -> Path:
+    spec = importlib.util.find_spec("timm")  # Does not import it.
+    if spec is None or spec.origin is None:
+        pytest.skip("timm is not installed")
+    return Path(spec.origin).parent / "data"
+
+
+@pytest.fixture(scope="module")
+def mixup_module(timm_data: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("timm_mixup", timm_data / "mixup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def prefetch_loader(timm_data: Path, mixup_module: Any) -> Any:
+    """timm's own class."""
+    tree = ast.parse((timm_data / "loader.py").read_text())
+    tree.body = [node for node in tree.body if getattr(node, "name", "") in ("PrefetchLoader", "adapt_to_chs")]
+    names: dict[str, Any] = {
+        **dict.fromkeys(("IMAGENET_DEFAULT_MEAN", "IMAGENET_DEFAULT_STD"), (0.5, 0.5, 0.5)),
+        **{each.__name__: each for each in (torch, partial, suppress, repeat, mixup_module.FastCollateMixup)},
+        "np": np,
+        "Tuple": tuple,
+        "Optional": Optional,
+    }
+    exec(compile(tree, str(timm_data / "loader.py"), "exec"), names)
+    return names["PrefetchLoader"]
+
+
+def train_one_epoch(model: torch.nn.Module, loader: Any, *, stop: int | None = None, off: bool = False) -> list[Any]:
+    """Ask of a loader what timm's function of this name asks; return what was trained on."""
+    if off and loader.mixup_enabled:
+        loader.mixup_enabled = False
+    optimizer, trained, last = torch.optim.SGD(model.parameters(), 0.1), [], len(loader) - 1
+    for batch_idx, (input, target) in enumerate(loader):
+        trained.append((input.clone(), target.clone()))
+        torch.nn.functional.cross_entropy(model(input), target).backward()
+        optimizer.step()
+        if batch_idx == stop:
+            break
+        assert batch_idx <= last
+    return trained
+
+
+@pytest.mark.parametrize("stop", range(EPOCHS * BATCHES))
+def test_a_training_that_stops_anywhere_goes_on_as_a_plain_loop(stop: int) -> None:
+    expected, trained, state = plain_stream(EPOCHS * BATCHES), [], {"epoch": 0}
+    for stopped_at in (stop, None):
+        with train_loader() as inner:
+            loader = dataset_train = TimmLoader(inner, device="cpu")
+            if stopped_at is None:
+                loader.load_state_dict(state)
+            for epoch in range(state["epoch"], EPOCHS):
+                dataset_train.set_epoch(epoch)  # As train.py does, whether or not there are several processes.
+                loader.sampler.set_epoch(epoch)
+                last = stopped_at is not None and epoch == stopped_at // BATCHES
+                trained += train_one_epoch(network(), loader, stop=stop % BATCHES if last else None)
+                if last:
+                    break
+            state = json.loads(json.dumps(loader.state_dict()))
+    assert_stream(expected, trained)
+
+
+def test_validation_serves_each_image_once() -> None:
+    with val_loader() as inner:
+        loader = TimmLoader(inner, device="cpu")
+        for _ in range(2):
+            assert torch.cat([target for _, target in loader]).tolist() == list(range(NUM_SAMPLES))
+        assert len(loader) == BATCHES
+
+
+def test_all_that_timms_loader_has_is_there(prefetch_loader: Any) -> None:
+    with train_loader() as inner:
+        theirs, ours = prefetch_loader(inner, device=torch.device("cpu")), TimmLoader(inner, device="cpu")
+        asked = {name for name in {*dir(type(theirs)), *vars(theirs)} if not name.startswith("_")} - OF_ITS_OWN
+        assert {"mean", "std", "sampler", "dataset", "mixup_enabled", "batch_sampler", "device"} <= asked
+        assert {name for name in asked if not hasattr(ours, name)} == set()
+        output = inner.recipe.output
+        same = prefetch_loader(inner, mean=output.mean, std=output.std, device=torch.device("cpu"))
+        assert torch.equal(ours.mean, same.mean)
+        assert torch.equal(ours.std, same.std)
+        assert ours.dataset is SOURCE
+        assert len(ours.dataset) == NUM_SAMPLES
+
+
+def test_a_prefetch_loader_that_would_normalise_again_is_refused(prefetch_loader: Any) -> None:
+    class Derived(prefetch_loader):  # type: ignore[misc]
+        pass
+
+    with train_loader() as inner:
+        for kind in (prefetch_loader, Derived):
+            loader = kind(TimmLoader(inner), device=torch.device("cpu"))
+            message = (
+                "must be normalised once, but a PrefetchLoader normalises what .*: give timm the TimmLoader itself"
+            )
+            with pytest.raises(ConfigurationError, match=message):
+                next(iter(loader))
+
+
+def test_batches_are_mixed_until_it_is_turned_off(mixup_module: Any) -> None:
+    expected = plain_stream(2 * BATCHES)
+    with train_loader() as inner:
+        mixup = mixup_module.Mixup(mixup_alpha=0.4, num_classes=NUM_SAMPLES, label_smoothing=0.0)
+        loader = TimmLoader(inner, mixup=mixup)
+        assert loader.mixup_enabled
+        np.random.seed(0)  # noqa: NPY002 - timm's
+        mixed = train_one_epoch(network(), loader)
+        plain = train_one_epoch(network(), loader, off=True)
+        assert not loader.mixup_enabled
+        assert not mixup.mixup_enabled
+    assert not any(torch.equal(mine[0], theirs[0]) for mine, theirs in zip(mixed, expected, strict=False))
+    assert all(((target > 0).sum(1) == 2).all() for _, target in mixed)
+    assert_stream(expected[BATCHES:], [(images, target.argmax(1)) for images, target in plain])
+
+
+def test_a_function_that_cannot_be_turned_off_is_left_out() -> None:
+    with train_loader() as inner:
+        loader = TimmLoader(inner, mixup=lambda images, targets: (images + 1, targets))
+        expected = plain_stream(BATCHES)
+        first = next(iter(loader))[0]
+        assert torch.equal(first, expected[0][0] + 1)
+        loader.mixup_enabled = False
+        loader.set_epoch(0)
+        assert_stream(expected, list(islice(endless(loader), BATCHES)))
+        bare = TimmLoader(inner)
+        bare.mixup_enabled = True
+        assert not bare.mixup_enabled
+
+
+def test_what_is_no_loader_of_images_and_labels_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb.Loader, got \[\]"):
+        TimmLoader([])  # type: ignore[arg-type]
+    with train_loader(with_indices=True) as loader, pytest.raises(ConfigurationError, match="with_indices must be Fal"):
+        TimmLoader(loader)
+
+
+def test_timm_itself_is_not_imported() -> None:
+    assert "timm" not in sys.modules

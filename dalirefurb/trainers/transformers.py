@@ -5,9 +5,9 @@ What the Trainer presumes of a loader, and how it is met:
 * It makes a `DataLoader` of `train_dataset`, `eval_dataset` and what `predict` is given. Where these are loaders,
   `RefurbTrainer` takes them as they are, prepared as `dalirefurb.trainers.accelerate` describes.
 * A batch is a mapping whose items are the model's arguments: {"pixel_values": images, "labels": labels}, by default.
-* It resumes by `skip_first_batches(loader, steps)`, which moves a prepared loader there, and calls `set_epoch` of what it
-  iterates. Epoch and step follow from the number of optimizer steps that were done, so they are exact for any
-  `save_strategy` and with gradient accumulation, whose batches are all fetched before they are trained on.
+* It resumes by `skip_first_batches(loader, steps)`, which moves a prepared loader there, and calls `set_epoch` of what
+  it iterates. Epoch and step follow from the number of optimizer steps that were done, so they are exact for any
+  `save_strategy`, and with gradient accumulation, whose batches are all fetched before they are trained on.
 * The loader's state is in `trainer_state.json`, too, as that of a callback. It is loaded first, so that another source,
   seed or recipe is refused rather than skipped through, and an Assistant goes on. Of several ranks it is rank 0's, so
   AutoAssist cannot resume on several. AutoAssist needs `loader.observe(losses)` in `compute_loss`, and no gradient
@@ -78,7 +78,9 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
         chosen = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(chosen, str):
             chosen = self.eval_dataset[chosen]
-        return self._prepared(chosen, "eval") if isinstance(chosen, Loader) else super().get_eval_dataloader(eval_dataset)
+        return (
+            self._prepared(chosen, "eval") if isinstance(chosen, Loader) else super().get_eval_dataloader(eval_dataset)
+        )
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return what serves the batches of `predict`."""

@@ -95,7 +95,7 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
         self.generator = torch.Generator()
         self.reset()
 
-    sampler = None
+    sampler = prefetch_factor = None
     num_workers = 0
 
     @property

@@ -1,4 +1,4 @@
-"""Two processes that train by Lightning: all of it, and again from two of its checkpoints. See test_lightning."""
+"""Two processes that train by Lightning: all of it, and again from some of its checkpoints. See test_lightning."""
 
 from __future__ import annotations
 
@@ -44,10 +44,15 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def main(strategy: str, folder: str) -> None:
+CHECKPOINTS = {"whole": None, "step": "step-step=5.ckpt", "epoch": "epoch-step=4.ckpt"}
+
+
+def main(strategy: str, folder: str, *names: str) -> None:
+    """Train as each of some names says."""
     steps = pl.callbacks.ModelCheckpoint(folder, "step-{step}", save_top_k=-1, every_n_train_steps=5)
     epochs = pl.callbacks.ModelCheckpoint(folder, "epoch-{step}", save_top_k=-1)
-    for name, checkpoint in (("whole", None), ("step", "step-step=5.ckpt"), ("epoch", "epoch-step=4.ckpt")):
+    for name in names:
+        checkpoint = CHECKPOINTS[name]
         trainer = pl.Trainer(
             accelerator="cpu",
             devices=2,

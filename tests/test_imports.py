@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "dali_iterator": {"nvidia", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
+    "trainers": {"augment", "engine", "errors", "loader", "planning", "source", "store", "torch"},
     "show": SAMPLES - {"checks"} | {"dali", "engine", "loader", "system", "matplotlib", "numpy"},
     "cli": ANYTHING,
     "__main__": {"cli"},

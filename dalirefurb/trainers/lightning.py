@@ -158,6 +158,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
         return {**vars(self), "_loaders": {}}
 
     def _train(self) -> LightningLoader:
+        """Return the loader to fit with, made and moved to where Lightning goes on if there is none."""
         if "train" in self._loaders:
             return self._loaders["train"]
         if self.trainer.overfit_batches > 0:
@@ -168,16 +169,18 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
             )
         fit = self.trainer.fit_loop
         training = self._made("train", trained=lambda: int(fit.epoch_loop.batch_progress.total.processed))
-        batches, epoch = fit.epoch_loop.batch_progress, fit.epoch_progress.current.processed
+        epochs, batches = fit.epoch_progress.current, fit.epoch_loop.batch_progress
         ended = batches.is_last_batch and batches.current.processed == batches.current.ready
         goes_on = fit.restarting and not ended
-        if self._to_load is None:
-            seek(training.loader, epoch + (fit.restarting and ended), batches.current.processed if goes_on else 0)
-        else:
+        if self._to_load is not None:
             load_of_ranks(training.loader, self._to_load)
             self._to_load = None
             if not goes_on:
                 leave_epoch(training.loader)
+        elif goes_on:
+            seek(training.loader, epochs.started - 1, batches.current.processed)
+        else:
+            seek(training.loader, epochs.started if fit.restarting else epochs.processed, 0)
         return training
 
     def _val(self) -> LightningLoader:

@@ -11,10 +11,31 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from dalirefurb import AutoAssist
 from dalirefurb.trainers.accelerate import prepare
-from tests.trainers.streams import EPOCHS, evaluating_loader, network, training_loader
+from tests.trainers.streams import EPOCHS, evaluating_loader, losses_of, network, refurbish, training_loader
 
 warnings.simplefilter("ignore")
+
+
+def rest_of_assisted(accelerator: Any, folder: str) -> list[list[Any]]:
+    """Serve by AutoAssist; return what came after a state was saved, at first and again after it was loaded."""
+    served: list[list[Any]] = []
+    with training_loader(AutoAssist(refurbish(shards=2), lag=8)) as loader:
+        prepared = prepare(accelerator, loader)
+        for _ in range(2):
+            for images, labels in prepared:
+                loader.observe(losses_of(images))
+                served.append(labels.tolist())
+                if len(served) == 6:
+                    accelerator.save_state(folder)
+        accelerator.wait_for_everyone()
+        accelerator.load_state(folder)
+        again = []
+        for images, labels in prepared:
+            loader.observe(losses_of(images))
+            again.append(labels.tolist())
+    return [served[6:], again]
 
 
 def main(folder: str) -> None:
@@ -41,6 +62,7 @@ def main(folder: str) -> None:
         told["skipped"] = [labels.tolist() for _, labels in accelerator.skip_first_batches(training, 2)]
         for _, labels, _ in validating:
             told["gathered"] += accelerator.gather_for_metrics(labels).tolist()
+        told["alone"] = rest_of_assisted(accelerator, f"{folder}/assisted")
         told["sizes"] = [training.total_batch_size, training.total_dataset_length]
     Path(folder, f"{accelerator.process_index}.json").write_text(json.dumps(told))
     accelerator.end_training()

@@ -25,15 +25,18 @@ def source(num_samples: int = NUM_SAMPLES) -> Arrays:
     return Arrays(pixels, np.arange(num_samples))
 
 
+def refurbish(*, shards: int = 1, seed: int = 0) -> Refurbish:
+    return Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2, shards=shards, seed=seed)
+
+
 def training_loader(planner: Planner | None = None, *, shards: int = 1, seed: int = 0) -> Loader:
     """Make a loader whose batches, but the last of an epoch where there is one shard, have BATCH_SIZE rows."""
-    if planner is None:
-        planner = Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2, shards=shards, seed=seed)
+    planner = planner or refurbish(shards=shards, seed=seed)
     return Loader(source(), simple(32, raw=True), planner, MemoryStore(), kernels="dali", prefetch=Prefetch(1))
 
 
 def assisted_loader() -> Loader:
-    return training_loader(AutoAssist(Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2), lag=8))
+    return training_loader(AutoAssist(refurbish(), lag=8))
 
 
 def evaluating_loader(num_samples: int = NUM_SAMPLES, *, pad: bool = False, batch_size: int = BATCH_SIZE) -> Loader:

@@ -201,6 +201,9 @@ def test_two_processes_gather_each_sample_once_and_resume_exactly(tmp_path: Path
         assert told["resumed"] == told["trained"][6:]
         assert told["skipped"] == told["trained"][6:8]
         assert told["gathered"] == [*range(NUM_SAMPLES)]
+        first, again = told["alone"]
+        assert first == again
+        assert len(first) == 2
         assert told["sizes"] == [BATCH_SIZE, NUM_SAMPLES]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -160,14 +161,17 @@ def test_a_checkpoint_saved_anywhere_resumes_exactly(settings: dict[str, Any], t
         assert fitted(checkpoint=checkpoint, **settings) == expected[step:], checkpoint.name
 
 
-def test_a_checkpoint_without_a_place_resumes_where_lightning_counts(expected: list[Step], tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"max_epochs": -1, "max_steps": EPOCHS * BATCHES}], ids=["epochs", "steps"])
+def test_a_checkpoint_without_a_place_resumes_where_lightning_counts(
+    expected: list[Step], settings: dict[str, Any], tmp_path: Path
+) -> None:
     always = SaveAlways(tmp_path)
-    fitted(always)
-    for checkpoint, step in always.saved[:9]:
+    fitted(always, **settings)
+    for checkpoint, step in always.saved[2:9]:
         saved = torch.load(checkpoint, weights_only=False)
         del saved["RefurbDataModule"]
         torch.save(saved, checkpoint)
-        assert fitted(checkpoint=checkpoint) == expected[step:], checkpoint.name
+        assert fitted(checkpoint=checkpoint, **settings) == expected[step:], checkpoint.name
 
 
 def test_training_that_stopped_in_an_epoch_goes_on(expected: list[Step], tmp_path: Path) -> None:
@@ -308,6 +312,18 @@ def test_what_makes_no_loader_is_refused() -> None:
         fitted(data=RefurbDataModule(train=lambda: [1]))
     with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader, got list"):
         LightningLoader([])
+
+
+def test_pytorch_lightning_is_taken_where_the_program_has_imported_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = pytest.importorskip("pytorch_lightning", reason="the package pytorch_lightning is not installed")
+    monkeypatch.delitem(sys.modules, "lightning.pytorch")
+    found = importlib.util.find_spec("dalirefurb.trainers.lightning")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    assert issubclass(module.RefurbDataModule, other.LightningDataModule)
+    assert issubclass(RefurbDataModule, pl.LightningDataModule)
 
 
 def test_overfit_batches_is_warned_of() -> None:

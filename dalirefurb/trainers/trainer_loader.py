@@ -1,0 +1,125 @@
+"""Trainer loader: a loader as a trainer holds it, with a state that every rank can save and load.
+
+Trainers save one state for all ranks. That of a loader is the same on all of them, but with AutoAssist each rank has
+its own: then the states of all ranks are exchanged when one is asked for, which trainers do on all ranks at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch.distributed
+
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.loader import Loader
+
+
+class TrainerLoader:
+    """Length and state of a loader; what iterating it means is the trainer's matter.
+
+    Args:
+        loader: Loader that serves the batches.
+
+    Attributes:
+        loader: Loader that serves the batches.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        if not isinstance(loader, Loader):
+            raise ConfigurationError(
+                f"loader must be a dalirefurb.Loader, got {type(loader).__name__}: give other loaders to the trainer "
+                f"itself"
+            )
+        self.loader = loader
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for all ranks; with AutoAssist it must be asked for on all of them."""
+        return of_ranks(self.loader, self.loader.state_dict())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken; see `Loader.load_state_dict`."""
+        load_of_ranks(self.loader, state)
+
+
+def of_ranks(loader: Loader, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state that each rank can load, made of this rank's state."""
+    if loader.planner.feedback_lag is None or _world_size() == 1:
+        return state
+    states: list[Any] = [None] * _world_size()
+    torch.distributed.all_gather_object(states, state)
+    return {"ranks": states}
+
+
+def load_of_ranks(loader: Loader, state: Mapping[str, Any]) -> None:
+    """Load what `of_ranks` returned, or a loader's own state.
+
+    Raises:
+        StateMismatchError: If the state belongs to another configuration or another number of ranks, or is damaged.
+    """
+    if (states := state.get("ranks")) is not None:
+        if len(states) != _world_size():
+            raise StateMismatchError(
+                ("world_size",),
+                f"with AutoAssist a state must be loaded by as many ranks as saved it, which were {len(states)}, got "
+                f"{_world_size()}: train on as many",
+            )
+        state = states[torch.distributed.get_rank() if len(states) > 1 else 0]
+    loader.load_state_dict(state)
+
+
+def seek(loader: Loader, epoch: int, batch: int) -> None:
+    """Make a batch of an epoch the next to be served; nothing before it is read.
+
+    Args:
+        loader: Loader that is moved.
+        epoch: Number of the epoch, from 0.
+        batch: Number of the batch in its epoch, from 0; as many as an epoch has are the beginning of the next one.
+
+    Raises:
+        ConfigurationError: If an Assistant plans, which knows of the batches that were served only.
+    """
+    epoch, batch = epoch + batch // len(loader), batch % len(loader)
+    state = loader.state_dict()
+    present = state["epoch"], state["batch"]
+    if loader.planner.feedback_lag is not None and present != (epoch, batch):
+        raise ConfigurationError(
+            f"with AutoAssist batches cannot be skipped, since an Assistant plans by the losses that it has observed, "
+            f"got batch {batch} of epoch {epoch} when batch {present[1]} of epoch {present[0]} is next: load the "
+            f"loader's state"
+        )
+    loader.load_state_dict({**state, "epoch": epoch, "batch": batch})
+
+
+def leave_epoch(loader: Loader) -> None:
+    """Make the next epoch the next to be served, if some of the present one was."""
+    state = loader.state_dict()
+    if state["batch"]:
+        loader.load_state_dict({**state, "epoch": state["epoch"] + 1, "batch": 0})
+
+
+def import_trainer(*names: str, install: str) -> Any:
+    """Import the first of some modules that is installed.
+
+    Args:
+        names: Names of modules that are alike, such as "lightning.pytorch".
+        install: Name of the package to install.
+
+    Raises:
+        ImportError: If none is, or the one that is cannot be imported.
+    """
+    for name in names:
+        if find_spec(name.split(".")[0]) is not None:
+            return import_module(name)
+    raise ImportError(f"{names[0]} must be installed for this module of dalirefurb.trainers: pip install {install}")
+
+
+def _world_size() -> int:
+    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if initialised else 1

@@ -1,0 +1,218 @@
+"""Accelerate: what it asks of its own loaders is right for ours, and its checkpoints resume at the next batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dalirefurb.errors import ConfigurationError
+from tests.trainers.processes import in_two_processes
+from tests.trainers.streams import (
+    BATCH_SIZE,
+    EPOCHS,
+    NUM_SAMPLES,
+    Step,
+    assisted_loader,
+    evaluating_loader,
+    losses_of,
+    network,
+    plain_loop,
+    step_of,
+    training_loader,
+)
+
+accelerate = pytest.importorskip("accelerate", reason="the package accelerate is not installed")
+
+from dalirefurb.trainers.accelerate import AcceleratedLoader, prepare  # noqa: E402 - it needs Accelerate
+
+pytestmark = pytest.mark.filterwarnings("default")
+BATCHES = -(-NUM_SAMPLES // BATCH_SIZE)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """Accelerate's state is the process's; each test begins without it."""
+    yield
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[Step]:
+    with training_loader() as loader:
+        return plain_loop(loader)
+
+
+def accelerator_for(**settings: Any) -> Any:
+    return accelerate.Accelerator(cpu=True, **settings)
+
+
+def rest_of(prepared: Any, steps: int) -> list[Step]:
+    served: list[Step] = []
+    while len(served) < steps:
+        for images, labels in prepared:
+            if prepared.loader.planner.feedback_lag is not None:
+                prepared.loader.observe(losses_of(images))
+            served.append(step_of(images, labels))
+    return served
+
+
+@pytest.mark.parametrize("make", [training_loader, assisted_loader])
+def test_a_state_saved_after_any_batch_resumes_exactly(make: Any, tmp_path: Path) -> None:
+    with make() as loader:
+        expected = plain_loop(loader)
+    accelerator = accelerator_for()
+    with make() as loader:
+        model, optimizer = _model(accelerator)
+        prepared = prepare(accelerator, loader)
+        served = []
+        for _ in range(EPOCHS):
+            for images, labels in prepared:
+                if loader.planner.feedback_lag is not None:
+                    loader.observe(losses_of(images))
+                _train(accelerator, model, optimizer, images, labels)
+                served.append(step_of(images, labels))
+                accelerator.save_state(tmp_path / str(len(served)))
+    assert served == expected
+    for step in range(1, len(expected)):
+        resumed = accelerator_for()
+        with make() as loader:
+            _model(resumed)
+            prepared = prepare(resumed, loader)
+            resumed.load_state(tmp_path / str(step))
+            assert rest_of(prepared, len(expected) - step) == expected[step:]
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("restored", [False, True])
+def test_skipped_batches_are_not_read_and_the_rest_is_exact(expected: list[Step], batch: int, restored: bool) -> None:
+    accelerator = accelerator_for()
+    with training_loader() as loader:
+        prepared = prepare(accelerator, loader)
+        prepared.set_epoch(1)
+        if restored:
+            loader.load_state_dict({**loader.state_dict(), "batch": batch})
+        skipped = accelerator.skip_first_batches(prepared, batch)
+        ends, served = [], []
+        before = torch.random.get_rng_state()
+        for images, labels in skipped:
+            served.append(step_of(images, labels))
+            ends.append(accelerator.gradient_state.end_of_dataloader)
+        assert torch.equal(before, torch.random.get_rng_state())
+        assert served == expected[BATCHES + batch : 2 * BATCHES]
+        assert ends == [False] * (len(ends) - 1) + [True]
+        assert loader.stats().batches == BATCHES - batch
+        assert not accelerator.gradient_state.in_dataloader
+        assert rest_of(prepared, BATCHES) == expected[2 * BATCHES :]
+
+
+def test_gradients_are_accumulated_to_the_end_of_each_epoch_and_not_over_it() -> None:
+    accelerator = accelerator_for(gradient_accumulation_steps=2)
+    model, optimizer = _model(accelerator)
+    synchronised, ends = [], []
+    with training_loader() as loader:
+        prepared = prepare(accelerator, loader)
+        for _ in range(2):
+            for images, labels in prepared:
+                with accelerator.accumulate(model):
+                    _train(accelerator, model, optimizer, images, labels)
+                    synchronised.append(accelerator.sync_gradients)
+                    ends.append(accelerator.gradient_state.end_of_dataloader)
+    assert synchronised == [False, True, False, True, True] * 2
+    assert ends == [False, False, False, False, True] * 2
+    assert not accelerator.gradient_state.in_dataloader
+
+
+def test_a_pass_that_is_left_is_forgotten_and_the_next_epoch_begins(expected: list[Step]) -> None:
+    accelerator = accelerator_for()
+    with training_loader() as loader:
+        prepared = prepare(accelerator, loader)
+        for batch in prepared:
+            assert accelerator.gradient_state.active_dataloader is prepared
+            assert step_of(*batch) == expected[0]
+            break
+        del batch
+        assert not accelerator.gradient_state.in_dataloader
+        assert rest_of(prepared, BATCHES) == expected[BATCHES : 2 * BATCHES]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize("num_samples", [NUM_SAMPLES, 20, 3])
+def test_gathering_for_metrics_gives_each_sample_once(num_samples: int, pad: bool) -> None:
+    accelerator = accelerator_for()
+    batch_size = min(BATCH_SIZE, num_samples)
+    with evaluating_loader(num_samples, pad=pad, batch_size=batch_size) as loader:
+        prepared = prepare(accelerator, loader)
+        gathered = torch.cat([accelerator.gather_for_metrics(batch[1]) for batch in prepared])
+        assert gathered.tolist() == [*range(num_samples)]
+        assert prepared.total_batch_size == batch_size
+        assert prepared.total_dataset_length == len(prepared.dataset) == num_samples
+    assert accelerator._custom_objects == []
+
+
+def test_a_short_batch_of_training_is_gathered_whole() -> None:
+    accelerator = accelerator_for()
+    with training_loader() as loader:
+        prepared = prepare(accelerator, loader)
+        gathered = torch.cat([accelerator.gather_for_metrics(labels) for _, labels in prepared])
+        assert sorted(gathered.tolist()) == [*range(NUM_SAMPLES)]
+        assert prepared.remainder == NUM_SAMPLES % BATCH_SIZE
+
+
+def test_batches_are_put_on_the_accelerators_device_unless_it_places_nothing() -> None:
+    accelerator = accelerator_for()
+    with training_loader() as loader:
+        prepared = AcceleratedLoader(accelerator, loader)
+        assert prepared.device == torch.device("cpu")
+        accelerator.state.device = torch.device("meta")
+        assert all(tensor.is_meta for batch in prepared for tensor in batch)
+        accelerator.device_placement = False
+        assert not any(tensor.is_meta for batch in prepared for tensor in batch)
+
+
+def test_what_is_no_loader_and_what_cannot_be_gathered_are_refused() -> None:
+    accelerator = accelerator_for()
+    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader, got list: give other loaders"):
+        prepare(accelerator, [1])
+    accelerator.state.num_processes = 2
+    with evaluating_loader() as loader, pytest.raises(ConfigurationError, match=r"2 processes must .*pad=True"):
+        prepare(accelerator, loader)
+
+
+def test_batches_cannot_be_skipped_where_an_assistant_plans() -> None:
+    accelerator = accelerator_for()
+    with assisted_loader() as loader:
+        skipped = accelerator.skip_first_batches(prepare(accelerator, loader), 2)
+        with pytest.raises(ConfigurationError, match="got batch 2 of epoch 0 when batch 0 of epoch 0 is next: load"):
+            next(iter(skipped))
+
+
+def test_two_processes_gather_each_sample_once_and_resume_exactly(tmp_path: Path) -> None:
+    for rank, told in enumerate(in_two_processes("tests.trainers.accelerate_worker", tmp_path)):
+        with training_loader(shards=2) as loader:
+            expected = plain_loop(loader)
+        half = slice(rank * BATCH_SIZE // 2, (rank + 1) * BATCH_SIZE // 2)
+        assert told["trained"] == [list(labels[half]) for labels, _ in expected]
+        assert told["resumed"] == told["trained"][6:]
+        assert told["skipped"] == told["trained"][6:8]
+        assert told["gathered"] == [*range(NUM_SAMPLES)]
+        first, again = told["alone"]
+        assert first == again
+        assert len(first) == 2
+        assert told["sizes"] == [BATCH_SIZE, NUM_SAMPLES]
+
+
+def _model(accelerator: Any) -> Any:
+    model = network()
+    return accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+
+
+def _train(accelerator: Any, model: Any, optimizer: Any, images: torch.Tensor, labels: torch.Tensor) -> None:
+    accelerator.backward(torch.nn.functional.cross_entropy(model(images), labels))
+    optimizer.step()
+    optimizer.zero_grad()

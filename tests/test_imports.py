@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "system": {"errors"},
     "planning": {"checks", "errors", "rng", "numpy"},
     "augment": {"checks", "errors", "rng", "nvidia", "numpy"},
+    "mix": {"checks", "errors", "rng", "numpy", "torch"},
     "source": {"errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "nvidia", "numpy"},

@@ -1,8 +1,8 @@
 """MixUp and CutMix: batches in which every image is blended with another, and their soft targets.
 
-MixUp (Zhang et al., ICLR 2018) blends pixels, CutMix (Yun et al., ICCV 2019) pastes a box of the other image; both blend
-the targets in the same shares. As in torchvision's `v2.MixUp` and `v2.CutMix` an image's partner is the one before it in
-the batch, whose order is random already, and a batch has one share, drawn from Beta(alpha, alpha).
+MixUp (Zhang et al., ICLR 2018) blends pixels, CutMix (Yun et al., ICCV 2019) pastes a box of the other image; both
+blend the targets in the same shares. As in torchvision's `v2.MixUp` and `v2.CutMix` an image is mixed with the one
+before it in the batch, whose order is random already, and a batch has one share, drawn from Beta(alpha, alpha).
 
 All choices are functions of (seed, step), so a run that is resumed mixes as one that was never interrupted. Processes
 that train together draw the same for a step; give each a seed of its own if they should not.

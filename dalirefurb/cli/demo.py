@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dalirefurb.cli.limits import require
+from dalirefurb.cli.progress import counted
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import FileList
 from dalirefurb.system.cores import usable_cores
@@ -127,9 +128,7 @@ class Photographs:
         return False
 
     def _write(self, folder: Path) -> None:
-        """Write all images, with a bar on stderr, if that is a terminal, then their description."""
-        from tqdm import tqdm
-
+        """Write all images, and tell of progress, then their description."""
         paths = _paths()
         sheets = [_sheet(path) for path in paths]
         for path in paths:
@@ -145,7 +144,7 @@ class Photographs:
         pool = ThreadPoolExecutor(usable_cores())
         try:
             made = pool.map(write, range(self.images))
-            for _ in tqdm(made, desc="making images", total=self.images, leave=False, disable=None):
+            for _ in counted(made, "making images", "image", self.images):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)

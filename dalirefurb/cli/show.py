@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.recipe import Recipe
@@ -22,6 +23,9 @@ from dalirefurb.show import plans
 from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import ImageFolder
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PRESETS: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
     "auto_augment": auto_augment,
@@ -31,6 +35,9 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
     "evaluate": evaluate,
 }
 """By name on the command line."""
+
+PICTURES = ("show.png", "operations.png", "plan.png", "table.png")
+"""Names of the demo's."""
 
 _MOST_USES = 12
 """Of a version on a sheet; more would not fit."""
@@ -121,18 +128,15 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
     say(f"drawn: {escaped(out)}")
 
 
-def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Path]:
-    """Draw what needs no training. It comes before training, so that a folder that cannot be written costs no time."""
+def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Figure]:
+    """Draw what needs no training: all of `PICTURES` but the table."""
     from dalirefurb.show.plots import plan_plot
     from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
     source = whole_photographs()
     uses = min(options.reuse_factor, _MOST_USES)
-    figures = {
-        "show": pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
-        "operations": operations_sheet(source, "rand_augment", size=options.size),
-        "plan": plan_plot(plans.compare_plans(planner, epochs=9)),
-    }
-    for name, figure in figures.items():
-        write(options.out / f"{name}.png", figure)
-    return [options.out / f"{name}.png" for name in figures]
+    return [
+        pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
+        operations_sheet(source, "rand_augment", size=options.size),
+        plan_plot(plans.compare_plans(planner, epochs=9)),
+    ]

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "dali_iterator": {"nvidia", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
-    "show": SAMPLES - {"checks"} | {"dali", "engine", "loader", "system", "matplotlib", "numpy"},
+    "show": SAMPLES - {"checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "cli": ANYTHING,
     "__main__": {"cli"},
     "": ANYTHING,

@@ -131,7 +131,7 @@ def demo(options: argparse.Namespace) -> None:
             setattr(options, name, value)
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
-    made = photographs.is_made(options.folder)
+    photographs.is_made(options.folder)
     check_alone()
     numbers = {"batch_size": options.batch_size, "seed": options.seed}
     refurbish = Refurbish(options.images, reuse_factor=options.reuse_factor, **numbers)
@@ -139,8 +139,6 @@ def demo(options: argparse.Namespace) -> None:
     check_room(refurbish, options.size)
     check_folder(options.out, PICTURES)
     with ExitStack() as stack:
-        if not made:
-            say(f"making {options.images} JPEGs of {WIDTH} x {HEIGHT} pixels")
         source = ImageFolder(stack.enter_context(photographs.folder(options.folder)))
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loaders, and drawing"):

@@ -59,6 +59,8 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record on standard error."""
         kind = "warning: " if record.levelno >= logging.WARNING else ""
+        if isinstance(record.args, tuple):  # Names of files have any characters.
+            record.args = tuple(escaped(value) if isinstance(value, str) else value for value in record.args)
         message = _in_words(record.getMessage().removeprefix("dalirefurb "), self._options)
         complain(f"dalirefurb: {kind}{message}")
 

@@ -23,7 +23,7 @@ _DRAWS = 128
 
 _NAMED = 3
 
-_log = logging.getLogger("dalirefurb")
+_log = logging.getLogger("dalirefurb.reading")
 
 
 class Substitutes:

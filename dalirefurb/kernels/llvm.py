@@ -83,8 +83,8 @@ def _say_once() -> None:
     message = "dalirefurb compiles its kernels for this processor, once: this can take a minute"
     log = logging.getLogger("dalirefurb")
     log.info(message)
-    logged = log.isEnabledFor(logging.INFO) and log.hasHandlers()
-    if not logged and sys.stderr is not None and sys.stderr.isatty():
+    # The command line's own handler has written it there already.
+    if not log.handlers and sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"{message}\n")
 
 

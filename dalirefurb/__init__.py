@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dalirefurb.engine.stats import Stats as Stats
     from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
+    from dalirefurb.mix import Mix as Mix
     from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
     from dalirefurb.planning.batch_echo import BatchEcho as BatchEcho
     from dalirefurb.planning.echo import Echo as Echo
@@ -67,6 +68,7 @@ _HOMES = {
     "ImageFolder": "source",
     "Loader": "loader",
     "MemoryStore": "store",
+    "Mix": "mix",
     "Output": "augment.output",
     "Prefetch": "engine.prefetch",
     "Rank": "engine.rank",

@@ -27,8 +27,14 @@ class ConfigurationError(DalirefurbError, ValueError):
     """An argument cannot work, alone or beside another."""
 
 
+_REMEDY = 'see to it, or have the loader serve another in its place: bad_samples=BadSamplePolicy("replace")'
+_DECODER = ' (fallback_decoder="pillow" decodes more formats)'
+
+
 class SampleError(DalirefurbError):
     """One sample cannot be read, decoded or used.
+
+    Its message ends with what a loader can do about it.
 
     Args:
         index: Index of the sample.
@@ -38,7 +44,7 @@ class SampleError(DalirefurbError):
     """
 
     def __init__(self, index: int, name: str, reason: str, *, lasting: bool = False) -> None:
-        super().__init__(f"sample {index} ({name}): {reason}")
+        super().__init__(f"sample {index} ({name}): {reason}; {_REMEDY}{_DECODER * lasting}")
         self.index = index
         self.name = name
         self.reason = reason

@@ -14,13 +14,15 @@ Each epoch prints how many images were hits, from the cache, and misses, made fr
 from __future__ import annotations
 
 import argparse
-import math
+import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Mix,
     Refurbish,
     evaluate,
     rand_augment,
@@ -42,22 +45,36 @@ from dalirefurb import (
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RANK, WORLD_SIZE = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+TERMINATED = threading.Event()
+"""Set by SIGTERM, which clusters send before they end a job."""
+
 NUMBERS = {
-    "--reuse-factor": (3, "epochs in which a cached image is used; 1 caches nothing: standard training"),
-    "--coverage": (1.0, "share of the images that is cached; for those that memory has no room for"),
-    "--val-share": (0.1, "share of the images to evaluate on, where DIR has no folder val"),
-    "--size": (224, "side of the images in pixels"),
-    "--depth": (50, f"layers of the ResNet: {', '.join(map(str, BLOCKS))}"),
-    "--epochs": (90, "how often each image is served"),
-    "--batch-size": (256, "images learned from at a time, by all processes together"),
-    "--shards": (WORLD_SIZE, "parts of a batch; every number of processes that trains, also on resuming, divides it"),
-    "--learning-rate": (0.1, "the highest, for 256 images; it rises for a tenth of the batches, then falls to 0"),
-    "--weight-decay": (1e-4, "pull of the weights towards 0"),
-    "--label-smoothing": (0.1, "share of a target that all classes divide"),
-    "--mixup": (0.0, "alpha of MixUp, 0 for never; 0.2 is usual"),
-    "--cutmix": (0.0, "alpha of CutMix, 0 for never; 1.0 is usual"),
-    "--save-every": (500, "batches from checkpoint to checkpoint within an epoch, 0 for none within"),
-    "--seed": (0, "of order, augmentation, mixing and first weights"),
+    "--reuse-factor": (3, 1, 1000, "epochs in which a cached image is used; 1 caches nothing: standard training"),
+    "--coverage": (1.0, 0, 1, "share of the images that is cached; for those that memory has no room for"),
+    "--val-share": (0.1, 0, 1, "share of the images to evaluate on, where DIR has no folder val"),
+    "--size": (224, 32, 20_000, "side of the images in pixels"),
+    "--depth": (50, min(BLOCKS), max(BLOCKS), f"layers of the ResNet: {', '.join(map(str, BLOCKS))}"),
+    "--epochs": (90, 1, 10**9, "how often each image is served"),
+    "--batch-size": (256, 1, 10**9, "images learned from at a time, by all processes together"),
+    "--shards": (
+        WORLD_SIZE,
+        1,
+        10**9,
+        "parts of a batch; every number of processes that trains, also on resuming, divides it",
+    ),
+    "--learning-rate": (
+        0.1,
+        1e-9,
+        1e3,
+        "the highest, for 256 images; it rises for a tenth of the batches, then falls to 0",
+    ),
+    "--weight-decay": (1e-4, 0, 1e3, "pull of the weights towards 0"),
+    "--label-smoothing": (0.1, 0, 1, "share of a target that all classes divide"),
+    "--mixup": (0.0, 0, 1e3, "alpha of MixUp, 0 for never; 0.2 is usual"),
+    "--cutmix": (0.0, 0, 1e3, "alpha of CutMix, 0 for never; 1.0 is usual"),
+    "--save-every": (500, 0, 10**9, "batches from checkpoint to checkpoint within an epoch, 0 for none within"),
+    "--progress-every": (10.0, 0, 1e9, "seconds from one line of progress to the next within an epoch"),
+    "--seed": (0, 0, 2**63 - 1, "of order, augmentation, mixing and first weights"),
 }
 
 
@@ -124,29 +141,34 @@ def resnet(depth: int, num_classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(entering, num_classes))
 
 
-def mix(
-    images: torch.Tensor, targets: torch.Tensor, *, mixup: float, cutmix: float, rng: np.random.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blend every image with its neighbour in the batch (MixUp), or paste a square of the neighbour into it (CutMix).
+def check(options: argparse.Namespace) -> None:
+    """Refuse now what would end the training later."""
+    for flag, (_, least, most, _) in NUMBERS.items():
+        value = getattr(options, flag[2:].replace("-", "_"))
+        if not least <= value <= most:
+            sys.exit(f"error: {flag} must be in {least}..{most}, got {value}")
+    path, resume = options.checkpoint, options.resume
+    if resume and not (path and path.is_file()):
+        sys.exit(f"error: --resume needs the file of an earlier run, but --checkpoint names none: {path}")
+    if path and path.exists() and not resume:
+        sys.exit(f"error: {path} is there already: go on from it with --resume, or delete it")
+    if path and not os.access(path.parent, os.W_OK):
+        sys.exit(f"error: --checkpoint must be a file in a folder that can be written, but {path.parent} is none")
 
-    `mixup` and `cutmix` are the papers' alpha, 0 for never; with both, each batch tosses a coin. `targets`, shape
-    (B, classes), are blended in the same shares as the pixels.
-    """
-    if mixup == cutmix == 0:
-        return images, targets
-    neighbours = images.roll(1, dims=0)
-    if cutmix > 0 and (mixup == 0 or rng.random() < 0.5):
-        size = images.shape[-1]
-        side = round(size * math.sqrt(rng.beta(cutmix, cutmix)))
-        top, left = rng.integers(0, size - side, size=2, endpoint=True)
-        square = (..., slice(top, top + side), slice(left, left + side))
-        images = images.clone()
-        images[square] = neighbours[square]
-        share = (side / size) ** 2
-    else:
-        share = rng.beta(mixup, mixup)
-        images = images.lerp(neighbours, share)
-    return images, targets.lerp(targets.roll(1, dims=0), share)
+
+def restore(path: Path, parts: dict[str, Any]) -> dict[str, Any]:
+    """Load a checkpoint into model, optimizer, schedule and loader; return all of it."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=DEVICE, weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+    except DalirefurbError:
+        raise
+    except Exception as error:
+        sys.exit(
+            f"error: {path} must be a checkpoint of a run with the same arguments ({' '.join(str(error).split())})"
+        )
+    return state
 
 
 @torch.no_grad()
@@ -162,19 +184,35 @@ def accuracy(model: nn.Module, loader: Loader) -> float:
     return correct.item() / loader.num_samples
 
 
+def all_terminated(step: int) -> bool:
+    """Tell whether to stop: in every 16th step, as all processes together see it, since all have to stop in one."""
+    if WORLD_SIZE == 1 or step % 16:
+        return WORLD_SIZE == 1 and TERMINATED.is_set()
+    return summed(TERMINATED.is_set())[0] > 0
+
+
+def terminate(checkpoint: Path | None, step: int) -> NoReturn:
+    """End as SIGTERM asks for, with the usual exit status."""
+    told = f"saved in {checkpoint}, go on with --resume" if checkpoint else "nothing is saved without --checkpoint"
+    if RANK == 0:
+        print(f"terminated after {step} batches: {told}", file=sys.stderr)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model: nn.Module, num_classes: int) -> None:
     """Train, from the start or from a checkpoint; print a line for each epoch. The first process saves and prints."""
     decay = options.weight_decay
     highest = options.learning_rate * options.batch_size / 256
     optimizer = torch.optim.SGD(model.parameters(), highest, momentum=0.9, nesterov=True, weight_decay=decay)
     num_steps = options.epochs * len(loader) + 1
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, highest, num_steps, pct_start=0.1, cycle_momentum=False)
+    rise = max(0.1, 1.5 / num_steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, highest, num_steps, pct_start=rise, cycle_momentum=False)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule, "loader": loader}
+    alphas = {"mixup": options.mixup, "cutmix": options.cutmix}
+    mix = Mix(num_classes, **alphas, label_smoothing=options.label_smoothing, seed=options.seed)
     step, loss_sum = 0, torch.zeros((), device=DEVICE)
     if options.resume:
-        state = torch.load(options.checkpoint, map_location=DEVICE, weights_only=True)
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
+        state = restore(options.checkpoint, parts)
         step, loss_sum = state["step"], state["loss_sum"] / WORLD_SIZE
         if schedule.total_steps != num_steps:
             earlier = (schedule.total_steps - 1) // len(loader)
@@ -190,27 +228,33 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
         (total,) = summed(loss_sum.item())
         if options.checkpoint and RANK == 0:
             state = {name: part.state_dict() for name, part in parts.items()}
-            new = options.checkpoint.with_suffix(".new")
+            new = options.checkpoint.with_name(f"{options.checkpoint.name}.new")
             torch.save({**state, "step": step, "loss_sum": torch.tensor(total)}, new)
             new.replace(options.checkpoint)
 
     for epoch in range(loader.epoch, options.epochs):
         began, before, rows = time.perf_counter(), loader.stats(), 0
+        told = began
         for images, labels in loader:
             images, labels = images.to(DEVICE, non_blocking=True), labels.to(DEVICE, non_blocking=True)
-            rng = np.random.default_rng((options.seed, step))  # A resumed run mixes as one that was never interrupted.
-            targets = nn.functional.one_hot(labels, num_classes).float()
-            images, targets = mix(images, targets, mixup=options.mixup, cutmix=options.cutmix, rng=rng)
+            images, targets = mix(images, labels, step=step)  # A resumed run mixes as one never interrupted.
             with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
-                loss = nn.functional.cross_entropy(trained(images), targets, label_smoothing=options.label_smoothing)
+                loss = nn.functional.cross_entropy(trained(images), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
             step, rows = step + 1, rows + len(images)
             loss_sum += loss.detach() * len(images)
-            if options.save_every and step % options.save_every == 0 and loader.epoch == epoch:
-                save()
+            if loader.epoch == epoch:  # After the last batch it is evaluated first.
+                stop = all_terminated(step)
+                if stop or (options.save_every and step % options.save_every == 0):
+                    save()
+                if stop:
+                    terminate(options.checkpoint, step)
+            if RANK == 0 and (now := time.perf_counter()) - told >= options.progress_every:
+                told, speed = now, rows / (now - began)
+                print(f"epoch {epoch}  image {rows:,} of {loader.num_samples:,}  {speed:,.0f} images/s", flush=True)
         served = min(loader.num_samples, len(loader) * options.batch_size)
         mean_loss = summed(loss_sum.item())[0] / served  # Waits for the GPU.
         seconds, done = time.perf_counter() - began, loader.stats() - before
@@ -224,13 +268,16 @@ def train(options: argparse.Namespace, loader: Loader, val_loader: Loader, model
             print(f"hits {hits:,.0f}  misses {misses:,.0f}  validation accuracy {right:.2%}", flush=True)
         loss_sum.zero_()
         save()
+        if all_terminated(0):
+            terminate(options.checkpoint, step)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Put data, loaders and model together, and train."""
     options = parser().parse_args(arguments)
-    if options.resume and not (options.checkpoint and options.checkpoint.is_file()):
-        sys.exit(f"error: --resume needs the file of an earlier run, but --checkpoint names none: {options.checkpoint}")
+    check(options)
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("dalirefurb").setLevel(logging.INFO)  # Such as that it compiles.
     if options.depth not in BLOCKS:
         sys.exit(f"error: --depth must be one of {', '.join(map(str, BLOCKS))}, got {options.depth}")
     try:
@@ -279,10 +326,8 @@ def parser() -> argparse.ArgumentParser:
     add("--split", metavar="STAGE", help="the first stage that is fresh, such as flip")
     add("--partial-device", choices=("cpu", "gpu"), default="cpu", help="where the cached part is made (cpu)")
     add("--order", choices=("paper", "crop_last"), default="paper", help="crop and flip come first, or last (paper)")
-    add(
-        "--final-device", choices=("cpu", "gpu"), default=DEVICE.replace("cuda", "gpu"), help="likewise, the fresh part"
-    )
-    for name, (default, meaning) in NUMBERS.items():
+    add("--final-device", choices=("cpu", "gpu"), default=DEVICE.replace("cuda", "gpu"), help="where the fresh part is")
+    for name, (default, _, _, meaning) in NUMBERS.items():
         add(name, type=type(default), default=default, metavar="N", help=f"{meaning} ({default})")
     add("--checkpoint", type=Path, metavar="FILE", help="where model and place are saved, after every epoch at least")
     add("--resume", action="store_true", help="go on where FILE was saved, with the same other arguments")
@@ -290,4 +335,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
+    try:
+        main()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Another one ends it at once.
+        print("interrupted; --resume goes on from the last checkpoint, if there is one", file=sys.stderr)
+        sys.exit(130)

@@ -1,3 +1,4 @@
+import logging
 import os
 from pathlib import Path
 
@@ -10,6 +11,12 @@ settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=200, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.fixture(autouse=True)
+def _no_progress(monkeypatch):
+    """Commands do not tell what takes long, which a busy machine decides; tests of that set it back."""
+    monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
 
 
 @pytest.fixture(scope="session")

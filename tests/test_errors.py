@@ -38,3 +38,10 @@ def test_every_error_is_tried() -> None:
         return own.union(*map(kinds, own))
 
     assert kinds(DalirefurbError) == {type(error) for error in ERRORS}
+
+
+def test_a_bad_sample_has_a_remedy() -> None:
+    remedy = 'see to it, or have the loader serve another in its place: bad_samples=BadSamplePolicy("replace")'
+    assert str(SampleError(3, "cat/1.jpg", "is empty")) == f"sample 3 (cat/1.jpg): is empty; {remedy}"
+    broken = SampleError(3, "cat/1.jpg", "not an image", lasting=True)
+    assert str(broken).endswith(f'{remedy} (fallback_decoder="pillow" decodes more formats)')

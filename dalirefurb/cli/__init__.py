@@ -1,7 +1,7 @@
 """The command line: `dalirefurb train FOLDER`, `dalirefurb show`, `dalirefurb demo` and `dalirefurb cache`.
 
 Exit status: 0 done; 1 a sample cannot be read or decoded, or is damaged in a store, or the machine has failed; 2
-anything else to correct; 130 interrupted; 141 whoever read its output has gone.
+anything else to correct; 130 interrupted; 141 whoever read its output has gone; 143 terminated, or 129 hung up.
 """
 
 from __future__ import annotations
@@ -10,20 +10,35 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, NoReturn
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal asks the process to end: what it has begun is undone, as after an interrupt from the keyboard."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments`, or else the command line, names; return the exit status."""
     try:
+        if arguments is None:
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored.
+                    signal.signal(number, _terminate)
         # Whatever takes time is imported where an interrupt is waited for.
         from dalirefurb.cli.outcome import run
 
         return run(arguments)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        number = interrupt.args[0] if isinstance(interrupt, Terminated) else signal.SIGINT
         with suppress(AttributeError, OSError):
-            sys.stderr.write("dalirefurb: interrupted\n")
-        return 130
+            sys.stderr.write(f"dalirefurb: {'interrupted' if number == signal.SIGINT else 'terminated'}\n")
+        return 128 + number
     finally:
         if arguments is None:
             # The process is about to end: another interrupt ends it at once, without a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _terminate(number: int, _: Any) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # Another one would disturb what is undone.
+    raise Terminated(number)

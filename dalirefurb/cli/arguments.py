@@ -152,19 +152,18 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
         help="the PNG; one that is there is replaced (show.png, operations.png or plan.png)",
     )
     _add_option(parser, "reuse_factor", kind=Number(int, most=MOST_REUSE))
-    _add_number(parser, "--seed", 0, "of augmentation and order")
+    _add_number(parser, "--seed", 0, "of augmentation and order", late=True)
     group = parser.add_argument_group("augmentation")
     group.add_argument(
         "--preset",
         choices=PRESETS,
-        default="rand_augment",
         metavar="NAME",
         help=f"the stages: {', '.join(PRESETS)} (rand_augment)",
     )
     _add_order(group, default=None)
     _add_split(group, "the last operation is final, or crop and flip with --order crop_last")
     size = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
-    _add_number(group, "--size", 224, "side of the images", size, "PIXELS")
+    _add_number(group, "--size", 224, "side of the images", size, "PIXELS", late=True)
     group = parser.add_argument_group("with --plan")
     group.add_argument(
         "--num-samples",
@@ -172,8 +171,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="images of the data set (those of FOLDER, or 10000)",
     )
-    _add_number(group, "--batch-size", 64, "images served at a time", Number(int, 1))
-    _add_number(group, "--epochs", 9, "planned, from the first", Number(int, 1, _MOST))
+    _add_number(group, "--batch-size", 64, "images served at a time", Number(int, 1), late=True)
+    _add_number(group, "--epochs", 9, "planned, from the first", Number(int, 1, _MOST), late=True)
     group.add_argument(
         "--technique", choices=TECHNIQUES, metavar="NAME", help=f"draw the plan of one: {', '.join(TECHNIQUES)}"
     )
@@ -236,8 +235,12 @@ def _add_number(
     meaning: str,
     kind: Callable[[str], float] = _ANY,
     letter: str = "N",
+    late: bool = False,
 ) -> None:
-    group.add_argument(name, type=kind, default=default, metavar=letter, help=f"{meaning} ({default})")
+    """Add a number with a default, which the command sets where it is late: so it can tell what was given."""
+    group.add_argument(
+        name, type=kind, default=None if late else default, metavar=letter, help=f"{meaning} ({default})"
+    )
 
 
 def _add_option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
+from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.store.disk import upkeep
 from dalirefurb.store.memory_budget import amount
@@ -30,7 +31,8 @@ def inspect(options: argparse.Namespace) -> None:
 
 def verify(options: argparse.Namespace) -> int:
     """Read every sample of a store; return 1 if one is damaged, otherwise 0."""
-    found = upkeep.verify(options.path)
+    with waiting(f"reading {escaped(options.path)}"):
+        found = upkeep.verify(options.path)
     if found.ok:
         say(f"{escaped(options.path)} is intact: {found.intact:,} samples")
         return 0

@@ -39,8 +39,9 @@ _END_S = 5.0
 def without_codec_noise() -> Iterator[None]:
     """Keep from the user what codecs write about images that are broken: who reads them names them, too."""
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # Heeded where DALI is not imported yet.
-    # An interrupt from the keyboard must not end the other process before this one.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # What ends a whole group of processes must not end the other process before this one.
+    ending = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
     try:
         command = [sys.executable or "python3", "-I", "-S", __file__]
         keeping = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)

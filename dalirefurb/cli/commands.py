@@ -15,7 +15,8 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
 from dalirefurb.cli.limits import check_alone, check_room, require
-from dalirefurb.cli.show import draw_all
+from dalirefurb.cli.progress import waiting
+from dalirefurb.cli.show import PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
 from dalirefurb.engine.prefetch import Prefetch
@@ -23,7 +24,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
-from dalirefurb.show.files import write
+from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores
 
@@ -41,29 +42,31 @@ def train(options: argparse.Namespace) -> None:
     bad_samples = _bad_samples(options)
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
-    images = ImageFolder(options.folder)
+    with waiting(f"reading {escaped(options.folder)}"):
+        images = ImageFolder(options.folder)
     source, held_out = _parted(images, options.val_share)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
     check_room(planner, options.size)
+    judged = "" if held_out is None else f", {len(held_out):,} of them to judge by"
+    say(f"{_count(images)}{judged}; {len(planner)} batches of {planner.batch_size} an epoch")
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())
-        from dalirefurb.cli.train import Trainer
+        with waiting("starting the network and the loader"):
+            from dalirefurb.cli.train import Trainer
 
-        _share_cores()
-        trainer = Trainer(
-            source,
-            recipe,
-            planner,
-            epochs=options.epochs,
-            learning_rate=options.learning_rate,
-            kernels=options.kernels,
-            bad_samples=bad_samples,
-        )
-        stack.enter_context(trainer)
-        if held_out is not None:
-            trainer.hold_out(held_out, kernels=options.kernels, bad_samples=replace(bad_samples, quarantine=None))
-        judged = "" if held_out is None else f", {len(held_out):,} of them to judge by"
-        say(f"{_count(images)}{judged}; {len(planner)} batches of {planner.batch_size} an epoch")
+            _share_cores()
+            trainer = Trainer(
+                source,
+                recipe,
+                planner,
+                epochs=options.epochs,
+                learning_rate=options.learning_rate,
+                kernels=options.kernels,
+                bad_samples=bad_samples,
+            )
+            stack.enter_context(trainer)
+            if held_out is not None:
+                trainer.hold_out(held_out, kernels=options.kernels, bad_samples=replace(bad_samples, quarantine=None))
         say(f"{technique.describe(planner)}: {_stages(recipe, trainer.store.nbytes)}")
         say(
             "\nepoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)"
@@ -134,32 +137,27 @@ def demo(options: argparse.Namespace) -> None:
     refurbish = Refurbish(options.images, reuse_factor=options.reuse_factor, **numbers)
     paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
     check_room(refurbish, options.size)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the pictures' folder must be writable, but {options.out} cannot be made: {error.strerror}; "
-            f"name another with --out"
-        ) from error
+    check_folder(options.out, PICTURES)
     with ExitStack() as stack:
         source = ImageFolder(stack.enter_context(photographs.folder(options.folder)))
         stack.enter_context(without_codec_noise())
-        from dalirefurb.cli.compare import compare, explanation, plot, table
-        from dalirefurb.cli.train import Trainer
+        with waiting("starting the network and the loaders, and drawing"):
+            from dalirefurb.cli.compare import compare, explanation, plot, table
+            from dalirefurb.cli.train import Trainer
 
-        _share_cores()
-        trainers = {}
-        # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.
-        ahead = Prefetch(look_ahead=2, batches_per_group=1)
-        for name, recipe, planner in (
-            ("standard", paper, Standard(options.images, **numbers)),
-            ("refurbished", paper, refurbish),
-            ("refurbished, crop last", crop_last, refurbish),
-        ):
-            trainer = Trainer(source, recipe, planner, epochs=options.epochs, prefetch=ahead)
-            trainers[name] = stack.enter_context(trainer)
-        drawn = draw_all(options, paper, refurbish)
-        step_ms = 1e3 * trainers["standard"].step_alone_s()
+            _share_cores()
+            trainers = {}
+            # Runs take turns: the fewer batches are made ahead, the more of an epoch is made, and timed, in its turn.
+            ahead = Prefetch(look_ahead=2, batches_per_group=1)
+            for name, recipe, planner in (
+                ("standard", paper, Standard(options.images, **numbers)),
+                ("refurbished", paper, refurbish),
+                ("refurbished, crop last", crop_last, refurbish),
+            ):
+                trainer = Trainer(source, recipe, planner, epochs=options.epochs, prefetch=ahead)
+                trainers[name] = stack.enter_context(trainer)
+            drawn = draw_all(options, paper, refurbish)
+            step_ms = 1e3 * trainers["standard"].step_alone_s()
         images = f"{len(source)} JPEGs of {WIDTH} x {HEIGHT} pixels"
         say(
             f"{images} in {len(source.classes or ())} classes. "
@@ -171,9 +169,14 @@ def demo(options: argparse.Namespace) -> None:
     say(f"\n{caption}; reuse factor {options.reuse_factor}:\n")
     say(table(runs))
     say(f"\n{explanation(runs, step_ms=step_ms)}")
-    drawn.append(options.out / "table.png")
-    write(drawn[-1], plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\n{caption}"))
-    say(f"\ndrawn: {', '.join(map(escaped, drawn))}")
+    drawn.append(plot(runs, caption=f"{images}, reuse factor {options.reuse_factor}\n{caption}"))
+    # All at the end: a demo that is interrupted leaves nothing.
+    paths = [options.out / name for name in PICTURES]
+    with writing(options.out):
+        options.out.mkdir(parents=True, exist_ok=True)
+    for path, figure in zip(paths, drawn, strict=True):
+        write(path, figure)
+    say(f"\ndrawn: {', '.join(map(escaped, paths))}")
 
 
 def _share_cores() -> None:

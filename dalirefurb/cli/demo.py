@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dalirefurb.cli.limits import require
+from dalirefurb.cli.progress import counted
+from dalirefurb.cli.terminal import say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import FileList
 from dalirefurb.system.cores import usable_cores
@@ -87,6 +89,8 @@ class Photographs:
         with ExitStack() as stack:
             with _writing():
                 if parent is not None:
+                    new = [each for each in (parent, *parent.parents) if not each.exists()]
+                    stack.callback(_remove_empty, new)
                     parent.mkdir(parents=True, exist_ok=True)
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
@@ -127,9 +131,8 @@ class Photographs:
         return False
 
     def _write(self, folder: Path) -> None:
-        """Write all images, with a bar on stderr, if that is a terminal, then their description."""
-        from tqdm import tqdm
-
+        """Write all images, and tell of progress, then their description."""
+        say(f"making {self.images} JPEGs of {WIDTH} x {HEIGHT} pixels")
         paths = _paths()
         sheets = [_sheet(path) for path in paths]
         for path in paths:
@@ -145,11 +148,18 @@ class Photographs:
         pool = ThreadPoolExecutor(usable_cores())
         try:
             made = pool.map(write, range(self.images))
-            for _ in tqdm(made, desc="making images", total=self.images, leave=False, disable=None):
+            for _ in counted(made, "making images", "image", self.images):
                 pass
         finally:
             pool.shutdown(cancel_futures=True)
         (folder / _DESCRIPTION).write_text(json.dumps(asdict(self)))
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the inner ones first, but those with something in them."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _sheet(path: Path) -> Image:

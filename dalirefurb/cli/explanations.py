@@ -11,7 +11,7 @@ Data refurbishing: train on images whose augmentation is partly cached and reuse
 
 EPILOG = """\
 exit status: 0 done; 1 an image cannot be used, a store is damaged, or the machine has failed; 2 anything else to
-correct; 130 interrupted; 141 whoever read the output has gone"""
+correct; 130 interrupted; 141 whoever read the output has gone; 143 terminated"""
 
 _TECHNIQUES = "\n".join(f"  {name:<12}{technique.summary}" for name, technique in TECHNIQUES.items())
 
@@ -84,13 +84,14 @@ DEMO: dict[str, Any] = {
     "help": "see what refurbishing brings on this machine",
     "description": """\
 Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
-and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores.
+and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores, and
+half a minute more the first time, when kernels are compiled.
 Needs pip install "dalirefurb[demo]".""",
     "epilog": """\
 examples:
   dalirefurb demo
   dalirefurb demo --folder photos   keep the images, then: dalirefurb train photos
-  dalirefurb demo --quick           a few seconds; its figures mean nothing""",
+  dalirefurb demo --quick           a quarter of a minute; too short to say how fast anything is""",
 }
 
 CACHE: dict[str, Any] = {

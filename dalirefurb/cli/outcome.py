@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import tempfile
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.terminal import OutputError, complain, escaped, give_up, one_line, open_streams
 from dalirefurb.cli.wording import in_options
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
+
+_LEVEL = logging.INFO
+"""From which on the package's log is shown."""
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -25,7 +30,7 @@ def run(arguments: Sequence[str] | None) -> int:
     try:
         open_streams()
         options = parser().parse_args(arguments)
-        with warnings.catch_warnings():
+        with _log_in_lines(options), warnings.catch_warnings():
             # A warning is shown as errors are, without the line of code that it comes from.
             warnings.showwarning = lambda message, *_, **__: complain(
                 f"dalirefurb: warning: {_in_words(str(message), options)}"
@@ -44,6 +49,37 @@ def run(arguments: Sequence[str] | None) -> int:
     return status
 
 
+class _Lines(logging.Handler):
+    """Shows the package's log as errors are shown, a line for each record."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
+        self._options = options
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record on standard error."""
+        kind = "warning: " if record.levelno >= logging.WARNING else ""
+        if isinstance(record.args, tuple):  # Names of files have any characters.
+            record.args = tuple(escaped(value) if isinstance(value, str) else value for value in record.args)
+        message = _in_words(record.getMessage().removeprefix("dalirefurb "), self._options)
+        complain(f"dalirefurb: {kind}{message}")
+
+
+@contextmanager
+def _log_in_lines(options: argparse.Namespace) -> Iterator[None]:
+    log, lines = logging.getLogger("dalirefurb"), _Lines(options)
+    before = log.level, log.propagate
+    log.addHandler(lines)
+    log.setLevel(_LEVEL)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.setLevel(before[0])
+        log.propagate = before[1]
+        log.removeHandler(lines)
+
+
 def _failed(message: str, status: int) -> int:
     complain(f"dalirefurb: error: {message}")
     return status
@@ -52,7 +88,11 @@ def _failed(message: str, status: int) -> int:
 def _told(error: DalirefurbError, options: argparse.Namespace) -> str:
     """Return an error's message, whatever the names of files in it."""
     if isinstance(error, SampleError):
-        return f"sample {error.index} ({escaped(error.name)}): {_in_words(error.reason, options)}"
+        remedy = ""
+        if getattr(options, "on_bad_sample", None) == "raise":
+            decoder = ", --fallback-decoder pillow decodes more formats" * (not options.fallback_decoder)
+            remedy = f"; --on-bad-sample replace goes on with another in its place{decoder}"
+        return f"sample {error.index} ({escaped(error.name)}): {_in_words(error.reason, options)}{remedy}"
     return _in_words(str(error), options)
 
 

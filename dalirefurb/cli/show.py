@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.recipe import Recipe
@@ -14,13 +15,17 @@ from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import whole_photographs
 from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require
-from dalirefurb.cli.techniques import Technique, choose, flag
+from dalirefurb.cli.progress import waiting
+from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
 from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show import plans
 from dalirefurb.show.files import check_writable, write
-from dalirefurb.source import ImageFolder
+from dalirefurb.source import FileList, ImageFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PRESETS: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
@@ -31,6 +36,9 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
     "evaluate": evaluate,
 }
 """By name on the command line."""
+
+PICTURES = ("show.png", "operations.png", "plan.png", "table.png")
+"""Names of the demo's."""
 
 _MOST_USES = 12
 """Of a version on a sheet; more would not fit."""
@@ -46,16 +54,42 @@ _COUNT_BYTES = 24
 """Of what is counted in each epoch: served, computed, misses."""
 
 
+_DEFAULTS = {"preset": "rand_augment", "size": 224, "seed": 0, "batch_size": 64, "epochs": 9}
+"""Of options that are None unless they are given."""
+
+_AUGMENTATION, _PLAN = ("preset", "size", "order", "split"), ("num_samples", "batch_size", "epochs", "technique")
+_OF_MODE = {
+    "": {*_AUGMENTATION, "seed", "reuse_factor"},
+    "--operations": {"preset", "size"},
+    "--plan": {*_PLAN, "seed", *OPTIONS},
+}
+"""Options that a mode heeds, by the flag of the mode."""
+
+
+def _check_heeded(options: argparse.Namespace) -> None:
+    """Refuse what would be ignored; set defaults."""
+    mode = "--operations" if options.operations else "--plan" if options.plan else ""
+    for name in (*_AUGMENTATION, *_PLAN, "seed", *OPTIONS):
+        value = getattr(options, name)
+        if value is None:
+            setattr(options, name, _DEFAULTS.get(name))
+        elif name not in _OF_MODE[mode]:
+            modes = [each for each, heeded in _OF_MODE.items() if name in heeded]
+            if mode:
+                raise ConfigurationError(
+                    f"{flag(name)} changes nothing with {mode}, got {value}; leave one of them out"
+                )
+            raise ConfigurationError(f"{flag(name)} is for {modes[0]}, got {value} without it; add {modes[0]}")
+
+
 def show(options: argparse.Namespace) -> None:
     """Draw what is cached and what is fresh, or operations, or a plan."""
     technique = choose(options.technique or "refurbish", options)
+    _check_heeded(options)
     out = options.out or Path("operations.png" if options.operations else "plan.png" if options.plan else "show.png")
     if options.plan:
         _show_plan(options, technique, out)
         return
-    for name in ("technique", "num_samples"):
-        if (value := getattr(options, name)) is not None:
-            raise ConfigurationError(f"{flag(name)} is for --plan, got {value} without it; add --plan")
     if options.operations:
         if options.preset in _WITHOUT_OPERATIONS:
             raise ConfigurationError(
@@ -80,23 +114,31 @@ def show(options: argparse.Namespace) -> None:
     )
     require("a sheet of pictures", "matplotlib")
     check_writable(out)
-    source = whole_photographs() if options.folder is None else ImageFolder(options.folder)
-    with without_codec_noise():
+    source = _source(options)
+    say(f"drawing the operations of {options.preset}" if options.operations else f"{recipe}\n")
+    with without_codec_noise(), waiting(f"drawing {escaped(out)}"):
         from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
         if options.operations:
             sheet = operations_sheet(source, options.preset, size=options.size)
         else:
             sheet = pictures_sheet(source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)
-            say(f"{recipe}\n")
     write(out, sheet)
     say(f"drawn: {escaped(out)}")
+
+
+def _source(options: argparse.Namespace) -> FileList | ImageFolder:
+    """Read the folder, or take scikit-image's photographs."""
+    if options.folder is None:
+        return whole_photographs()
+    with waiting(f"reading {escaped(options.folder)}"):
+        return ImageFolder(options.folder)
 
 
 def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> None:
     num_samples = options.num_samples
     if num_samples is None:
-        num_samples = 10_000 if options.folder is None else len(ImageFolder(options.folder))
+        num_samples = 10_000 if options.folder is None else len(_source(options))
     planner = technique.planner(num_samples, batch_size=options.batch_size, seed=options.seed)
     rows = math.ceil(num_samples * technique.options.get("echoing_factor", 1))
     counted = len(planner) if options.technique is None else rows
@@ -107,32 +149,31 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
     )
     require("a plot", "matplotlib")
     check_writable(out)
-    if options.technique is None:
-        assert isinstance(planner, Refurbish)
-        comparison = plans.compare_plans(planner, options.epochs)
-        from dalirefurb.show.plots import plan_plot
+    with waiting(f"planning {options.epochs} epochs, and drawing {escaped(out)}"):
+        if options.technique is None:
+            assert isinstance(planner, Refurbish)
+            comparison = plans.compare_plans(planner, options.epochs)
+            from dalirefurb.show.plots import plan_plot
 
-        write(out, plan_plot(comparison))
-    else:
-        history = plans.history(planner, options.epochs)
-        from dalirefurb.show.plots import history_plot
+            figure = plan_plot(comparison)
+        else:
+            history = plans.history(planner, options.epochs)
+            from dalirefurb.show.plots import history_plot
 
-        write(out, history_plot(history, title=technique.describe(planner)))
+            figure = history_plot(history, title=technique.describe(planner))
+    write(out, figure)
     say(f"drawn: {escaped(out)}")
 
 
-def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Path]:
-    """Draw what needs no training. It comes before training, so that a folder that cannot be written costs no time."""
+def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Figure]:
+    """Draw what needs no training: all of `PICTURES` but the table."""
     from dalirefurb.show.plots import plan_plot
     from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
     source = whole_photographs()
     uses = min(options.reuse_factor, _MOST_USES)
-    figures = {
-        "show": pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
-        "operations": operations_sheet(source, "rand_augment", size=options.size),
-        "plan": plan_plot(plans.compare_plans(planner, epochs=9)),
-    }
-    for name, figure in figures.items():
-        write(options.out / f"{name}.png", figure)
-    return [options.out / f"{name}.png" for name in figures]
+    return [
+        pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
+        operations_sheet(source, "rand_augment", size=options.size),
+        plan_plot(plans.compare_plans(planner, epochs=9)),
+    ]

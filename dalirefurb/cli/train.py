@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from tqdm import tqdm
 
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.limits import check_alone
 from dalirefurb.cli.network import SmallResNet
+from dalirefurb.cli.progress import counted
 from dalirefurb.loader import Loader
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import Planner
@@ -128,27 +128,26 @@ class Trainer:
         self.loader = Loader(source, recipe, planner, self.store, **loading)
 
     def epoch(self) -> EpochReport:
-        """Train on the next epoch; show a bar on stderr, if that is a terminal."""
+        """Train on the next epoch; tell of progress."""
         epoch = self.loader.epoch
         before = self.loader.stats()
         rows, batch_s, step_s = [], [], []
         # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
         sums = torch.zeros(2, device=self._device)
-        with tqdm(self.loader, desc=f"epoch {epoch}", unit="batch", leave=False, disable=None) as bar:
-            ended = time.perf_counter()
-            for images, labels in bar:
-                arrived = time.perf_counter()
-                losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
-                self._optimizer.step()
-                self._schedule.step()
-                if self._planner.feedback_lag is not None:
-                    self.loader.observe(losses)
-                sums += torch.stack([losses.sum(), correct.sum()])
-                now = time.perf_counter()
-                rows.append(len(labels))
-                batch_s.append(now - ended)
-                step_s.append(now - arrived)
-                ended = now
+        ended = time.perf_counter()
+        for images, labels in counted(self.loader, f"epoch {epoch}", "batch", len(self.loader)):
+            arrived = time.perf_counter()
+            losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
+            self._optimizer.step()
+            self._schedule.step()
+            if self._planner.feedback_lag is not None:
+                self.loader.observe(losses)
+            sums += torch.stack([losses.sum(), correct.sum()])
+            now = time.perf_counter()
+            rows.append(len(labels))
+            batch_s.append(now - ended)
+            step_s.append(now - arrived)
+            ended = now
         done = self.loader.stats() - before
         loss, accuracy = (sums / sum(rows)).tolist()
         return EpochReport(
@@ -180,7 +179,7 @@ class Trainer:
         assert self._validation is not None
         self._model.eval()
         correct = 0
-        for images, labels in self._validation:
+        for images, labels in counted(self._validation, "validation", "batch", len(self._validation)):
             logits = self._model(images.to(self._device))
             correct += int((logits.argmax(dim=1) == labels.to(self._device)).sum())
         self._model.train()

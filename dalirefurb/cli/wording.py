@@ -22,6 +22,7 @@ _PHRASES = (
     ),
     (r"pass AutoAssist\(\.\.\., (lag=\d+)\), or a smaller look_ahead.*", r"pass \1"),
     (r"pass a larger max_pixels to the loader", "pass a larger --max-pixels"),
+    (r"Loader.bad_samples\(\) lists them, Stats.replaced counts rows", "all are listed in the end"),
 )
 """What only a program can heed, and what the command line says in its place."""
 

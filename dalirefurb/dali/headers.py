@@ -58,8 +58,7 @@ class HeaderReader:
         except RuntimeError as error:
             failure = GraphError(str(error))
             failure.reason = next(
-                (f"{failure.reason}: {meaning}" for code, meaning in _MEANINGS.items() if code in failure.reason),
-                failure.reason,
+                (meaning for code, meaning in _MEANINGS.items() if code in failure.reason), failure.reason
             )
             failure.row = row
             raise failure from error

@@ -81,8 +81,10 @@ def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options
 def _say_once() -> None:
     """Tell why nothing seems to happen: those who look at the log, and those who sit at a terminal."""
     message = "dalirefurb compiles its kernels for this processor, once: this can take a minute"
-    logging.getLogger("dalirefurb").info(message)
-    if sys.stderr is not None and sys.stderr.isatty():
+    log = logging.getLogger("dalirefurb")
+    log.info(message)
+    # The command line's own handler has written it there already.
+    if not log.handlers and sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"{message}\n")
 
 

@@ -123,7 +123,7 @@ class Reader:
             except Refused as refused:
                 bad = self._error(index, refused.reason, lasting=True)
                 if self.substitutes is None:
-                    raise bad from error
+                    raise bad from None
                 self.substitutes.add(bad)
         return bool(failures)
 
@@ -195,7 +195,7 @@ class Reader:
                 with self._pool.unbroken():  # It is in DALI's code.
                     heights, widths = self._inspector.look(indices, given)
             except Refused as refused:
-                raise self._error(int(indices[refused.row]), refused.reason, lasting=True) from refused
+                raise self._error(int(indices[refused.row]), refused.reason, lasting=True) from None
             return Samples(given, heights, widths, indices, as_read)
         images = Images.of(data)
         if images.whole is None:

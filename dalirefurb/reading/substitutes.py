@@ -7,6 +7,7 @@ store holds. Rows that share a version share what replaces it.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import numpy as np
@@ -21,6 +22,8 @@ _DRAWS = 128
 """With 9 of 10 samples bad, all of so many are in one of 700,000 cases."""
 
 _NAMED = 3
+
+_log = logging.getLogger("dalirefurb.reading")
 
 
 class Substitutes:
@@ -38,6 +41,8 @@ class Substitutes:
         self._lock = threading.Lock()
         self._found = {sample.index: sample for sample in (quarantine.samples if quarantine else ())}
         self._bad = np.array(sorted(self._found), np.int64)
+        if self._found:
+            _log.info("%d samples that the quarantine names are replaced by others", len(self._found))
 
     def add(self, error: SampleError) -> None:
         """Remember a bad sample; one that will be so in another run, too, belongs into the quarantine."""
@@ -49,6 +54,13 @@ class Substitutes:
             self._bad = np.insert(self._bad, np.searchsorted(self._bad, error.index), error.index)
             if error.lasting and self._quarantine is not None:
                 self._quarantine.add(sample)
+            count = len(self._found)
+        if str(count).strip("0") == "1":  # Now, and whenever there are ten times as many.
+            _log.warning(
+                "bad samples are replaced by others, %d of %d so far, the last one sample %d (%s): %s; "
+                "Loader.bad_samples() lists them, Stats.replaced counts rows",
+                *(count, self._planner.num_samples, error.index, error.name, error.reason),
+            )
 
     def bad(self, indices: Indices) -> Mask:
         """Tell which samples are known to be bad, of the same shape."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ def write(path: Path, figure: Figure) -> None:
     """
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
-    with _writing(path):
+    with writing(path):
         is_new = not path.exists()
         try:
             path.write_bytes(content.getbuffer())
@@ -38,9 +38,13 @@ def check_writable(path: Path) -> None:
     """Find out whether a picture can be written, before it is made. Nothing is left there.
 
     Raises:
-        ConfigurationError: If it cannot.
+        ConfigurationError: If it cannot, or is named as what is no PNG.
     """
-    with _writing(path):
+    if path.suffix.lower() not in ("", ".png"):
+        raise ConfigurationError(
+            f"the picture is a PNG, but {path} is named as another kind of file: name it {path.stem}.png with --out"
+        )
+    with writing(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.is_file():
@@ -50,8 +54,30 @@ def check_writable(path: Path) -> None:
             path.unlink()
 
 
+def check_folder(folder: Path, names: Iterable[str]) -> None:
+    """Find out whether pictures can be written into a folder, which need not be there. Nothing is left there.
+
+    Raises:
+        ConfigurationError: If one cannot.
+    """
+    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            check_writable(folder / name)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the pictures' folder must be writable, but {folder} cannot be made: {error.strerror}; "
+            f"name another with --out"
+        ) from error
+    finally:
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()
+
+
 @contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Tell of a path that cannot be written, or of a full disk, as what it is."""
     try:
         yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +15,20 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
+
+_MOST_BAD = 10
+"""Samples that are left out before it is given up."""
+
+_log = logging.getLogger("dalirefurb")
+
+Result = TypeVar("Result")
 
 Image = NDArray[np.uint8]
 """HWC, RGB."""
@@ -108,6 +120,33 @@ class Album(MemoryStore):
         return stored
 
 
+def of_good_samples(source: Source, count: int, make: Callable[[list[int]], Result]) -> Result:
+    """Make something of samples that are evenly spaced in a source; leave out those that turn out to be bad.
+
+    Args:
+        source: The source.
+        count: Number of samples wanted; fewer are taken where there are no more.
+        make: Function of the samples' indices, which raises a `SampleError` if one is bad.
+
+    Raises:
+        SampleError: If all are bad, or too many.
+    """
+    bad: dict[int, SampleError] = {}
+    while True:
+        left = np.setdiff1d(np.arange(len(source)), list(bad))
+        places = np.linspace(0, len(left) - 1, min(count, len(left))).round().astype(int)
+        try:
+            made = make(left[places].tolist())
+        except SampleError as error:
+            bad[error.index] = error
+            if len(left) <= 1 or len(bad) == _MOST_BAD:
+                raise
+            continue
+        for index, left_out in bad.items():
+            _log.warning("sample %d (%s) is left out: %s", index, left_out.name, left_out.reason)
+        return made
+
+
 def take_pictures(
     source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, seed: int = 0
 ) -> list[Pictures]:
@@ -169,17 +208,40 @@ def _cached(source: Source, recipe: Recipe, samples: Sequence[int]) -> list[Imag
     return [pages[index, 0] for index in samples]
 
 
+@contextmanager
+def _unsaid() -> Iterator[None]:
+    """Keep back that samples are replaced: here none is, they are left out."""
+    log = logging.getLogger("dalirefurb.reading")
+    log.disabled, before = True, log.disabled
+    try:
+        yield
+    finally:
+        log.disabled = before
+
+
 def _serve(
     source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, epochs: int, seed: int
 ) -> tuple[dict[tuple[int, int], Image], list[NDArray[np.uint8]]]:
-    """Return what the store held, and what each epoch served, (B, H, W, 3)."""
+    """Return what the store held, and what each epoch served, (B, H, W, 3).
+
+    Raises:
+        SampleError: If one of the samples is bad.
+    """
     planner = Versions(
         len(source), batch_size=len(samples), seed=seed, samples=tuple(samples), reuse_factor=reuse_factor
     )
     album = Album()
     served = []
-    with album, Loader(source, recipe, planner, album, prefetch=Prefetch(replicas=1, look_ahead=1)) as loader:
+    # A loader also looks at others than it serves, which may be bad.
+    settings: dict[str, Any] = {
+        "prefetch": Prefetch(replicas=1, look_ahead=1),
+        "bad_samples": BadSamplePolicy("replace"),
+    }
+    with album, _unsaid(), Loader(source, recipe, planner, album, **settings) as loader:
         # A batch is stored after it is served, but before the next one is: hence one more.
         for _ in range(epochs + 1):
             served += [levels(recipe.output, images.numpy()) for images, _ in loader]
+        for bad in loader.bad_samples():
+            if bad.index in samples:
+                raise SampleError(bad.index, bad.name, bad.reason)
     return album.pages, served[:-1]

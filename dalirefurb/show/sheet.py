@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -15,7 +15,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
 from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
-from dalirefurb.show.pictures import Image, Pictures, square_image, take_pictures
+from dalirefurb.show.pictures import Image, Pictures, of_good_samples, square_image, take_pictures
 from dalirefurb.source import Source
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
         reuse_factor: Uses of a version, 1 .. 12.
         seed: The run's seed.
     """
-    samples = np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).round().astype(int).tolist()
-    pictures = take_pictures(source, recipe, samples, reuse_factor=reuse_factor, seed=seed)
+    take = partial(take_pictures, source, recipe, reuse_factor=reuse_factor, seed=seed)
+    pictures = of_good_samples(source, _SAMPLES, take)
     columns = _columns(recipe, reuse_factor)
     texts = [textwrap.fill(column.text, column.width // _LETTER) for column in columns]
     meanings = {
@@ -151,7 +151,8 @@ def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
         size: Side in pixels of the picture operated on; for arrays, it is their own side.
     """
     layer, note = TABLES[preset]
-    rows = operate(square_image(source, 0, size=size), layer)
+    picture = of_good_samples(source, 1, lambda samples: square_image(source, samples[0], size=size))
+    rows = operate(picture, layer)
     top, left = _MARGIN + _TITLE_LINE + _LINE + _GAP, _MARGIN + _NAMES
     step = _OPERATION_CELL + _GAP
     figure, axes = _paper(left + MAGNITUDES * step - _GAP + _MARGIN, top + len(rows) * (step + _LINE) + _MARGIN)

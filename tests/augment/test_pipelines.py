@@ -5,6 +5,7 @@ import importlib.util
 import os
 import pickle
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import torch
 from PIL import Image
 
 import dalirefurb
+from dalirefurb import Mix
+from tests.interruptible import interruptible
 from tests.pictures import picture, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,21 +211,22 @@ def test_a_resumed_run_says_and_learns_what_an_uninterrupted_one_does(request, t
     pipeline.main([*arguments, str(tmp_path / "whole.pt")])
     expected, whole = said(), torch.load(tmp_path / "whole.pt")["model"]
     assert [epoch for (epoch, _), _ in expected] == [0, 1]
-    mix, calls = pipeline.mix, []
+    calls = []
 
-    def mix_until(*given, **named):
-        calls.append(None)
-        if len(calls) > interrupted_at:
-            raise KeyboardInterrupt
-        return mix(*given, **named)
+    class MixUntil(Mix):
+        def __call__(self, *given, **named):
+            calls.append(None)
+            if len(calls) > interrupted_at:
+                raise KeyboardInterrupt
+            return super().__call__(*given, **named)
 
     for interrupted_at in (3, batches_an_epoch, batches_an_epoch + 3):
         path = tmp_path / f"{interrupted_at}.pt"
         calls.clear()
-        pipeline.mix = mix_until
+        pipeline.Mix = MixUntil
         with pytest.raises(KeyboardInterrupt):
             pipeline.main([*arguments, str(path)])
-        pipeline.mix = mix
+        pipeline.Mix = Mix
         state = torch.load(path)
         # Every second batch and every end of an epoch is saved.
         ended = interrupted_at // batches_an_epoch * batches_an_epoch
@@ -243,6 +247,7 @@ def test_what_is_saved_while_an_epoch_ends_is_before_its_end(cifar, mosaics, tmp
     """Otherwise the epoch would never be evaluated, and the next one's loss would count it, too."""
     arguments = ["--data", str(mosaics), *SMALL_CIFAR, "--save-every", "2", "--checkpoint", str(tmp_path / "x.pt")]
     cifar.main(arguments)
+    (tmp_path / "x.pt").unlink()
     expected = [line[1] for line in lines(capsys.readouterr().out)]
 
     def interrupt(*_):
@@ -257,54 +262,78 @@ def test_what_is_saved_while_an_epoch_ends_is_before_its_end(cifar, mosaics, tmp
     assert [line[1] for line in lines(capsys.readouterr().out)] == expected
 
 
-def unmixed(count=6, size=8):
-    """Images of one value each, which is also their label."""
-    images = torch.arange(count).float().reshape(-1, 1, 1, 1).expand(-1, 3, size, size)
-    return images, torch.eye(count)
+@pytest.mark.parametrize("name", ["cifar10_autoaugment", "imagenet_randaugment"])
+def test_a_terminated_run_saves_where_it_is_and_goes_on_as_one_that_never_was(request, tmp_path, capsys, name):
+    pipeline, data = module(name), "mosaics" if name.startswith("cifar10") else "folder"
+    vars(pipeline).setdefault("BLOCKS", {})[18] = (1, 1, 0, 0)
+    small = SMALL_CIFAR if name.startswith("cifar10") else SMALL_RESNET
+    arguments = ["--data", str(request.getfixturevalue(data)), *small, "--save-every", "0", "--checkpoint"]
+    pipeline.main([*arguments, str(tmp_path / "whole.pt")])
+    expected = [line[:2] for line in lines(capsys.readouterr().out)]
+
+    class Terminating(Mix):
+        def __call__(self, *given, step, **named):
+            if step == stopped_at - 1:
+                pipeline.TERMINATED.set()
+            return super().__call__(*given, step=step, **named)
+
+    batches_an_epoch = 4 if name.startswith("cifar10") else 5
+    for stopped_at in (1, batches_an_epoch - 1, batches_an_epoch, batches_an_epoch + 2):
+        path = tmp_path / f"{stopped_at}.pt"
+        pipeline.Mix = Terminating
+        with pytest.raises(SystemExit) as exited:
+            pipeline.main([*arguments, str(path)])
+        pipeline.Mix = Mix
+        pipeline.TERMINATED.clear()
+        told = capsys.readouterr()
+        assert exited.value.code == 143
+        assert told.err == f"terminated after {stopped_at} batches: saved in {path}, go on with --resume\n"
+        pipeline.main([*arguments, str(path), "--resume"])
+        said = told.out + capsys.readouterr().out
+        assert [line[:2] for line in lines(said)] == expected
+        whole, resumed = (torch.load(tmp_path / each)["model"] for each in ("whole.pt", path.name))
+        assert all(torch.equal(resumed[key], whole[key]) for key in whole)
 
 
-@pytest.mark.parametrize(("mixup", "cutmix"), [(0.2, 0.0), (0.0, 1.0), (1.0, 1.0)])
-def test_targets_are_mixed_in_the_shares_of_the_pixels_and_sum_to_1(cifar, mixup, cutmix):
-    images, targets = unmixed()
-    before = images.clone()
-    shares = []
-    for seed in range(200):
-        mixed, blend = cifar.mix(images, targets, mixup=mixup, cutmix=cutmix, rng=np.random.default_rng(seed))
-        assert torch.allclose(blend.sum(dim=1), torch.ones(6))
-        # What the values are on average, pixels and targets must agree about.
-        assert torch.allclose(mixed.mean(dim=(1, 2, 3)), blend @ torch.arange(6.0), atol=1e-5)
-        shares.append(float(blend[1, 0]))
-    assert torch.equal(images, before)
-    assert 0.3 < np.mean(shares) < 0.7
-    assert len(set(shares)) > 5
+def test_sigterm_and_sigint_end_a_pipeline_in_one_line(folder, tmp_path):
+    arguments = ["--data", folder, *SMALL_RESNET, "--epochs", "1000", "--progress-every", "0"]
+    for number, status, told in (
+        (signal.SIGTERM, 143, rf"terminated after \d+ batches: saved in {tmp_path}/x.pt, go on with --resume\n"),
+        (signal.SIGINT, 130, "interrupted; --resume goes on from the last checkpoint, if there is one\n"),
+    ):
+        command = [sys.executable, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]
+        command += ["--checkpoint", str(tmp_path / "x.pt"), *(["--resume"] if number == signal.SIGINT else [])]
+        with interruptible(command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}) as process:
+            for line in process.stdout:
+                if re.match(r"epoch \d+  image [\d,]+ of 36  [\d,]+ images/s", line):
+                    break
+            process.send_signal(number)
+            _, said = process.communicate(timeout=120)
+        assert process.returncode == status
+        said = "".join(line for line in said.splitlines(keepends=True) if not line.startswith("dalirefurb compiles"))
+        assert re.fullmatch(told, said)
 
 
-def test_cutmix_pastes_a_square_and_mixup_blends(cifar):
-    images, targets = unmixed()
-    for seed in range(20):
-        cut, _ = cifar.mix(images, targets, mixup=0.0, cutmix=1.0, rng=np.random.default_rng(seed))
-        assert set(cut[1].unique().tolist()) <= {0.0, 1.0}
-        pasted = (cut[1, 0] == 0).nonzero()
-        if len(pasted):
-            height, width = (pasted.amax(dim=0) - pasted.amin(dim=0) + 1).tolist()
-            assert height == width
-            assert len(pasted) == height * width
-        blended, _ = cifar.mix(images, targets, mixup=1.0, cutmix=0.0, rng=np.random.default_rng(seed))
-        assert len(blended[1].unique()) == 1
-        assert 0 < blended[1, 0, 0, 0] < 1
+def test_two_processes_stop_after_the_same_batch(folder, tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    arguments = ["--data", folder, *SMALL_RESNET, "--epochs", "1000", "--checkpoint", tmp_path / "x.pt"]
+    command = [*torchrun, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]
+    with interruptible(command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}) as process:
+        for line in process.stdout:
+            if line.startswith("epoch 0 "):
+                break
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=120)
+    (step,) = re.findall(r"^terminated after (\d+) batches: saved in ", said, re.MULTILINE)
+    assert torch.load(tmp_path / "x.pt")["step"] == int(step)
 
 
-def test_without_alphas_nothing_is_mixed(cifar):
-    images, targets = unmixed()
-    assert cifar.mix(images, targets, mixup=0.0, cutmix=0.0, rng=np.random.default_rng(0)) == (images, targets)
-
-
-def test_both_pipelines_mix_and_evaluate_with_the_same_code():
+def test_both_pipelines_check_restore_and_evaluate_with_the_same_code():
     def source(path, name):
         (node,) = (node for node in ast.walk(ast.parse(path.read_text())) if getattr(node, "name", "") == name)
         return ast.unparse(node)
 
-    for name in ("mix", "accuracy"):
+    for name in ("check", "restore", "accuracy"):
         assert len({source(path, name) for path in PIPELINES}) == 1, name
 
 
@@ -338,6 +367,17 @@ def errors(folder):
         ("imagenet_randaugment", ["--data", two / "train", "--depth", "19"], "18, 34, 50, 101, got 19"),
         ("imagenet_randaugment", ["--data", two / "train", "--val-share", "0.5", "--split", "x"], "no stage 'x'"),
         ("imagenet_randaugment", ["--data", two, "--resume", "--checkpoint", folder / "x.pt"], "--resume needs"),
+        ("cifar10_autoaugment", ["--data", empty, "--checkpoint", wrong / "data_batch_1"], "is there already: go on"),
+        ("cifar10_autoaugment", ["--data", empty, "--checkpoint", folder / "no" / "x.pt"], "a folder that can be writ"),
+        ("cifar10_autoaugment", ["--data", empty, "--epochs", "0"], "--epochs must be in 1..1000000000, got 0"),
+        (
+            "cifar10_autoaugment",
+            ["--data", empty, "--learning-rate", "nan"],
+            "--learning-rate must be in 1e-09..1000.0",
+        ),
+        ("cifar10_autoaugment", ["--data", empty, "--mixup=-1"], "--mixup must be in 0..1000.0, got -1.0"),
+        ("imagenet_randaugment", ["--data", two, "--size", "1"], "--size must be in 32..20000, got 1"),
+        ("imagenet_randaugment", ["--data", two, "--label-smoothing", "2"], "--label-smoothing must be in 0..1, got 2"),
     ]
 
 
@@ -347,6 +387,31 @@ def test_an_error_is_one_line_that_says_what_is_wrong(tmp_path):
             module(name).main([str(argument) for argument in arguments])
         assert expected in exited.value.code
         assert exited.value.code.startswith("error: ")
+        assert "\n" not in exited.value.code
+
+
+@pytest.mark.parametrize(("name", "data"), [("cifar10_autoaugment", "mosaics"), ("imagenet_randaugment", "folder")])
+def test_a_run_may_have_few_batches(request, name, data):
+    """The schedule divides by the length of its rise less a batch."""
+    pipeline = module(name)
+    vars(pipeline).setdefault("BLOCKS", {})[18] = (1, 1, 0, 0)
+    small = SMALL_CIFAR if data == "mosaics" else SMALL_RESNET
+    for size in ("15", "30") if data == "mosaics" else ("4", "36"):  # 4 and 2 batches, or 9 and 1.
+        arguments = ["--data", str(request.getfixturevalue(data)), *small, "--epochs", "1", "--batch-size", size]
+        pipeline.main(arguments)
+
+
+def test_what_is_no_checkpoint_is_one_line(cifar, mosaics, tmp_path):
+    path = tmp_path / "x.pt"
+    for content, width in ((b"", "2"), (b"no checkpoint", "2"), (None, "3")):
+        if content is None:
+            path.unlink()
+            cifar.main(["--data", str(mosaics), *SMALL_CIFAR, "--epochs", "1", "--checkpoint", str(path)])
+        else:
+            path.write_bytes(content)
+        with pytest.raises(SystemExit) as exited:
+            cifar.main(["--data", str(mosaics), *SMALL_CIFAR, "--width", width, "--checkpoint", str(path), "--resume"])
+        assert f"error: {path} must be a checkpoint of a run with the same arguments (" in exited.value.code
         assert "\n" not in exited.value.code
 
 

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import logging
 import os
 import re
 import resource
@@ -12,13 +13,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import dalirefurb
-from dalirefurb.cli import main
+from dalirefurb.cli import main, progress
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
 from dalirefurb.loader import Loader
@@ -93,6 +96,31 @@ REFUSED = [
     ("show FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000"),
     ("show FOLDER --num-samples 9", "--num-samples is for --plan, got 9 without it; add --plan"),
     ("show FOLDER --out missing/a.png", "writing missing/a.png fails: No such file or directory"),
+    ("show FOLDER --out a.jpg", "the picture is a PNG, but a.jpg is named as another kind of file: name it a.png"),
+    ("show --plan --out a.svg", "the picture is a PNG, but a.svg is named as another kind of file: name it a.png"),
+    ("show FOLDER --epochs 3", "--epochs is for --plan, got 3 without it; add --plan"),
+    ("show FOLDER --batch-size 64", "--batch-size is for --plan, got 64 without it; add --plan"),
+    ("show FOLDER --operations --seed 0", "--seed changes nothing with --operations, got 0; leave one of them out"),
+    ("show FOLDER --operations --split flip", "--split changes nothing with --operations, got flip"),
+    ("show FOLDER --operations --reuse-factor 2", "--reuse-factor changes nothing with --operations, got 2"),
+    ("show --plan --size 224", "--size changes nothing with --plan, got 224"),
+    ("show --plan --preset simple", "--preset changes nothing with --plan, got simple"),
+    ("show --plan --order paper", "--order changes nothing with --plan, got paper"),
+    ("show --plan --operations", "not allowed with argument"),
+    ("show FOLDER OTHER", "unrecognized arguments: OTHER"),
+    ("show --size 1.5", "argument --size: invalid int value: '1.5'"),
+    ("train", "the following arguments are required: FOLDER"),
+    ("train FOLDER --epochs", "argument --epochs: expected one argument"),
+    ("train FOLDER --batch-size -5", "--batch-size must be an int of at least 1, got -5"),
+    ("train FOLDER --val-share nan", "--val-share must be a share in 0..0.9, got nan"),
+    ("trian FOLDER", "invalid choice: 'trian'"),
+    ("cache", "the following arguments are required: ACTION"),
+    ("cache purge", "the following arguments are required: PATH"),
+    ("cache inspect no/store", "no/store"),
+    ("demo --folder", "argument --folder: expected one argument"),
+    ("demo --epochs 0", "--epochs must be an int of at least 1, got 0"),
+    ("demo --reuse-factor 0", "--reuse-factor must be an int of at least 1, got 0"),
+    ("demo --out /dev/null/a/b", "/dev/null/a/b cannot be made: Not a directory; name another with --out"),
     ("show --plan --num-samples 1000000000000", " epochs of 1000000000000 rows, which is at least "),
     ("show --plan --num-samples 99999999999999999999", "--num-samples must be an int of at most"),
     ("show --plan --epochs 1000000000", "memory must hold the plans of 1000000000 epochs of 10000 rows"),
@@ -117,7 +145,7 @@ def refusals(tmp_path_factory):
     """What each of `REFUSED` led to: exit status, standard output and error, and what was imported."""
     program = """if True:
         import contextlib, io, json, sys
-        from dalirefurb.cli import main
+        from dalirefurb.cli import main, progress
         results = []
         for line in json.load(sys.stdin):
             out, err = io.StringIO(), io.StringIO()
@@ -214,7 +242,11 @@ def odd(photographs, tmp_path):
 def test_broken_files_are_named_and_nothing_else_is_said_of_them(odd, capfd):
     assert main(["train", str(odd), *SMALL, "--on-bad-sample", "replace"]) == 0
     said = capfd.readouterr()
-    assert said.err == ""
+    first, tenth = said.err.splitlines()
+    for count, line in ((1, first), (10, tenth)):
+        told = f"dalirefurb: warning: bad samples are replaced by others, {count} of 61 so far, the last one sample "
+        assert line.startswith(told)
+        assert line.endswith("; all are listed in the end")
     assert "\n13 bad images, replaced by others:\n" in said.out
     assert f"{odd}/class_1/{ESCAPED_NAME}: not an image" in said.out
     assert "\x1b" not in said.out
@@ -222,13 +254,16 @@ def test_broken_files_are_named_and_nothing_else_is_said_of_them(odd, capfd):
 
 @pytest.mark.parametrize("command", [["train", *SMALL], ["show", "--size", "32"]])
 def test_a_file_is_named_with_escapes_where_its_name_has_no_letters(odd, tmp_path, monkeypatch, capfd, command):
-    for path in (odd / "class_1").iterdir():
+    for path in odd.glob("class_1/*"):
         if path.name != ODD_NAME:
             path.unlink()
+    (odd / "class_1").rename(odd / "class_9")  # The last sample, which is drawn.
     monkeypatch.chdir(tmp_path)
-    assert main([command[0], str(odd), *command[1:]]) == 1
+    status, kind = (1, "error") if command[0] == "train" else (0, "warning")
+    assert main([command[0], str(odd), *command[1:]]) == status
     said = capfd.readouterr().err
-    assert re.fullmatch(rf"dalirefurb: error: sample \d+ \({re.escape(f'{odd}/class_1/{ESCAPED_NAME}')}\): .*\n", said)
+    name = re.escape(f"{odd}/class_9/{ESCAPED_NAME}")
+    assert re.fullmatch(rf"dalirefurb: {kind}: sample \d+ \({name}\).*\n", said)
 
 
 def test_a_picture_is_named_with_escapes(tmp_path, monkeypatch, capsys):
@@ -289,6 +324,11 @@ def test_what_a_dying_process_writes_gets_through():
     assert done.stderr == NOISE + b"free(): invalid pointer\n"
 
 
+def without_progress(said):
+    """Leave out lines that only tell how long something takes."""
+    return re.sub(r"^dalirefurb: (?:.* \(\d+ s\)|compiles its kernels .*)\n", "", said, flags=re.MULTILINE)
+
+
 def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, shell=None, cwd=None, **environment):
     """Run a command in a process of its own; `shell` is what a shell adds to it."""
     command = [sys.executable, "-m", "dalirefurb", *arguments]
@@ -297,6 +337,181 @@ def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, sh
     usual = {"PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), "PYTHONUNBUFFERED": ""}
     environment = {**os.environ, **usual, **environment}
     return subprocess.run(command, stdout=stdout, stderr=stderr, text=True, check=False, cwd=cwd, env=environment)
+
+
+SIGNALS = [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted")]
+
+
+@pytest.mark.parametrize(("number", "status", "told"), SIGNALS, ids=["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize("moment", ["making images", "training"])
+def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, number, status, told, moment):
+    """Neither images nor pictures, nor folders, nor processes."""
+    folders = ["--folder", str(tmp_path / "new" / "photographs"), "--out", str(tmp_path / "drawn" / "here")]
+    long = ["--images", "20000"] if moment == "making images" else ["--images", "64", "--epochs", "9999"]
+    command = [sys.executable, "-m", "dalirefurb", "demo", "--quick", "--size", "32", *long]
+    command += folders if moment == "making images" else folders[2:]
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), "TMPDIR": str(temporary)}
+    with interruptible(command, env=environment) as process:
+        for line in process.stdout:
+            if line.startswith("making" if moment == "making images" else "    2 "):
+                break
+        process.send_signal(number)
+        _, said = process.communicate(timeout=100)
+    assert (process.returncode, without_progress(said)) == (status, f"dalirefurb: {told}\n")
+    assert [path.name for path in tmp_path.rglob("*")] == ["temporary"]
+
+
+def test_a_training_that_is_terminated_says_so(photographs):
+    command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "99999"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1])}
+    with interruptible(command, env=environment) as process:
+        for line in process.stdout:
+            if line.startswith("    1 "):
+                break
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=100)
+    assert (process.returncode, without_progress(said)) == (143, "dalirefurb: terminated\n")
+
+
+def test_a_signal_that_nohup_has_ignored_stays_ignored():
+    program = """if True:
+        import os, signal, sys
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        import dalirefurb.cli.outcome
+        dalirefurb.cli.outcome.run = lambda _: os.kill(os.getpid(), signal.SIGHUP) or 7
+        sys.argv = ["dalirefurb"]
+        sys.exit(dalirefurb.cli.main())"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 7
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Progress is told at once."""
+    monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
+    monkeypatch.setattr("dalirefurb.cli.progress._FIRST_S", 0.001)
+
+
+def test_what_takes_long_is_told_into_a_pipe(photographs, capsys, told):
+    assert main(["train", str(photographs), *SMALL, "--val-share", "0.25"]) == 0
+    said = capsys.readouterr().err
+    assert re.search(r"^dalirefurb: starting the network and the loader \(\d+ s\)$", said, re.MULTILINE)
+    assert re.search(r"^dalirefurb: epoch 0: batch \d of 3 \(\d+ s\)$", said, re.MULTILINE)
+    assert re.search(r"^dalirefurb: validation: batch \d of 1 \(\d+ s\)$", said, re.MULTILINE)
+    assert without_progress(said) == ""
+
+
+def test_lines_of_progress_come_less_and_less_often(monkeypatch, caplog):
+    monkeypatch.setattr(progress, "_FIRST_S", 0.05)
+    with caplog.at_level(logging.INFO, "dalirefurb"), progress.waiting("testing", lambda: ": much"):
+        time.sleep(0.6)
+    assert 1 <= len(caplog.messages) <= 4
+    assert set(caplog.messages) <= {"testing: much (0 s)", "testing: much (1 s)"}
+    assert not [thread for thread in threading.enumerate() if thread.name == "dalirefurb-progress"]
+
+
+def test_what_is_done_soon_is_not_told(caplog):
+    with caplog.at_level(logging.INFO, "dalirefurb"):
+        assert [*progress.counted(range(5), "testing", "number", 5)] == [0, 1, 2, 3, 4]
+    assert caplog.messages == []
+
+
+def test_the_log_is_as_it_was_after_a_command(tmp_path, capsys):
+    log = logging.getLogger("dalirefurb")
+    before = log.level, log.propagate, [*log.handlers]
+    assert main([*PLAN, "--out", str(tmp_path / "plan.png")]) == 0
+    assert main(["show", "--plan", "--num-samples", "1", "--out", str(tmp_path / "plan.png")]) == 2
+    assert (log.level, log.propagate, log.handlers) == before
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("mode", [[], ["--operations"]])
+def test_a_bad_image_is_left_out_of_a_picture(photographs, tmp_path, capsys, mode):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    bad = min((folder / "class_0").iterdir())
+    bad.write_text("no image")
+    assert main(["show", str(folder), "--size", "32", "--out", str(tmp_path / "a.png"), *mode]) == 0
+    told = f"dalirefurb: warning: sample 0 ({bad}) is left out: not an image that DALI can decode (its format is none"
+    said = capsys.readouterr().err
+    assert said.startswith(told)
+    assert said.count("\n") == 1
+
+
+def test_an_image_that_cannot_be_used_is_an_error_with_a_remedy(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    (folder / "class_1" / "bad.jpg").write_text("no image")
+    _, line = error_of(capsys, "train", folder, *SMALL)
+    assert line.endswith(
+        "--on-bad-sample replace goes on with another in its place, --fallback-decoder pillow decodes more formats"
+    )
+    assert "nvImageCodec" not in line
+    _, line = error_of(capsys, "train", folder, *SMALL, "--fallback-decoder", "pillow")
+    assert line.endswith("; --on-bad-sample replace goes on with another in its place")
+
+
+def places(folder):
+    """Paths that are not what a command asks for."""
+    (folder / "file").write_text("")
+    (folder / "empty").mkdir()
+    (folder / "no_images" / "class").mkdir(parents=True)
+    (folder / "no_images" / "class" / "a.txt").write_text("no image")
+    (folder / "no_classes").mkdir()
+    (folder / "no_classes" / "a.jpg").write_text("no image")
+    (folder / "one_bad" / "class").mkdir(parents=True)
+    (folder / "one_bad" / "class" / "a.jpg").write_text("no image")
+    (folder / "dangling").symlink_to(folder / "nothing")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "pipe").mkdir()
+    os.mkfifo(folder / "pipe" / "fifo")
+    names = ["file", "empty", "no_images", "no_classes", "one_bad", "dangling", "loop", "missing", "pipe/fifo"]
+    return [*(folder / name for name in [*names, "long" * 100]), Path("/dev/null"), Path("/proc/self/mem")]
+
+
+COMMANDS = ["train {}", "show {}", "show {} --operations", "show {} --plan", "cache inspect {}", "cache verify {}"]
+COMMANDS += [
+    "cache purge {}",
+    "demo --quick --folder {}/x",
+    "train {} --on-bad-sample replace",
+    "show --plan --out {}/x",
+]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_path_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    for path in places(tmp_path):
+        written = os.path.isdir(path) or path.name == "missing"  # noqa: PTH112 - it bears any name
+        if (written and command.endswith("/x")) or (path.name == "one_bad" and "--plan" in command):
+            continue
+        status, line = error_of(
+            capsys, *(each.format(path) for each in command.split(" ")), *SMALL[: 2 * ("train" in command)]
+        )
+        assert status in (1, 2), path
+        assert "fault of dalirefurb" not in line, path
+        assert len(line) < 2500
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["train", "FOLDER", *SMALL], ["show", "--plan", "--num-samples", "99"], ["--help"], ["cache", "inspect", "x"]],
+)
+def test_a_command_needs_no_home(photographs, tmp_path, arguments):
+    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "NUMBA_CACHE_DIR")}
+    environment["PYTHONPATH"] = str(Path(dalirefurb.__file__).parents[1])
+    command = [str(photographs) if each == "FOLDER" else each for each in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "dalirefurb", *command], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == (2 if "cache" in arguments else 0)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_training_of_which_only_the_first_line_is_read_ends_without_a_word(photographs):
+    done = run_outside(["train", str(photographs), *SMALL, "--epochs", "50"], shell="| head -1; exit ${PIPESTATUS[0]}")
+    assert (done.returncode, without_progress(done.stderr)) == (141, "")
+    assert done.stdout == "48 images in 3 classes; 3 batches of 16 an epoch\n"
 
 
 PLAN = ["show", "--plan", "--num-samples", "99"]
@@ -353,11 +568,13 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
                 if name == {module!r}:
                     os.kill(os.getpid(), signal.SIGINT)
         sys.meta_path.insert(0, Interrupting())
-        from dalirefurb.cli import main
+        from dalirefurb.cli import main, progress
         sys.exit(main({["train", str(photographs), *SMALL]!r}))"""
     with interruptible([sys.executable, "-c", program]) as process:
         out, said = process.communicate(timeout=60)
-    assert (process.returncode, out, said) == (130, "", "dalirefurb: interrupted\n")
+    assert (process.returncode, without_progress(said)) == (130, "dalirefurb: interrupted\n")
+    # What is asked for is told before anything heavy is imported.
+    assert out.startswith("48 images in 3 classes; 3 batches of 16 an epoch\n") == (module != "numpy")
 
 
 @pytest.mark.parametrize(

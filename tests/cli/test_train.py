@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dalirefurb.augment.presets import simple
-from dalirefurb.cli.compare import Run, explanation, table
+from dalirefurb.cli.compare import Run, explanation, plot, table
 from dalirefurb.cli.network import SmallResNet
 from dalirefurb.cli.train import EpochReport, Trainer
 from dalirefurb.planning.auto_assist import AutoAssist
@@ -141,9 +141,27 @@ def test_batches_made_ahead_can_be_left_out():
     assert epoch.after(3) is epoch
 
 
+def many(seconds):
+    """Times and rows of enough batches."""
+    return {"batch_s": 50 * (seconds,), "step_s": 50 * (0.5,), "rows": 50 * (10,)}
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_run_that_is_too_short_tells_no_speeds(epochs):
+    """One epoch only misses, and a few batches are over before their times mean anything."""
+    batches = many(1.0) if epochs == 1 else {}
+    runs = [Run(name, epochs * [report(**batches, misses=10)]) for name in ("standard", "refurbished")]
+    said = table(runs) + explanation(runs, step_ms=70)
+    assert "misses per epoch" in said
+    for word in ("speed-up", "images/s", "ms"):
+        assert word not in said
+    labels = [text.get_text() for text in plot(runs, caption="").axes[0].texts]
+    assert labels == ["10 misses per epoch"] * 2
+
+
 def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
-    slow = Run("standard", [report(batch_s=(9.0, 9.0), misses=20), report(misses=20, accuracy=0.25)])
-    fast = Run("refurbished", [report(batch_s=(9.0, 9.0)), report(batch_s=(0.5, 0.5), misses=10, accuracy=0.75)])
+    slow = Run("standard", [report(**many(9.0), misses=20), report(**many(1.0), misses=20, accuracy=0.25)])
+    fast = Run("refurbished", [report(**many(9.0)), report(**many(0.5), misses=10, accuracy=0.75)])
     header, first, second = table([slow, fast]).splitlines()
     assert header.split() == ["images/s", "speed-up", "misses", "per", "epoch", "ms", "per", "batch", "accuracy"]
     assert first.split() == ["standard", "10", "1.00x", "20", "1000.0", "25.0%"]
@@ -152,7 +170,7 @@ def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
 
 
 def test_the_explanation_quotes_the_measured_times():
-    runs = [Run("standard", [report()]), Run("refurbished", [report(batch_s=(0.5, 0.5))])]
+    runs = [Run("standard", 2 * [report(**many(1.0))]), Run("refurbished", 2 * [report(**many(0.5))])]
     said = " ".join(explanation(runs, step_ms=70).split())
     assert "step takes 70 ms per batch" in said
     assert "standard's 1000 ms per batch only the rest can shrink, here to 500 ms in all (refurbished)" in said

@@ -51,7 +51,9 @@ from tests.bad_files import (
     MAX_PIXELS,
     NUM_SAMPLES,
     Batches,
+    among_good_ones,
     assert_same,
+    bad_content,
     expected,
     spoil,
     write_bad_folder,
@@ -645,3 +647,32 @@ def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: Im
         list(loader)
     with pytest.raises(StoreError, match="max_pixels"):
         replacing(source, RECIPE, planner, store)
+
+
+@pytest.mark.parametrize("kind", ["text", "WebP cut short"])
+def test_what_is_raised_has_no_chain_of_dalis_tracebacks(tmp_path: Path, kind: str) -> None:
+    source = among_good_ones(tmp_path / "files", bad_content(kind))
+    with Loader(source, RECIPE, Standard(3, batch_size=3)) as loader, pytest.raises(SampleError) as caught:
+        next(iter(loader))
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+    assert "nvImageCodec" not in str(caught.value)
+
+
+def test_that_samples_are_replaced_is_logged_now_and_at_ten_times_as_many(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = ImageFolder(write_folder(tmp_path / "files", num_samples=40))
+    for index in range(12):
+        Path(source.name(index)).write_text("no image")
+    policy = BadSamplePolicy("replace", quarantine=tmp_path / "bad.jsonl")
+    planner = Standard(40, batch_size=8)
+    for told in ([1, 10], []):
+        caplog.clear()
+        with caplog.at_level("INFO", "dalirefurb"), Loader(source, RECIPE, planner, bad_samples=policy) as loader:
+            for _ in loader:
+                pass
+        said = [each for each in caplog.messages if each.startswith("bad samples are replaced by others, ")]
+        assert [int(each.split(" ")[6]) for each in said] == told
+        assert all("of 40 so far" in each and "Loader.bad_samples() lists them" in each for each in said)
+    assert caplog.messages.count("12 samples that the quarantine names are replaced by others") == 1

@@ -328,7 +328,7 @@ def test_show_draws_the_plan_of_every_technique(technique, tmp_path, capsys):
 
 def test_the_plot_of_the_table_draws_its_figures():
     def run(name, seconds):
-        report = EpochReport(0, np.full(9, 10), np.full(9, seconds), np.full(9, 0.001), 0, 90, 1.0, 0.5)
+        report = EpochReport(0, np.full(50, 10), np.full(50, seconds), np.full(50, 0.001), 0, 500, 1.0, 0.5)
         return Run(name, [report, report])
 
     (axes,) = plot([run("standard", 0.1), run("refurbished", 0.05)], caption="two runs").axes
@@ -374,7 +374,7 @@ def test_show_draws_the_same_for_the_same_seed(folder, tmp_path, capsys):
 def test_show_operations_writes_a_row_for_each(folder, tmp_path, capsys):
     out = tmp_path / "operations.png"
     assert main(["show", str(folder), "--operations", "--size", "32", "--out", str(out)]) == 0
-    assert capsys.readouterr().out == f"drawn: {out}\n"
+    assert capsys.readouterr().out == f"drawing the operations of rand_augment\ndrawn: {out}\n"
     sheet = read(out)
     assert sheet.shape[1] > MAGNITUDES * 128
     assert sheet.shape[0] > 14 * 128

@@ -1,0 +1,167 @@
+"""MixUp and CutMix: batches in which every image is blended with another, and their soft targets.
+
+MixUp (Zhang et al., ICLR 2018) blends pixels, CutMix (Yun et al., ICCV 2019) pastes a box of the other image; both
+blend the targets in the same shares. As in torchvision's `v2.MixUp` and `v2.CutMix` an image is mixed with the one
+before it in the batch, whose order is random already, and a batch has one share, drawn from Beta(alpha, alpha).
+
+All choices are functions of (seed, step), so a run that is resumed mixes as one that was never interrupted. Processes
+that train together draw the same for a step; give each a seed of its own if they should not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dalirefurb.checks import integer, number, require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.rng import uniforms
+
+_DRAWS = 66
+"""Uniforms of a step: one for the kind, one pair for the box, and 63 for the share, which uses two at least."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """MixUp, CutMix, or either at random, of batches.
+
+        mix = Mix(num_classes=1000, mixup=0.2, cutmix=1.0, label_smoothing=0.1)
+        for step, (images, labels) in enumerate(loader):
+            images, targets = mix(images, labels, step=step)
+            loss = torch.nn.functional.cross_entropy(model(images), targets)
+
+    Attributes:
+        num_classes: Number of classes, which is the length of a target.
+        mixup: Alpha of MixUp: 0 for never; 0.2 is usual. With `cutmix`, too, each step tosses a coin.
+        cutmix: Alpha of CutMix: 0 for never; 1.0 is usual, all shares of the area are equally likely then.
+        label_smoothing: Share of a target that all classes divide equally, 0..1. Do not smooth again in the loss.
+        seed: Seed of all choices.
+
+    Raises:
+        ConfigurationError: If one of them cannot work.
+    """
+
+    num_classes: int
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    label_smoothing: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        integer("num_classes", self.num_classes, 1, None, "pass the number of classes")
+        integer("seed", self.seed, None, None, "any integer will do")
+        for name in ("mixup", "cutmix"):
+            _check(name, getattr(self, name), "from 0 on", math.inf, "it is the papers' alpha, 0 for never")
+        _check("label_smoothing", self.label_smoothing, "in 0..1", 1, "it is a share of the target")
+
+    def __call__(self, images: torch.Tensor, labels: torch.Tensor, *, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mix a batch. What is given is not changed; without alphas the images are returned as they are.
+
+        Args:
+            images: Images, floating point of shape (B, C, H, W), on any device, in any memory format.
+            labels: Classes, an integer type of shape (B,), or targets, floating point of shape (B, num_classes), on the
+                same device.
+            step: Number of the batch in the run, from 0 on: equal numbers mean equal choices.
+
+        Returns:
+            Images, as they were given but mixed, and targets, float32 of shape (B, num_classes); each sums up to 1.
+
+        Raises:
+            ConfigurationError: If the tensors are not as said, or the step is none.
+        """
+        integer("step", step, 0, None, "count the batches of the run")
+        _check_images(images)
+        targets = self._targets(images, labels)
+        # Columns are a purpose each, so that none depends on how many another needs.
+        draws = uniforms(self.seed, "mix", np.array([0]), np.array([step]), _DRAWS)[0]
+        cuts = self.cutmix > 0 and (self.mixup == 0 or draws[0] < 0.5)
+        if cuts:
+            images, share = _pasted(images, _beta(self.cutmix, draws[3:]), draws[1:3].tolist())
+        elif self.mixup > 0:
+            share = _beta(self.mixup, draws[3:])
+            images = images.lerp(_before(images), share)
+        else:
+            share = 0.0
+        if share > 0:
+            targets = targets.lerp(_before(targets), share)
+        if self.label_smoothing > 0:
+            targets = targets * (1 - self.label_smoothing) + self.label_smoothing / self.num_classes
+        return images, targets
+
+    def _targets(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return a target for each label, float32 of shape (B, num_classes)."""
+        rows = len(images)
+        soft = labels.is_floating_point()
+        shape = (rows, self.num_classes) if soft else (rows,)
+        if labels.shape != shape or labels.dtype == torch.bool:
+            raise ConfigurationError(
+                f"labels must be classes of shape ({rows},) or targets of shape ({rows}, {self.num_classes}), "
+                f"got {labels.dtype} of shape {tuple(labels.shape)}: several labels of an image cannot be mixed so"
+            )
+        if soft:
+            return labels.float()
+        # On a GPU it would wait to look at them; there torch itself stops at a class that is none.
+        if labels.device.type == "cpu" and rows and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            raise ConfigurationError(
+                f"labels must be classes in 0..{self.num_classes - 1}, got {int(labels.min())}..{int(labels.max())}: "
+                f"pass a larger num_classes"
+            )
+        return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
+
+
+def _check(name: str, value: object, limits: str, most: float, remedy: str) -> None:
+    number(name, value, limits, lambda given: 0 <= given <= most and given < math.inf, remedy)
+
+
+def _check_images(images: torch.Tensor) -> None:
+    require(
+        images.ndim == 4 and images.is_floating_point(),
+        "images",
+        "floating point of shape (B, C, H, W)",
+        f"{images.dtype} of shape {tuple(images.shape)}",
+        "mix what the loader serves",
+    )
+
+
+def _before(rows: torch.Tensor) -> torch.Tensor:
+    """Put before each row's place the row before it, and the last row before the first."""
+    return torch.cat([rows[-1:], rows[:-1]])
+
+
+def _pasted(images: torch.Tensor, share: float, centre: list[float]) -> tuple[torch.Tensor, float]:
+    """Paste a box of the image before into each image; return also the share of the area that it has.
+
+    The box has the image's sides times the square root of the share, around a centre that may be anywhere, and ends
+    where the image does: so its share of the area may be less than was drawn.
+    """
+    height, width = images.shape[-2:]
+    bounds = []
+    for side, place in zip((height, width), centre, strict=True):
+        middle, half = int(place * side), int(side * math.sqrt(share) / 2)
+        bounds.append((max(0, middle - half), min(side, middle + half)))
+    (top, bottom), (left, right) = bounds
+    box = (..., slice(top, bottom), slice(left, right))
+    mixed = images.clone()
+    mixed[box] = _before(images[box])
+    return mixed, (bottom - top) * (right - left) / (height * width)
+
+
+def _beta(alpha: float, draws: NDArray[np.float64]) -> float:
+    """Make a number of Beta(alpha, alpha) of uniforms, shape (n,), with n odd and at least 3.
+
+    Above 1/2 by Ulrich's formula, which needs two uniforms; else by Jöhnk's, which tries pairs, and takes more than
+    three of four (Devroye, "Non-Uniform Random Variate Generation", 1986, IX.3 and IX.4).
+    """
+    u = 1 - draws  # In (0, 1].
+    if alpha > 0.5:
+        spread = math.sqrt(-math.expm1(math.log(u[0]) * 2 / (2 * alpha - 1)))
+        return min(1.0, max(0.0, (1 + spread * math.cos(2 * math.pi * u[1])) / 2))
+    first, second = np.log(u[:-1].reshape(-1, 2).T) / alpha  # Logarithms: the powers themselves may be 0.
+    taken = np.flatnonzero(np.logaddexp(first, second) <= 0)
+    if not len(taken):  # Not once in 10**20 steps.
+        return float(u[-1] < 0.5)
+    return float(1 / (1 + np.exp(np.clip(second - first, -700, 700))[taken[0]]))

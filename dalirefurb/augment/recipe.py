@@ -70,9 +70,9 @@ class Recipe:
                 )
         object.__setattr__(self, "split", self._count(split))
         size = self._size(self.stages)
-        if (self.encoded or size is not None) and size != (output.size, output.size):
+        if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
-                f"the last stage must leave images of the output's size {output.size} x {output.size}, "
+                f"the last stage must leave images of the output's size {output.sides_text}, "
                 f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
                 f"end with a crop or a resize to that size"
             )
@@ -194,7 +194,7 @@ class Recipe:
         steps = [
             (stage.name, "yes" if stage.random else "no", str(len(stage.outcomes) or "many")) for stage in self.stages
         ]
-        steps.append((f"output {self.output.size} x {self.output.size}, {self.output.dtype}", "no", "1"))
+        steps.append((f"output {self.output.sides_text}, {self.output.dtype}", "no", "1"))
         rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
         for place, (name, random, outcomes) in enumerate(steps):
             kept = [f"{diversity(self.stages, place, factor):.2f}" for factor in reuse_factors]

@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import positive
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.checks import require
 
 Node = Any
 """A DALI `DataNode`: one batch of tensors inside a graph under construction."""
@@ -150,22 +151,32 @@ class Stage(ABC):
 
 
 @dataclass(frozen=True)
-class SquareStage(Stage):
-    """A stage that squares leave.
+class SizedStage(Stage):
+    """A stage that images of one size leave.
 
     Attributes:
-        size: Side of the result in pixels.
+        size: Side of the result in pixels, or its height and width.
     """
 
-    size: int
+    size: Size
 
     def __post_init__(self) -> None:
-        positive(f"{self.name}: size", self.size, "pass the side in pixels")
+        object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
 
     @property
     def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
+        """Height and width of `size`."""
+        return sides_of(self.size)
+
+
+def check_interpolation(name: str, interpolation: object) -> None:
+    """Refuse an interpolation of a stage of this name that there is not.
+
+    Raises:
+        ConfigurationError: If there is no such interpolation.
+    """
+    known = isinstance(interpolation, str) and interpolation in get_args(Interpolation)
+    require(known, f"{name}: interpolation", '"nearest" or "bilinear"', interpolation, "choose one")
 
 
 def interpolation_type(interpolation: Interpolation) -> Any:

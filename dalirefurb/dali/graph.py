@@ -249,11 +249,13 @@ def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node
 
 
 def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:
+    if output.channels == 1:
+        images = fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
     return fn.crop_mirror_normalize(
         images,
-        dtype=_DTYPES[output.dtype],
+        dtype=_DTYPES["float32" if output.dtype == "bfloat16" else output.dtype],
         output_layout="HWC" if output.channels_last else "CHW",
-        mean=[255 * value for value in output.mean],
-        std=[255 * value for value in output.std],
+        mean=[255 * value for value in output.means],
+        std=[255 * value for value in output.stds],
         **fused,
     )

@@ -38,7 +38,7 @@ class Planner(ABC):
     JSON values.
 
     Attributes:
-        num_samples: Samples in the source, at least 1.
+        num_samples: Samples in the source, at least 1; on construction also the source itself.
         batch_size: Rows of a global batch, in 1..num_samples.
         seed: The run's seed.
         shards: Slices of a batch that keep their samples; a divisor of batch_size. Every world size that
@@ -59,6 +59,8 @@ class Planner(ABC):
     code_version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        if hasattr(self.num_samples, "read") and hasattr(self.num_samples, "__len__"):  # a source, which stands for it
+            object.__setattr__(self, "num_samples", len(self.num_samples))
         self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
         self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
         self._integer("seed", None, None, "pass an int")

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 
@@ -31,7 +32,7 @@ _MOST = {
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(metaclass=Explained):
     """What the model receives: float images, (B, channels, height, width), (pixel / 255 - mean) / std.
 
     Attributes:

@@ -23,6 +23,7 @@ from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.calls import explains
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
@@ -76,7 +77,7 @@ def _preset(interpolation: str | None = None) -> Callable[[Preset], Preset]:
             for name in names
         )
         preset.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
-        return preset
+        return explains(preset)
 
     return with_arguments
 

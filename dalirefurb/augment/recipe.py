@@ -22,6 +22,7 @@ from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.resize import window_of
 from dalirefurb.augment.stage import Arrays, Sizes, Stage
+from dalirefurb.calls import Explained
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
@@ -30,7 +31,7 @@ LONGEST_SIDE = 2**24
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(metaclass=Explained):
     """Stages in order, of which the first `split` are partial, and the output, which is always final.
 
     Attributes:
@@ -46,6 +47,11 @@ class Recipe:
     split: int
 
     def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str) -> None:
+        require(isinstance(stages, (tuple, list)), "stages", "a list of stages", stages, "pass such as [Decode(), ...]")
+        for stage in stages:
+            remedy = "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment"
+            require(isinstance(stage, Stage), "stages", "stages of dalirefurb.augment", stage, remedy)
+        require(isinstance(output, Output), "output", "an Output", output, "pass such as Output(224)")
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
         names = [stage.name for stage in self.stages]

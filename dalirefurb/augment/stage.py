@@ -7,7 +7,7 @@ random state and never sees which batch a sample is in.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 
 Node = Any
@@ -45,7 +46,7 @@ class Parameter:
     shape: tuple[int, ...] = ()
 
 
-class Stage(ABC):
+class Stage(metaclass=Explained):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
     So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields. Derive from this class: kernels

@@ -102,8 +102,9 @@ class Graph:
         placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
         if (self.partial_device, self.final_device) not in placements:
             raise ConfigurationError(
-                f"partial_device and final_device must be one of {placements}, "
-                f"got ({self.partial_device!r}, {self.final_device!r})"
+                f"partial_device and final_device must be one of {placements}, got ({self.partial_device!r}, "
+                f"{self.final_device!r}): name 'cpu' or 'gpu', the CUDA device of this process, and where the partial "
+                f"part is on the 'gpu' leave the final one there"
             )
         if self.recipe.caches_encoded:
             raise ConfigurationError(

@@ -22,6 +22,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
@@ -179,6 +180,12 @@ def _check_draws(recipe: Recipe, planner: Planner) -> None:
         warnings.warn(
             f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
             f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
+            stacklevel=5,
+        )
+    if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in recipe.stages):
+        warnings.warn(
+            "with Refurbish something in the recipe should be random, else versions that are made anew are as those "
+            "before: pass Evaluate(...) to validate, or Frozen(...) to cache all images once",
             stacklevel=5,
         )
     random = [stage.name for stage in recipe.partial if stage.random]

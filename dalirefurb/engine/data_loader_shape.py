@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import require
@@ -24,6 +24,11 @@ _ELSEWHERE = {
     "generator": "the planner has the seed: Refurbish(..., seed=0)",
     "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
     "collate_fn": "batches are tensors already",
+    "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch(loader) "
+    "copies batches to a GPU",
+    "timeout": "errors come by themselves",
+    "worker_init_fn": "there are no worker processes, and all numbers are drawn by the planner's seed",
+    "multiprocessing_context": "there are no worker processes",
     "dataset": "the first argument, a source, is it: ImageFolder(path), or TorchDataset(dataset)",
     "num_workers": "threads take the place of processes: prefetch=Prefetch(num_threads=4)",
     "prefetch_factor": "pass prefetch=Prefetch(look_ahead=6)",
@@ -120,6 +125,12 @@ class DataLoaderShape(ABC):
     def sampler(self) -> EpochSampler:
         """What stands for the planner where a sampler is looked for."""
         return EpochSampler(self, self.planner.num_samples)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
+            f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
+        )
 
     def map(self, function: Callable[[Batch], Any]) -> MappedLoader:
         """Return this loader with batches in another form; all else of it, its position above all, is shared.

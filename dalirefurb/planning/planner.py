@@ -8,7 +8,7 @@ Over 300 lines, since a planner makes the planner of a rank, which is made of a 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, read_only
@@ -25,7 +26,7 @@ P = TypeVar("P", bound="Planner")
 
 
 @dataclass(frozen=True)
-class Planner(ABC):
+class Planner(metaclass=Explained):
     """Decides which sample is served in which batch with which version. Subclasses are frozen dataclasses.
 
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to

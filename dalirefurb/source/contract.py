@@ -9,17 +9,28 @@ import hashlib
 import importlib
 import operator
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.calls import Explained
 from dalirefurb.errors import ConfigurationError, SampleError
 
+_ELSEWHERE = {
+    "targets": "labels are in source.labels, one row for each sample",
+    "samples": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
+    "imgs": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
+    "transform": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    "transforms": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    "target_transform": "labels are numbers in an array: change source.labels before the loader is made",
+}
+"""Where names of torchvision's data sets are found in a source."""
 
-class Source(ABC):
+
+class Source(metaclass=Explained):
     """Samples with labels. `source[i]` is one to look at: the decoded image and its label.
 
     Attributes:
@@ -74,6 +85,12 @@ class Source(ABC):
         except decoding.Refused as refused:
             raise SampleError(index, self.name(index), refused.reason, lasting=True) from refused
         return image
+
+    def __getattr__(self, name: str) -> Any:
+        """Say where torchvision's names are found here."""
+        place = _ELSEWHERE.get(name)
+        told = "" if place is None or name.startswith("_") else f": {place}"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}", name=name, obj=self)
 
     @property
     def class_to_idx(self) -> dict[str, int]:

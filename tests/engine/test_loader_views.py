@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from dalirefurb import Arrays, AutoAssist, CudaPrefetch, Loader, MemoryStore, Output, Recipe, Refurbish, Standard
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.pictures import write_folder
 
 COUNT, ROWS = 10, 4
 SOURCE = Arrays(np.arange(COUNT * 192, dtype=np.uint16).astype(np.uint8).reshape(COUNT, 8, 8, 3), np.arange(COUNT))
@@ -213,3 +216,17 @@ def test_what_cannot_be_copied_ahead_is_refused(monkeypatch: pytest.MonkeyPatch)
         pytest.raises(ConfigurationError, match="AutoAssist needs the losses of each batch before the next one"),
     ):
         CudaPrefetch(loader)
+
+
+def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "photos" / "train", num_samples=64, classes=2)
+    monkeypatch.chdir(tmp_path)
+    document = Path(__file__).parents[2] / "docs" / "batches.md"
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+        exec(example, names)
+    with names["loader"]:
+        assert names["images"].shape == (64, 3, 256, 128)
+        assert names["images"].dtype == torch.bfloat16
+        assert [*names["batch"]] == ["image", "label"]
+        assert names["labels"].dtype == torch.float32

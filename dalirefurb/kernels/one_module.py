@@ -7,7 +7,7 @@ a hundred small functions that only call each other, twice the work. Here only t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numba
@@ -24,39 +24,51 @@ def in_one_module(function: Callable[..., Any]) -> Iterator[None]:
     if numba.version_info.short not in _TRIED_WITH:
         yield
         return
-    name = function.__qualname__
-    optimise, finish = CPUCodeLibrary._optimize_final_module, CPUCodeLibrary._finalize_final_module
-    pointer, set_env = JITCodeLibrary.get_pointer_to_function, JITCPUCodegen.set_env
+    # Before anything is looked at: another thread may be here.
+    with global_compiler_lock, ExitStack() as stack:
+        for owner, name, changed in _changes(function.__qualname__):
+            original = getattr(owner, name)
+            setattr(owner, name, changed(original))
+            stack.callback(setattr, owner, name, original)
+        yield
 
-    def optimise_outermost(library: Any) -> None:
-        if library.name == name:
-            optimise(library)
 
-    def finish_outermost(library: Any) -> None:
-        if library.name == name:
-            finish(library)
-        else:
-            library._finalize_dynamic_globals()
-            library._finalized = True
+def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callable[..., Any]]]]:
+    """Yield methods of Numba that are changed meanwhile, each with a function from it to what takes its place."""
 
-    def pointer_to_outermost(library: Any, symbol: str) -> Any:
-        if library.name == name:
-            return pointer(library, symbol)
-        library._ensure_finalized()
-        return 0  # As Numba says of what it has no machine code of.
+    def of_outermost(library: Any) -> bool:
+        return bool(library.name == outermost)
 
-    def set_env_of_outermost(codegen: Any, symbol: str, env: Any) -> None:
-        if codegen._engine.get_global_value_address(symbol):
-            set_env(codegen, symbol, env)
+    def optimised(original: Any) -> Callable[..., Any]:
+        return lambda library: original(library) if of_outermost(library) else None
 
-    with global_compiler_lock:
-        CPUCodeLibrary._optimize_final_module, CPUCodeLibrary._finalize_final_module = (
-            optimise_outermost,
-            finish_outermost,
-        )
-        JITCodeLibrary.get_pointer_to_function, JITCPUCodegen.set_env = pointer_to_outermost, set_env_of_outermost
-        try:
-            yield
-        finally:
-            CPUCodeLibrary._optimize_final_module, CPUCodeLibrary._finalize_final_module = optimise, finish
-            JITCodeLibrary.get_pointer_to_function, JITCPUCodegen.set_env = pointer, set_env
+    def finished(original: Any) -> Callable[..., Any]:
+        def finish(library: Any) -> None:
+            if of_outermost(library):
+                original(library)
+            else:
+                library._finalize_dynamic_globals()
+                library._finalized = True
+
+        return finish
+
+    def found(original: Any) -> Callable[..., Any]:
+        def find(library: Any, symbol: str) -> Any:
+            if of_outermost(library):
+                return original(library, symbol)
+            library._ensure_finalized()
+            return 0  # As Numba says of what it has no machine code of.
+
+        return find
+
+    def told(original: Any) -> Callable[..., Any]:
+        def tell(codegen: Any, symbol: str, environment: Any) -> None:
+            if codegen._engine.get_global_value_address(symbol):
+                original(codegen, symbol, environment)
+
+        return tell
+
+    yield CPUCodeLibrary, "_optimize_final_module", optimised
+    yield CPUCodeLibrary, "_finalize_final_module", finished
+    yield JITCodeLibrary, "get_pointer_to_function", found
+    yield JITCPUCodegen, "set_env", told

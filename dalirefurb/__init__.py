@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dalirefurb.augment.presets import simplified as simplified
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
     from dalirefurb.augment.recipe import Recipe as Recipe
+    from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
@@ -56,6 +57,7 @@ _HOMES = {
     "BatchEcho": "planning.batch_echo",
     "Compressed": "store.compressed",
     "Concat": "source",
+    "CudaPrefetch": "engine.cuda_prefetch",
     "Custom": "augment.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",

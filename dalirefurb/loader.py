@@ -83,7 +83,7 @@ class Loader(DataLoaderShape):
 
     def __init__(
         self,
-        source: Source,
+        source: Source = _MISSING,
         recipe: Recipe = _MISSING,
         planner: Planner = _MISSING,
         store: Store | None = None,
@@ -256,8 +256,8 @@ class Loader(DataLoaderShape):
 
     def __reduce__(self) -> NoReturn:
         raise LoaderError(
-            "a loader cannot be pickled, since its threads and pipelines belong to one process: make it in the process "
-            "that iterates, and pass on loader.state_dict() if it is to go on there"
+            "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make "
+            "it in the process that iterates, and pass on loader.state_dict() if it is to go on there"
         )
 
     def __repr__(self) -> str:

@@ -80,7 +80,7 @@ def replacement(planner: Planner, index: int, version: int, bad: set[int]) -> in
     if index not in bad:
         return index
     (shard,) = planner.owners(np.array([index])).tolist()
-    owned = planner.owned(shard)
+    owned = planner.members(shard, np.arange(planner.shard_samples[shard]))
     (numbers,) = rng.uniforms(planner.seed, "replacement", np.array([index]), np.array([version]), 128)
     return next(each for each in (int(owned[int(number * len(owned))]) for number in numbers) if each not in bad)
 

@@ -56,7 +56,8 @@ def test_a_sampler_that_sets_the_epoch_sets_the_loaders() -> None:
         ("num_threads", r"'num_threads': pass prefetch=Prefetch\(num_threads=...\)"),
         ("on_bad_sample", r"'on_bad_sample': pass bad_samples=BadSamplePolicy\(on_bad_sample=...\)"),
         ("world_size", r"'world_size': pass rank=\(rank, world_size\)"),
-        ("timeout", r"'timeout': see help\(Loader\)"),
+        ("timeout", "'timeout': errors come by themselves"),
+        ("colour", r"'colour': see help\(Loader\)"),
     ],
 )
 def test_arguments_of_other_loaders_are_refused_with_what_takes_their_place(name: str, message: str) -> None:

@@ -16,26 +16,27 @@ ANYTHING = None
 # Who may import whom, by package: one is on a floor above those that its row names. Python's own modules are always
 # allowed, and so is the package itself; inside it only circles are forbidden, see below.
 GROUND = {"errors", "image_batch", "rng"}
-SAMPLES = {"augment", "checks", "errors", "planning", "source", "store"}
+SAMPLES = {"augment", "calls", "checks", "errors", "planning", "source", "store"}
 MAY_IMPORT = {
     "errors": set(),
+    "calls": set(),
     "checks": {"errors", "numpy"},
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},
     "system": {"errors"},
-    "planning": {"checks", "errors", "rng", "numpy"},
-    "augment": {"checks", "errors", "rng", "nvidia", "numpy"},
+    "planning": {"calls", "checks", "errors", "rng", "numpy"},
+    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy"},
     "mix": {"checks", "errors", "rng", "numpy", "torch"},
-    "source": {"errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
-    "store": {"errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
+    "source": {"calls", "errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
+    "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "dali_iterator": {"nvidia", "numpy", "torch"},
-    "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
-    "trainers": SAMPLES | {"engine", "loader", "numpy", "torch"},
-    "show": SAMPLES - {"checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
+    "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
+    "trainers": SAMPLES - {"calls"} | {"engine", "loader", "numpy", "torch"},
+    "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "cli": ANYTHING,
     "__main__": {"cli"},
     "": ANYTHING,

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.stage import Arrays, Node, Parameter, SquareStage, Stage
+from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
 from dalirefurb.checks import number
 from dalirefurb.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class RandomCrop(SquareStage):
-    """Crop a square at a random place.
+class RandomCrop(SizedStage):
+    """Crop a window at a random place.
 
     Attributes:
-        size: Side of the result in pixels.
+        size: Side of the result in pixels, or its height and width.
         margin: Pixels by which each side of the image, padding included, exceeds `size`; there are (margin + 1)^2
             places. Images of another size are refused.
         padding: Pixels of 0 added to each side first.
@@ -54,10 +54,10 @@ class RandomCrop(SquareStage):
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
-        expected = self.size + self.margin - 2 * self.padding
-        unfit = (heights != expected) | (widths != expected)
+        height, width = (side + self.margin - 2 * self.padding for side in self.fixed_size)
+        unfit = (heights != height) | (widths != width)
         summands = f"size {self.size} + margin {self.margin} - 2 * padding {self.padding}"
-        must, remedy = f"be {expected} x {expected} pixels ({summands})", "put a resize before it or change its margin"
+        must, remedy = f"be {height} x {width} pixels ({summands})", "put a resize before it or change its margin"
         return self._first_unfit(unfit, (heights, widths), must, remedy)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
@@ -83,7 +83,7 @@ class RandomCrop(SquareStage):
             return fn.slice(
                 images,
                 start=parameters["start"],
-                shape=[self.size, self.size],
+                shape=[*self.fixed_size],
                 axes=[0, 1],
                 out_of_bounds_policy="pad",
                 fill_values=[0],
@@ -93,18 +93,18 @@ class RandomCrop(SquareStage):
     def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
         """Return the window as arguments of DALI's cropping operators; without padding only."""
         return {
-            "crop": (self.size, self.size),
+            "crop": self.fixed_size,
             "crop_pos_y": parameters["row_position"],
             "crop_pos_x": parameters["column_position"],
         }
 
 
 @dataclass(frozen=True)
-class CenterCrop(SquareStage):
-    """Crop a square from the centre.
+class CenterCrop(SizedStage):
+    """Crop a window from the centre.
 
     Attributes:
-        size: Side of the result in pixels.
+        size: Side of the result in pixels, or its height and width.
     """
 
     name: str = "center_crop"
@@ -113,8 +113,9 @@ class CenterCrop(SquareStage):
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image smaller than `size`; see `Stage.refusal`."""
-        unfit = (heights < self.size) | (widths < self.size)
-        return self._first_unfit(unfit, (heights, widths), f"have at least {self.size} x {self.size} pixels")
+        height, width = self.fixed_size
+        unfit = (heights < height) | (widths < width)
+        return self._first_unfit(unfit, (heights, widths), f"have at least {height} x {width} pixels")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the places; see `Stage.draw`.
@@ -125,13 +126,13 @@ class CenterCrop(SquareStage):
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
         # Halves are rounded to even, as torchvision does.
-        return {"start": np.rint((np.stack([heights, widths], axis=1) - self.size) / 2).astype(np.int32)}
+        return {"start": np.rint((np.stack([heights, widths], axis=1) - self.fixed_size) / 2).astype(np.int32)}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window."""
         from nvidia.dali import fn
 
-        return fn.slice(images, start=parameters["start"], shape=[self.size, self.size], axes=[0, 1])
+        return fn.slice(images, start=parameters["start"], shape=[*self.fixed_size], axes=[0, 1])
 
 
 @dataclass(frozen=True)

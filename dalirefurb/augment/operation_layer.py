@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, OperationTable
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage
+from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage, check_interpolation
 from dalirefurb.checks import require
+
+Fill = int | tuple[int, int, int]
+"""A level for all channels, or one for each."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,16 @@ class OperationLayer(Stage):
 
     name: str
     interpolation: Interpolation = "nearest"
-    fill: int | tuple[int, int, int] = 0
+    fill: Fill = 0
 
     parameters = PARAMETERS
 
     def __post_init__(self) -> None:
-        known = self.interpolation in ("nearest", "bilinear")
-        require(known, "interpolation", '"nearest" or "bilinear"', self.interpolation, "choose one")
-        fits = len(self.fill_levels) == 3 and all(0 <= level <= 255 for level in self.fill_levels)
+        check_interpolation(self.name, self.interpolation)
+        if isinstance(self.fill, list):
+            object.__setattr__(self, "fill", tuple(self.fill))
+        levels = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
+        fits = len(levels) == 3 and all(isinstance(level, int) and 0 <= level <= 255 for level in levels)
         require(fits, "fill", "a level in 0 .. 255, or 3 of them", self.fill, "use 0 for black")
 
     @property

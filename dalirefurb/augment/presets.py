@@ -1,72 +1,120 @@
 """Recipes as published, ready to use.
 
 Each preset is for encoded images or, with `raw=True`, for small HWC uint8 arrays such as CIFAR-10's: there the random
-resized crop is replaced by padding and a random crop, as is customary. Signatures are written out, so that `help` and
-editors show every argument.
-
-Arguments that all presets have:
-    size: Side of the images the model receives, in pixels.
-    split: A stage's name ("the final part begins here"), a count of partial stages, or None: what the preset says.
-    raw: Whether the recipe is for arrays of `size` x `size` in place of encoded images.
-    dtype: Type of the images that the model receives.
-    channels_last: Whether the images' memory is in NHWC order; the shape is (B, 3, H, W) all the same.
-    mean: Means of the channels, subtracted from pixels in 0..1.
-    std: Standard deviations of the channels, by which the pixels are divided after that.
-
-Those of the augmenting ones:
-    order: "paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an image a
-        little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep nearly
-        all diversity, so the cached part can be all the rest.
-    interpolation: Interpolation of shears, translations and rotations.
+resized crop is replaced by padding and a random crop, as is customary. Signatures are written out, so that editors show
+every argument; what these mean is written once, in `_ARGUMENTS`, and `help(rand_augment)` shows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Output
+from dalirefurb.augment.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
+from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.calls import explains
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
 Order = Literal["paper", "crop_last"]
-Dtype = Literal["float32", "float16"]
 Split = int | str | None
-Channels = tuple[float, float, float]
+Range = tuple[float, float]
+Preset = TypeVar("Preset", bound=Callable[..., Recipe])
+
+_ARGUMENTS = {
+    "size": "Side of the images that the model receives, in pixels, or (height, width).",
+    "resize": "Length in pixels that the shorter side is resized to before the crop, or height and width of what is "
+    "resized without regard to the aspect ratio, as torchvision's `Resize`; None: 8/7 of `size`, of both sides if it "
+    "has two.",
+    "layers": "Number of operations that are applied to an image, one after the other: the paper's N.",
+    "magnitude": "Magnitude of the operations, 0 .. num_magnitude_bins - 1: the paper's M.",
+    "num_magnitude_bins": "Number of magnitudes between no effect and the strongest, at least 2.",
+    "policy": 'Policy of the paper\'s appendix, "imagenet" or "cifar10".',
+    "order": '"paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an '
+    "image a little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep "
+    "nearly all diversity, so the cached part can be all the rest.",
+    "fill": "Level 0 .. 255 where an operation moves a border into the image, or one for each of three channels.",
+    "scale": "Least and greatest share of the image's area that the random resized crop takes.",
+    "ratio": "Least and greatest width divided by height of what the random resized crop takes.",
+    "flip": "Probability that an image is mirrored.",
+    "split": 'Name of a stage ("the final part begins here"), a count of partial stages, or None: what the preset '
+    "says.",
+    "raw": "Whether the recipe is for arrays of the size of `size`, in place of encoded images.",
+    "dtype": 'Type of the images that the model receives, "float32", "float16" or "bfloat16".',
+    "channels": "Number of channels that the model receives: 3, or 1 for grey images, made after all operations.",
+    "channels_last": "Whether the images' memory is in NHWC order; the shape is (B, channels, height, width) all the "
+    "same.",
+    "mean": "Means of the channels, subtracted from pixels in 0..1; one number is for all of them, and for one channel "
+    "three are averaged.",
+    "std": "Standard deviations of the channels, by which the pixels are divided after that; likewise.",
+}
+"""What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
 
 
+def _preset(interpolation: str | None = None) -> Callable[[Preset], Preset]:
+    """Show in a preset's documentation what its arguments mean, in the signature's order.
+
+    Args:
+        interpolation: What is interpolated.
+    """
+    meanings = {**_ARGUMENTS, "interpolation": f'Interpolation of {interpolation}, "nearest" or "bilinear".'}
+
+    def with_arguments(preset: Preset) -> Preset:
+        names = inspect.signature(preset).parameters
+        told = "\n".join(
+            textwrap.fill(f"{name}: {meanings[name]}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
+            for name in names
+        )
+        preset.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
+        return explains(preset)
+
+    return with_arguments
+
+
+@_preset()
 def simple(
-    size: int = 224,
+    size: Size = 224,
     *,
+    scale: Range = SCALE,
+    ratio: Range = RATIO,
+    flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
     channels_last: bool = False,
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Recipe:
     """Crop and flip. By default the flip is final.
 
-    The stages are named decode, random_resized_crop or random_crop, flip. For the arguments see the module.
+    The stages are named decode, random_resized_crop or random_crop, flip.
     """
-    return _around([], Output(size, dtype, mean, std, channels_last), order="paper", split=split, raw=raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    return crop.around([], order="paper", split=split)
 
 
+@_preset("the resize")
 def evaluate(
-    size: int = 224,
+    size: Size = 224,
     *,
+    resize: Size | None = None,
+    interpolation: Interpolation = "bilinear",
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
     channels_last: bool = False,
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
@@ -75,79 +123,109 @@ def evaluate(
 
     Nothing is random, and by default everything is partial: an image can be cached whole.
 
-    The stages are named decode, resize, center_crop. For the arguments see the module.
+    The stages are named decode, resize, center_crop.
     """
-    stages: list[Stage] = [] if raw else [Decode(), Resize(round(size * 8 / 7)), CenterCrop(size)]
-    return Recipe(stages, Output(size, dtype, mean, std, channels_last), len(stages) if split is None else split)
+    output = Output(size, dtype, mean, std, channels_last, channels)
+    if raw:
+        require(resize is None, "resize", "None with raw=True, where arrays stay as they are", resize, "leave it out")
+        return Recipe([], output, 0 if split is None else split)
+    if resize is None:
+        # Where a random resized crop trains on images of two sides, it does not keep the aspect ratio either.
+        sides = [round(side * 8 / 7) for side in output.sides]
+        resize = sides[0] if isinstance(output.size, int) else (sides[0], sides[1])
+    stages = [Decode(), Resize(resize, interpolation), CenterCrop(size)]
+    return Recipe(stages, output, len(stages) if split is None else split)
 
 
+@_preset("shears, translations and rotations")
 def rand_augment(
-    size: int = 224,
+    size: Size = 224,
     *,
     layers: int = 2,
     magnitude: int = 9,
+    num_magnitude_bins: int = 31,
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
+    fill: Fill = 0,
+    scale: Range = SCALE,
+    ratio: Range = RATIO,
+    flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
     channels_last: bool = False,
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Recipe:
     """RandAugment (Cubuk et al. 2019, section 3), with torchvision's table of magnitudes.
 
-    `layers` operations (the paper's N) are applied to an image one after the other, all with `magnitude` (its M),
-    0 .. 30. Their stages are named rand_augment_1, rand_augment_2, ...; for the other arguments see the module.
+    The operations' stages are named rand_augment_1, rand_augment_2, ...; before them, or around them, are decode,
+    random_resized_crop (or random_crop), and flip.
     """
     positive("layers", layers, "use simple() for none")
     operations = [
-        RandAugmentLayer(f"rand_augment_{layer}", interpolation, magnitude=magnitude) for layer in range(1, layers + 1)
+        RandAugmentLayer(f"rand_augment_{layer}", interpolation, fill, magnitude, num_magnitude_bins)
+        for layer in range(1, layers + 1)
     ]
-    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    return crop.around(operations, order=order, split=split)
 
 
+@_preset("shears, translations and rotations")
 def auto_augment(
-    size: int = 224,
+    size: Size = 224,
     *,
     policy: Policy = "imagenet",
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
+    fill: Fill = 0,
+    scale: Range = SCALE,
+    ratio: Range = RATIO,
+    flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
     channels_last: bool = False,
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Recipe:
     """AutoAugment (Cubuk et al., CVPR 2019), a stage for each of the two operations of a sub-policy.
 
-    `policy` is "imagenet" or "cifar10", as the paper's appendix lists them. The operations' stages are named
-    auto_augment_1 and auto_augment_2; for the other arguments see the module.
+    The operations' stages are named auto_augment_1 and auto_augment_2.
     """
-    first = AutoAugmentFirst("auto_augment_1", interpolation, policy=policy)
-    operations = [first, AutoAugmentSecond("auto_augment_2", interpolation, policy=policy, first=first.name)]
-    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    first = AutoAugmentFirst("auto_augment_1", interpolation, fill, policy)
+    second = AutoAugmentSecond("auto_augment_2", interpolation, fill, policy, first.name)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    return crop.around([first, second], order=order, split=split)
 
 
+@_preset("shears, translations and rotations")
 def trivial_augment(
-    size: int = 224,
+    size: Size = 224,
     *,
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
+    fill: Fill = 0,
+    scale: Range = SCALE,
+    ratio: Range = RATIO,
+    flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
     channels_last: bool = False,
     mean: Channels = IMAGENET_MEAN,
     std: Channels = IMAGENET_STD,
 ) -> Recipe:
     """TrivialAugment (Müller and Hutter, ICCV 2021), with the paper's wide ranges: one operation at any magnitude.
 
-    The operation's stage is named trivial_augment; for the arguments see the module.
+    The operation's stage is named trivial_augment.
     """
-    operations = [TrivialAugmentLayer(interpolation=interpolation)]
-    return _around(operations, Output(size, dtype, mean, std, channels_last), order=order, split=split, raw=raw)
+    operations = [TrivialAugmentLayer(interpolation=interpolation, fill=fill)]
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    return crop.around(operations, order=order, split=split)
 
 
 def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
@@ -176,21 +254,36 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     return Recipe(left, recipe.output, split)
 
 
-def _around(operations: Sequence[Stage], output: Output, *, order: Order, split: Split, raw: bool) -> Recipe:
-    """Crop and flip, before operations or after them as `order` says."""
-    stages: list[Stage]
-    size = output.size
-    margin = max(2, round(size / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
-    padding = max(1, size // 8)  # 4 pixels for 32 x 32
-    padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
-    if order == "paper":
-        first = [padded_crop] if raw else [Decode(), RandomResizedCrop(size)]
-        stages = [*first, HorizontalFlip(), *operations]
-        final = stages[-1].name
-    else:
-        require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
-        first = [] if raw else [Decode(), RandomResizedCrop(size + margin)]
-        last = padded_crop if raw else RandomCrop(size, margin=margin)
-        stages = [*first, *operations, last, HorizontalFlip()]
-        final = last.name
-    return Recipe(stages, output, final if split is None else split)
+class _Crop(NamedTuple):
+    """What augmenting presets do around their operations, see `_ARGUMENTS`."""
+
+    output: Output
+    scale: Range
+    ratio: Range
+    flip: float
+    raw: bool
+
+    def around(self, operations: Sequence[Stage], *, order: Order, split: Split) -> Recipe:
+        """Crop and flip, before operations or after them as `order` says."""
+        stages: list[Stage]
+        size = self.output.sides
+        margin = max(2, round(min(size) / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
+        padding = max(1, min(size) // 8)  # 4 pixels for 32 x 32
+        padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
+        if self.raw:
+            for name, given, published in (("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)):
+                unused = tuple(given) == published
+                remedy = "leave it out, or make a Recipe of your own"
+                require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
+        if order == "paper":
+            first = [padded_crop] if self.raw else [Decode(), RandomResizedCrop(size, self.scale, self.ratio)]
+            stages = [*first, HorizontalFlip(self.flip), *operations]
+            final = stages[-1].name
+        else:
+            require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
+            larger = (size[0] + margin, size[1] + margin)
+            first = [] if self.raw else [Decode(), RandomResizedCrop(larger, self.scale, self.ratio)]
+            last = padded_crop if self.raw else RandomCrop(size, margin=margin)
+            stages = [*first, *operations, last, HorizontalFlip(self.flip)]
+            final = last.name
+        return Recipe(stages, self.output, final if split is None else split)

@@ -22,6 +22,7 @@ from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.resize import window_of
 from dalirefurb.augment.stage import Arrays, Sizes, Stage
+from dalirefurb.calls import Explained
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
@@ -30,7 +31,7 @@ LONGEST_SIDE = 2**24
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(metaclass=Explained):
     """Stages in order, of which the first `split` are partial, and the output, which is always final.
 
     Attributes:
@@ -46,6 +47,11 @@ class Recipe:
     split: int
 
     def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str) -> None:
+        require(isinstance(stages, (tuple, list)), "stages", "a list of stages", stages, "pass such as [Decode(), ...]")
+        for stage in stages:
+            remedy = "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment"
+            require(isinstance(stage, Stage), "stages", "stages of dalirefurb.augment", stage, remedy)
+        require(isinstance(output, Output), "output", "an Output", output, "pass such as Output(224)")
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
         names = [stage.name for stage in self.stages]
@@ -70,9 +76,9 @@ class Recipe:
                 )
         object.__setattr__(self, "split", self._count(split))
         size = self._size(self.stages)
-        if (self.encoded or size is not None) and size != (output.size, output.size):
+        if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
-                f"the last stage must leave images of the output's size {output.size} x {output.size}, "
+                f"the last stage must leave images of the output's size {output.sides_text}, "
                 f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
                 f"end with a crop or a resize to that size"
             )
@@ -194,7 +200,7 @@ class Recipe:
         steps = [
             (stage.name, "yes" if stage.random else "no", str(len(stage.outcomes) or "many")) for stage in self.stages
         ]
-        steps.append((f"output {self.output.size} x {self.output.size}, {self.output.dtype}", "no", "1"))
+        steps.append((f"output {self.output.sides_text}, {self.output.dtype}", "no", "1"))
         rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
         for place, (name, random, outcomes) in enumerate(steps):
             kept = [f"{diversity(self.stages, place, factor):.2f}" for factor in reuse_factors]

@@ -4,46 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.crop import CenterCrop
+from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.stage import (
     Arrays,
     Interpolation,
     Node,
     Parameter,
+    SizedStage,
     Sizes,
-    SquareStage,
     Stage,
+    check_interpolation,
     interpolation_type,
 )
-from dalirefurb.checks import positive, require
+from dalirefurb.checks import require
 
 WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
 one they make the window alone, which can be a level off. Kernels always do, exactly."""
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+"""What a random resized crop takes, as published: shares of the area, and width divided by height."""
 
 _LONGEST_SIDE = 2**31 - 1
 """Where the window of a crop can begin, which is said in 32 bits."""
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(SquareStage):
-    """Crop a window of random area and aspect ratio, resize it to a square, anti-aliased.
+class RandomResizedCrop(SizedStage):
+    """Crop a window of random area and aspect ratio, resize it to one size, anti-aliased.
 
     The published procedure of torchvision's `RandomResizedCrop`: up to ten attempts, then a central crop.
 
     Attributes:
-        size: Side of the result in pixels.
+        size: Side of the result in pixels, or its height and width.
         scale: Least and greatest share of the image's area.
         ratio: Least and greatest width divided by height, drawn uniformly in its logarithm.
     """
 
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[float, float] = SCALE
+    ratio: tuple[float, float] = RATIO
     interpolation: Interpolation = "bilinear"
     name: str = "random_resized_crop"
 
@@ -56,10 +62,15 @@ class RandomResizedCrop(SquareStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, (low, high), limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, np.inf)):
+        check_interpolation(self.name, self.interpolation)
+        for field, given, limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, np.inf)):
             wanted = f"two numbers with 0 < low <= high{' <= 1' if limit == 1 else ''}"
-            holds = 0 < low <= high <= limit
-            require(holds, f"{self.name}: {field}", wanted, (low, high), "leave it out for the published one")
+            pair = (
+                isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(each, Real) for each in given)
+            )
+            holds = pair and 0 < given[0] <= given[1] <= limit
+            require(holds, f"{self.name}: {field}", wanted, given, "leave it out for the published one")
+            object.__setattr__(self, field, tuple(given))
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""
@@ -103,24 +114,40 @@ class RandomResizedCrop(SquareStage):
         """Resize windows that are cut already."""
         from nvidia.dali import fn
 
-        return fn.resize(images, size=(self.size, self.size), interp_type=interpolation_type(self.interpolation))
+        return fn.resize(images, size=self.fixed_size, interp_type=interpolation_type(self.interpolation))
 
 
 @dataclass(frozen=True)
 class Resize(Stage):
-    """Resize so that the shorter side is `size` pixels, anti-aliased; the aspect ratio stays."""
+    """Resize, anti-aliased, as torchvision's `Resize`.
 
-    size: int
+    Attributes:
+        size: Length of the shorter side in pixels, where the aspect ratio stays; or height and width, where it does
+            not.
+        interpolation: Interpolation, "nearest" or "bilinear".
+    """
+
+    size: Size
     interpolation: Interpolation = "bilinear"
     name: str = "resize"
 
     parameters: ClassVar[Mapping[str, Parameter]] = {"size": Parameter("float32", (2,))}
 
     def __post_init__(self) -> None:
-        positive(f"{self.name}: size", self.size, "pass the shorter side in pixels")
+        size = checked_size(f"{self.name}: size", self.size, side="the shorter side in pixels")
+        # (64, 64) and 64 are not the same here: one side is given, or both are.
+        object.__setattr__(self, "size", sides_of(size) if isinstance(self.size, (tuple, list)) else size)
+        check_interpolation(self.name, self.interpolation)
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width where both are given."""
+        return None if isinstance(self.size, int) else self.size
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
         """Scale the longer side and round it down, as torchvision."""
+        if not isinstance(self.size, int):
+            return super().output_sizes(heights, widths)
         shorter = np.minimum(heights, widths)
         return self.size * heights // shorter, self.size * widths // shorter
 
@@ -174,7 +201,7 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
 
     Places are computed in double precision, and handed to DALI relative to these: it takes them in single precision.
     """
-    from nvidia.dali import fn, math
+    from nvidia.dali import fn, math, types
     from nvidia.dali.types import DALIDataType
 
     assert isinstance(resize, Resize)
@@ -183,9 +210,12 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
         return fn.cast(node, dtype=DALIDataType.FLOAT64)
 
     sides = images.shape(dtype=DALIDataType.INT64)[:2]
-    full = sides * resize.size // math.min(sides[0], sides[1])
+    if isinstance(resize.size, int):
+        full = sides * resize.size // math.min(sides[0], sides[1])
+    else:
+        full = types.Constant(np.array(resize.size, np.int64))
     sides, scale, start = exact(sides), exact(sides) / exact(full), exact(start)
-    begin, end = start * scale, (start + crop.size) * scale
+    begin, end = start * scale, (start + types.Constant(np.array(crop.fixed_size, np.float64))) * scale
     reach = math.max(scale, 1.0) + 1.0
     first = math.max(math.floor(begin - reach), 0.0)
     last = math.min(math.ceil(end + reach), sides)
@@ -197,7 +227,7 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
     )
     return fn.resize(
         needed,
-        size=(crop.size, crop.size),
+        size=crop.fixed_size,
         roi_start=fn.cast(begin - first, dtype=DALIDataType.FLOAT),
         roi_end=fn.cast(end - first, dtype=DALIDataType.FLOAT),
         interp_type=interpolation_type(resize.interpolation),

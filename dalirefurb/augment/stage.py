@@ -7,15 +7,17 @@ random state and never sees which batch a sample is in.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import positive
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.calls import Explained
+from dalirefurb.checks import require
 
 Node = Any
 """A DALI `DataNode`: one batch of tensors inside a graph under construction."""
@@ -44,7 +46,7 @@ class Parameter:
     shape: tuple[int, ...] = ()
 
 
-class Stage(ABC):
+class Stage(metaclass=Explained):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
     So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields. Derive from this class: kernels
@@ -150,22 +152,32 @@ class Stage(ABC):
 
 
 @dataclass(frozen=True)
-class SquareStage(Stage):
-    """A stage that squares leave.
+class SizedStage(Stage):
+    """A stage that images of one size leave.
 
     Attributes:
-        size: Side of the result in pixels.
+        size: Side of the result in pixels, or its height and width.
     """
 
-    size: int
+    size: Size
 
     def __post_init__(self) -> None:
-        positive(f"{self.name}: size", self.size, "pass the side in pixels")
+        object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
 
     @property
     def fixed_size(self) -> tuple[int, int]:
-        """A square of `size`."""
-        return self.size, self.size
+        """Height and width of `size`."""
+        return sides_of(self.size)
+
+
+def check_interpolation(name: str, interpolation: object) -> None:
+    """Refuse an interpolation of a stage of this name that there is not.
+
+    Raises:
+        ConfigurationError: If there is no such interpolation.
+    """
+    known = isinstance(interpolation, str) and interpolation in get_args(Interpolation)
+    require(known, f"{name}: interpolation", '"nearest" or "bilinear"', interpolation, "choose one")
 
 
 def interpolation_type(interpolation: Interpolation) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from dalirefurb.cli import cache, explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
+from dalirefurb.cli.compile import compile_kernels
 from dalirefurb.cli.numbers import Number, learning_rate, path
 from dalirefurb.cli.show import PRESETS, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
@@ -73,6 +74,7 @@ def parser() -> Parser:
         made.set_defaults(command=command)
         add_arguments(made)
     _add_cache(add("cache", **explanations.CACHE))
+    add("compile", **explanations.COMPILE).set_defaults(command=compile_kernels)
     return root
 
 

@@ -108,3 +108,14 @@ examples:
   dalirefurb cache verify /local/cache    after a power failure, say
   dalirefurb cache purge /local/cache     give its space back""",
 }
+
+COMPILE: dict[str, Any] = {
+    "help": "compile the kernels, for an image of a container",
+    "description": """\
+Compile the kernels for this processor, and keep them on disk, where a loader finds them: in NUMBA_CACHE_DIR if it is
+set, else beside the package or in the user's cache. Takes some seconds, and nothing where they are kept already.""",
+    "epilog": """\
+example, in a Dockerfile:
+  ENV NUMBA_CACHE_DIR=/opt/dalirefurb-kernels
+  RUN mkdir -m 777 -p $NUMBA_CACHE_DIR && dalirefurb compile && chmod -R a+rwX $NUMBA_CACHE_DIR""",
+}

@@ -112,11 +112,11 @@ class Trainer:
     ) -> None:
         check_alone()
         self._planner = planner
-        self._size = recipe.output.size
+        self._size = recipe.output.sides[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(planner.seed % 2**63)
-            model = SmallResNet(int(source.labels.max()) + 1, size=recipe.output.size)
+            model = SmallResNet(int(source.labels.max()) + 1, size=recipe.output.sides[0])
         self._model = model.to(self._device)
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=_WEIGHT_DECAY)
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(

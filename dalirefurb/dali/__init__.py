@@ -1,5 +1,6 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
+from dalirefurb.dali.decoder import Decoder
 from dalirefurb.dali.graph import Feed, Graph, Input, Part, cut_window
 from dalirefurb.dali.headers import HeaderReader, plain, undecodable, undecodable_windows
 from dalirefurb.dali.runner import (
@@ -15,6 +16,7 @@ from dalirefurb.dali.runner import (
 
 __all__ = [
     "REPLICA_OPTIONS",
+    "Decoder",
     "Feed",
     "Graph",
     "GraphError",

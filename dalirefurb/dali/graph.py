@@ -102,8 +102,9 @@ class Graph:
         placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
         if (self.partial_device, self.final_device) not in placements:
             raise ConfigurationError(
-                f"partial_device and final_device must be one of {placements}, "
-                f"got ({self.partial_device!r}, {self.final_device!r})"
+                f"partial_device and final_device must be one of {placements}, got ({self.partial_device!r}, "
+                f"{self.final_device!r}): name 'cpu' or 'gpu', the CUDA device of this process, and where the partial "
+                f"part is on the 'gpu' leave the final one there"
             )
         if self.recipe.caches_encoded:
             raise ConfigurationError(
@@ -249,11 +250,13 @@ def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node
 
 
 def _normalise(output: Output, images: Node, fused: dict[str, Any]) -> Node:
+    if output.channels == 1:
+        images = fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
     return fn.crop_mirror_normalize(
         images,
-        dtype=_DTYPES[output.dtype],
+        dtype=_DTYPES["float32" if output.dtype == "bfloat16" else output.dtype],
         output_layout="HWC" if output.channels_last else "CHW",
-        mean=[255 * value for value in output.mean],
-        std=[255 * value for value in output.std],
+        mean=[255 * value for value in output.means],
+        std=[255 * value for value in output.stds],
         **fused,
     )

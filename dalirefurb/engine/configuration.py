@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
@@ -121,7 +123,7 @@ class Configuration:
         """
         shape, pixels = self.source.image_shape, None
         if not self.source.encoded and shape is not None:
-            pixels = max(shape[0] * shape[1], self.recipe.output.size**2)
+            pixels = max(shape[0] * shape[1], math.prod(self.recipe.output.sides))
         cached = self.store is not None and not self.recipe.caches_encoded
         return partial(prefetch.depths, pixels=pixels, hits_together=cached and self.kernels == "numba")
 
@@ -151,12 +153,12 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
             f"pass len(source) to the planner"
         )
-    shape, size = source.image_shape, recipe.output.size
-    if shape is not None and recipe.final_size(shape[:2]) != (size, size):
+    shape, output = source.image_shape, recipe.output
+    if shape is not None and recipe.final_size(shape[:2]) != output.sides:
         height, width = recipe.final_size(shape[:2]) or ("?", "?")
         raise ConfigurationError(
-            f"the recipe must leave images of the output's size {size} x {size}, but makes {height} x {width} of the "
-            f"source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
+            f"the recipe must leave images of the output's size {output.sides_text}, but makes {height} x {width} of "
+            f"the source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
         )
     if recipe.caches_encoded and planner.feedback_lag is not None:
         raise ConfigurationError(
@@ -178,6 +180,12 @@ def _check_draws(recipe: Recipe, planner: Planner) -> None:
         warnings.warn(
             f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
             f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
+            stacklevel=5,
+        )
+    if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in recipe.stages):
+        warnings.warn(
+            "with Refurbish something in the recipe should be random, else versions that are made anew are as those "
+            "before: pass Evaluate(...) to validate, or Frozen(...) to cache all images once",
             stacklevel=5,
         )
     random = [stage.name for stage in recipe.partial if stage.random]

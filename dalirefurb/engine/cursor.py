@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -80,6 +81,7 @@ class EpochPass(Iterator[Any]):
         self._serve = serve
         self.epoch: int | None = epoch
         self._cut_off: str | None = None
+        self._turn = threading.Lock()
 
     @property
     def goes_on(self) -> bool:
@@ -97,4 +99,12 @@ class EpochPass(Iterator[Any]):
             raise LoaderError(self._cut_off)
         if not self.goes_on:
             raise StopIteration
-        return self._serve()
+        if not self._turn.acquire(blocking=False):
+            raise LoaderError(
+                "a loader serves one thread, but another one waits for a batch of it: iterate in one thread, and hand "
+                "batches on by a queue"
+            )
+        try:
+            return self._serve()
+        finally:
+            self._turn.release()

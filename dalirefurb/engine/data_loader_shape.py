@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import require
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.batch_tensors import BatchTensors
+from dalirefurb.engine.batch_tensors import Batch, BatchTensors
+from dalirefurb.engine.loader_view import MappedLoader, WithNames
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 
@@ -20,6 +24,11 @@ _ELSEWHERE = {
     "generator": "the planner has the seed: Refurbish(..., seed=0)",
     "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
     "collate_fn": "batches are tensors already",
+    "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch(loader) "
+    "copies batches to a GPU",
+    "timeout": "errors come by themselves",
+    "worker_init_fn": "there are no worker processes, and all numbers are drawn by the planner's seed",
+    "multiprocessing_context": "there are no worker processes",
     "dataset": "the first argument, a source, is it: ImageFolder(path), or TorchDataset(dataset)",
     "num_workers": "threads take the place of processes: prefetch=Prefetch(num_threads=4)",
     "prefetch_factor": "pass prefetch=Prefetch(look_ahead=6)",
@@ -116,6 +125,34 @@ class DataLoaderShape(ABC):
     def sampler(self) -> EpochSampler:
         """What stands for the planner where a sampler is looked for."""
         return EpochSampler(self, self.planner.num_samples)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
+            f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
+        )
+
+    def map(self, function: Callable[[Batch], Any]) -> MappedLoader:
+        """Return this loader with batches in another form; all else of it, its position above all, is shared.
+
+        Args:
+            function: Function of a batch, `(images, labels)` and perhaps indices, that returns what is served.
+        """
+        require(callable(function), "function", "callable", function, "pass a function of one batch")
+        return MappedLoader(self, function)
+
+    def as_dicts(self, images: str = "pixel_values", labels: str = "labels", indices: str = "indices") -> MappedLoader:
+        """Return this loader with mappings for batches, as `model(**batch)` of Hugging Face's models takes them.
+
+        Args:
+            images: Name of the images in a batch.
+            labels: Name of the labels.
+            indices: Name of the samples' indices, which are there if the loader was made with `with_indices=True`.
+        """
+        names = (images, labels, indices) if self.with_indices else (images, labels)
+        distinct = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
+        require(distinct, "names", "different texts", names, "pass such as images='image', labels='label'")
+        return self.map(WithNames(names))
 
     def described(self, position: Position, kernels: str) -> str:
         """Say in one line what is served, from where on.

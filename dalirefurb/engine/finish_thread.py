@@ -179,17 +179,19 @@ class FinishThread:
 
     def _check(self, images: torch.Tensor) -> None:
         """Refuse what a stage made of another size than it declares."""
-        size = self._recipe.output.size
-        sides = images.shape[1:3] if self._recipe.output.channels_last else images.shape[2:]
-        if sides != (size, size):
+        output = self._recipe.output
+        sides = images.shape[1:3] if output.channels_last else images.shape[2:]
+        if sides != output.sides:
             raise LoaderError(
-                f"the last stage must leave images of the output's size {size} x {size}, got "
+                f"the last stage must leave images of the output's size {output.sides_text}, got "
                 f"{' x '.join(map(str, sides))}; one of the stages ({names(self._recipe.stages)}) "
                 f"makes another size than it declares"
             )
 
     def _tensor(self, images: torch.Tensor) -> torch.Tensor:
         """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
+        if self._recipe.output.dtype == "bfloat16":  # NumPy and DALI have no such type: bits of it, or float32, come.
+            images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
         if self._recipe.output.channels_last:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images

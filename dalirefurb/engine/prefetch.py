@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
@@ -81,7 +82,7 @@ class Depths:
 
 
 @dataclass(frozen=True)
-class Prefetch:
+class Prefetch(metaclass=Explained):
     """How many threads work for a loader, and how far ahead. What is None is chosen by the loader.
 
     Attributes:

@@ -70,6 +70,11 @@ class _Compiled(NumbaFunction):
         return setup_fn
 
 
+def compile_operator() -> tuple[Any, Any]:
+    """Compile what DALI's operator calls: for the sizes of its outputs, and to carry out a batch."""
+    return _compile_setup(), _compile_operate()
+
+
 @cache
 def _compile_setup() -> Any:
     """Compile what says how large outputs are: a byte each."""

@@ -19,9 +19,13 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types
+from numba import cfunc, njit, types
 from numba.core import cgutils
+from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic as _numba_intrinsic
+from numba.np.arrayobj import np_cfarray
+
+from dalirefurb.kernels.one_module import in_one_module
 
 _SLOW_S = 2.0
 
@@ -70,7 +74,8 @@ def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options
     timer.daemon = True
     timer.start()
     try:
-        return compiler(signature, cache=True, error_model="numpy", **options)(function)
+        with in_one_module(function):
+            return compiler(signature, cache=True, error_model="numpy", **options)(function)
     except Exception:  # Numba found no folder for its cache, a full disk, or half a file; any other error comes again.
         return compiler(signature, error_model="numpy", **options)(function)
     finally:
@@ -111,17 +116,15 @@ def grey(red: Any, green: Any, blue: Any) -> Any:
 
 
 @intrinsic
-def _pointer(typing_context: Any, address: Any) -> Any:
+def memory(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
+    """View memory as an array: `numba.carray`, without a function of its own for each shape and type."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+        pointer = builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+        return np_cfarray(context, builder, signature, (pointer, arguments[1]))
 
-    return types.voidptr(types.int64), generate
-
-
-@compiled
-def memory(address: Any, shape: Any, dtype: Any) -> Any:
-    """View memory as an array."""
-    return carray(_pointer(address), shape, dtype)
+    kind = types.Array(parse_dtype(dtype), len(shape), "C")
+    return kind(types.int64, shape, dtype), generate
 
 
 @intrinsic

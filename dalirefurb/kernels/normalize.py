@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.llvm import compiled, intrinsic, prefetch
+from dalirefurb.kernels.llvm import compiled, grey, intrinsic, prefetch
 
 LANES = 16
 """Pixels that are normalised at a time."""
@@ -133,8 +133,31 @@ def _spread(builder: Any, values: Any, channels: list[int]) -> Any:
 
 
 @compiled
+def normalise_grey(image: Any, view: Any, means: Any, scales: Any, out: Any) -> None:
+    """Make one number of a pixel's three levels: that of its grey level; for the arguments see `normalise`."""
+    start, stride, height, width, mirrored = view
+    for y in range(height):
+        for x in range(width):
+            at = np.uint64(start + y * stride + 3 * (width - 1 - x if mirrored else x))
+            out[np.uint64(y * width + x)] = (np.float32(_grey_at(image, at)) - means[0]) * scales[0]
+
+
+@compiled
+def _grey_at(image: Any, at: Any) -> Any:
+    """Return the grey level of the pixel at a byte."""
+    return grey(np.int32(image[at]), np.int32(image[at + np.uint64(1)]), np.int32(image[at + np.uint64(2)]))
+
+
+@compiled
+def half_grey(image: Any, table: Any, out: Any) -> None:
+    """Look the numbers of grey levels up; for the arguments see `half_planes`."""
+    for i in range(image.size // 3):
+        out[i] = table[0, np.uint64(_grey_at(image, np.uint64(3 * i)))]
+
+
+@compiled
 def half_planes(image: Any, table: Any, out: Any) -> None:
-    """Look float16 numbers up, channel after channel; table and result hold their bits, uint16 (3, 256)."""
+    """Look float16 or bfloat16 numbers up, channel after channel; table and result hold their bits, uint16 (3, 256)."""
     pixels = image.size // 3
     for channel in range(3):
         for i in range(pixels):

@@ -41,6 +41,5 @@ class OutputBuffers:
 
     def results(self, output: Output, count: int) -> NDArray[Any]:
         """Make room for what the model receives of so many images."""
-        size = output.size
-        shape = (size, size, 3) if output.channels_last else (3, size, size)
-        return self._results.take((count, *shape), output.dtype)
+        shape = (*output.sides, output.channels) if output.channels_last else (output.channels, *output.sides)
+        return self._results.take((count, *shape), "uint16" if output.dtype == "bfloat16" else output.dtype)

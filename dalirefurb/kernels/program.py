@@ -21,7 +21,7 @@ from dalirefurb.kernels.scratch import Scratch
 STREAMED_BYTES = 16 << 20
 """Results of a batch from which on they are streamed."""
 
-_KINDS = {"float32": FLOATS, "float16": HALVES}
+_KINDS = {"float32": FLOATS, "float16": HALVES, "bfloat16": HALVES}
 _NOWHERE = np.empty(0, np.int64)
 _NO_PLACES = Places(_NOWHERE, np.empty((0, 2), np.int64))
 
@@ -113,10 +113,14 @@ class KernelProgram:
         self._sizes = np.empty((len(steps) + 1, 0, 2), np.int64)
         self._scratch = Scratch()
         # As DALI computes them: in single precision, from numbers for levels 0 .. 255.
-        means = np.array([255 * mean for mean in (output.mean if output else (0, 0, 0))], np.float32)
-        scales = 1 / np.array([255 * std for std in (output.std if output else (1, 1, 1))], np.float32)
+        means, scales = np.zeros(3, np.float32), np.ones(3, np.float32)
+        if output is not None:
+            means[:] = [255 * mean for mean in output.means]
+            scales[:] = 1 / np.array([255 * std for std in output.stds], np.float32)
         levels = np.arange(256, dtype=np.float32)
-        halves = ((levels - means[:, None]) * scales[:, None]).astype(np.float16)
+        numbers = (levels - means[:, None]) * scales[:, None]
+        brain = output is not None and output.dtype == "bfloat16"
+        halves = brain_floats(numbers) if brain else numbers.astype(np.float16)
         self._record = np.zeros(1, WORK)
         self._constants = {
             "codes": np.array([step.code for step in steps], np.int64),
@@ -130,6 +134,7 @@ class KernelProgram:
             self._record[name] = _address(array)
         self._record["steps"], self._record["split"] = len(steps), self._split
         self._record["kind"] = _KINDS[output.dtype] if output else NOTHING
+        self._record["grey"] = output is not None and output.channels == 1
         self._record["channels_last"] = output is None or output.channels_last
 
     def work(
@@ -217,13 +222,12 @@ class KernelProgram:
         """Refuse results of sizes, (n, 2), that are not the output's."""
         if self.output is None:
             return
-        size = self.output.size
-        other = (sizes != size).any(axis=1)
+        other = (sizes != self.output.sides).any(axis=1)
         if other.any():
             height, width = sizes[other.argmax()]
             raise LoaderError(
-                f"the last stage must leave images of the output's size {size} x {size}, got {height} x {width}; "
-                f"end with a crop or a resize to that size"
+                f"the last stage must leave images of the output's size {self.output.sides_text}, got {height} x "
+                f"{width}; end with a crop or a resize to that size"
             )
 
     def _numbers(
@@ -242,9 +246,17 @@ class KernelProgram:
         return numbers
 
 
+def brain_floats(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round finite numbers to bfloat16 as torch does, half to even; return their bits."""
+    bits = numbers.view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
 def streamed(output: Output, count: int) -> bool:
     """Tell whether results go past the caches, see `normalise`: of a batch that these would not hold for the model."""
-    return output.dtype == "float32" and output.size % LANES == 0 and 12 * count * output.size**2 >= STREAMED_BYTES
+    height, width = output.sides
+    vectors = output.dtype == "float32" and output.channels == 3 and width % LANES == 0
+    return vectors and 12 * count * height * width >= STREAMED_BYTES
 
 
 def _address(array: NDArray[Any]) -> int:

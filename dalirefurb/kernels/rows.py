@@ -12,7 +12,7 @@ from dalirefurb.augment.operations import MOST_PIXELS, Group
 from dalirefurb.kernels.crop_flip import crop, flip, pick, pick_bytes
 from dalirefurb.kernels.llvm import c_function, compiled, fence, fetch_add, memory, source_digest
 from dalirefurb.kernels.lower import FULL, MIRROR, START, WIDTH, Code
-from dalirefurb.kernels.normalize import half_pixels, half_planes, normalise
+from dalirefurb.kernels.normalize import half_grey, half_pixels, half_planes, normalise, normalise_grey
 from dalirefurb.kernels.operate import operate, operate_bytes
 from dalirefurb.kernels.resize import resize, resize_bytes, taps
 
@@ -23,7 +23,7 @@ WORK = np.dtype(
     [
         (name, np.int64)
         for name in (
-            *("count", "computed", "steps", "split", "kind", "channels_last", "streamed"),
+            *("count", "computed", "steps", "split", "kind", "grey", "channels_last", "streamed"),
             *("codes", "switches", "fills", "numbers", "sizes", "origins", "partials", "targets"),
             *("means", "scales", "halves", "taken", "rows", "begun", "done"),
             *("scratch", "image_bytes", "room_bytes"),
@@ -37,6 +37,7 @@ computed        rows of which what enters the first step is there: these come fi
 steps           s
 split           after how many steps an image is partial, or `NOT_SPLIT`
 kind            what comes out: one of `NOTHING`, `FLOATS`, `HALVES`
+grey            whether it is one number a pixel, of its grey level
 channels_last   whether it does in this order
 streamed        whether float32 is streamed, see `normalise`
 
@@ -50,7 +51,7 @@ origins         addresses of what enters, int64 (n,)
 partials        addresses of where partial images of the rows that are computed go, int64 (computed,)
 targets         addresses of where results go, int64 (n,)
 means, scales   float32 (3,)
-halves          float16 results for each level, as uint16 (3, 256)
+halves          float16 or bfloat16 results for each level, as uint16 (3, 256)
 taken           which rows are to be done, int64 (rows,)
 begun           how many of these were begun, int64 (1,)
 done            what became of each row, uint8 (n,): 0 at first, then `DONE`, or why not, see `PROBLEMS`
@@ -61,7 +62,7 @@ scratch         memory of each thread, for two images on the way, each of `image
 """
 
 NOTHING, FLOATS, HALVES = 0, 1, 2
-"""What the model receives: nothing, float32 or float16."""
+"""What the model receives: nothing, float32, or half as many bits."""
 
 NOT_SPLIT = -1
 """Where no image on the way is kept."""
@@ -208,6 +209,7 @@ def compile_run() -> Any:
         targets = memory(work.targets, (count,), np.int64)
         means, scales = memory(work.means, (3,), np.float32), memory(work.scales, (3,), np.float32)
         halves = memory(work.halves, (3, 256), np.uint16)
+        grey = work.grey != 0
         channels_last, streamed = work.channels_last != 0, work.streamed != 0
         rows = memory(work.taken, (work.rows,), np.int64)
         begun, done = memory(work.begun, (1,), np.int64), memory(work.done, (count,), np.uint8)
@@ -247,12 +249,18 @@ def compile_run() -> Any:
             if kind == FLOATS:
                 if not seen:
                     _, view = _view(codes, numbers[:, row], sizes[:, row], steps)
-                floats = memory(targets[row], (3 * view[2] * view[3],), np.float32)
-                following = _source(work, 0 if coming < work.computed else split, coming)
-                normalise(image, view, means, scales, channels_last, streamed, floats, following)
+                channels = 1 if grey else 3
+                floats = memory(targets[row], (channels * view[2] * view[3],), np.float32)
+                if grey:
+                    normalise_grey(image, view, means, scales, floats)
+                else:
+                    following = _source(work, 0 if coming < work.computed else split, coming)
+                    normalise(image, view, means, scales, channels_last, streamed, floats, following)
             elif kind == HALVES:
-                bits = memory(targets[row], (image.size,), np.uint16)
-                if channels_last:
+                bits = memory(targets[row], (image.size // 3 if grey else image.size,), np.uint16)
+                if grey:
+                    half_grey(image, halves, bits)
+                elif channels_last:
                     half_pixels(image, halves, bits)
                 else:
                     half_planes(image, halves, bits)

@@ -161,6 +161,11 @@ def _wait(semaphore: Any) -> None:
         pass
 
 
+def compile_pool() -> tuple[Any, Any]:
+    """Compile what the pool's owner calls, and what its threads do."""
+    return _compile_share(), _compile_serve()
+
+
 @cache
 def _compile_share() -> Any:
     sources = source_digest()

@@ -6,7 +6,7 @@ decides and never acts; it keeps no state, and what it knows of samples is formu
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
@@ -26,7 +27,7 @@ _MOST_SAMPLES = 1 << 40
 
 
 @dataclass(frozen=True)
-class Planner(ABC):
+class Planner(metaclass=Explained):
     """Decides which sample is served in which batch with which version. Subclasses are frozen dataclasses.
 
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to
@@ -39,7 +40,7 @@ class Planner(ABC):
     fingerprint, as JSON values.
 
     Attributes:
-        num_samples: Samples in the source, in 1..2**40.
+        num_samples: Samples in the source, in 1..2**40; on construction also the source itself.
         batch_size: Rows of a global batch, in 1..num_samples.
         seed: The run's seed.
         shards: Slices of a batch that keep their samples; a divisor of batch_size. Every world size that
@@ -60,6 +61,8 @@ class Planner(ABC):
     code_version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        if hasattr(self.num_samples, "read") and hasattr(self.num_samples, "__len__"):  # a source, which stands for it
+            object.__setattr__(self, "num_samples", len(self.num_samples))
         self._integer("num_samples", 1, _MOST_SAMPLES, "pass len(source), of a source that holds a sample")
         self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
         self._integer("seed", None, None, "pass an int")

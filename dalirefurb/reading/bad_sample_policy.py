@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
@@ -18,7 +19,7 @@ FallbackDecoder = Literal["pillow"]
 
 
 @dataclass(frozen=True)
-class BadSamplePolicy:
+class BadSamplePolicy(metaclass=Explained):
     """What a loader does about samples that cannot be used.
 
     Attributes:
@@ -48,14 +49,20 @@ class BadSamplePolicy:
 
     def __post_init__(self) -> None:
         if self.on_bad_sample not in ("raise", "replace"):
-            raise ConfigurationError(f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}")
+            raise ConfigurationError(
+                f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}: 'replace' serves a good "
+                f"sample in the place of a bad one, so that batches stay full"
+            )
         if self.quarantine is not None and self.on_bad_sample == "raise":
             raise ConfigurationError(
                 f"quarantine is for bad samples that are replaced, but on_bad_sample is 'raise' and quarantine "
                 f"{os.fspath(self.quarantine)!r}: pass on_bad_sample='replace', or leave quarantine out"
             )
         if self.fallback_decoder not in (None, "pillow"):
-            raise ConfigurationError(f"fallback_decoder must be None or 'pillow', got {self.fallback_decoder!r}")
+            raise ConfigurationError(
+                f"fallback_decoder must be None or 'pillow', got {self.fallback_decoder!r}: leave it out, or pass "
+                f"'pillow' for GIF, AVIF and others that DALI does not decode"
+            )
         if self.max_pixels is not None:
             pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")
             object.__setattr__(self, "max_pixels", pixels)

@@ -198,7 +198,7 @@ def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
     Returns:
         Shape (B, H, W, 3).
     """
-    pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.std + output.mean
+    pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.stds + output.means
     return (255 * pixels).round().clip(0, 255).astype(np.uint8)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, renumbered
 
 
@@ -54,10 +55,10 @@ class Concat(Source):
         self.encoded, self.classes = first.encoded, first.classes
         self.image_shape = first.image_shape if len(shapes) == 1 else None
 
-    def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read samples, each from its source."""
+    def read(self, indices: NDArray[np.int64]) -> Any:
+        """Read samples, each from its source; images stay where their sources have them."""
         rows = np.array(self._checked(indices), np.int64)
-        samples: list[Any] = [None] * len(rows)
+        parts = []
         owners = np.searchsorted(self._ends, rows, side="right")
         for owner in np.unique(owners).tolist():
             places = np.flatnonzero(owners == owner)
@@ -66,9 +67,9 @@ class Concat(Source):
                 read = self._sources[owner].read(own)
             except SampleError as error:
                 raise renumbered(error, own, rows[places]) from error
-            for place, sample in zip(places.tolist(), read, strict=True):
-                samples[place] = sample
-        return samples
+            parts.append((places, Images.of(read)))
+        samples = Images.joined(len(rows), parts)
+        return list(samples) if self.encoded else samples
 
     def name(self, index: int) -> str:
         """Tell where sample `index` is, as its source does."""

@@ -6,19 +6,32 @@ A source is read at any indices, in any order, from any thread, and remembers no
 from __future__ import annotations
 
 import hashlib
+import importlib
+import operator
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.calls import Explained
 from dalirefurb.errors import ConfigurationError, SampleError
 
+_ELSEWHERE = {
+    "targets": "labels are in source.labels, one row for each sample",
+    "samples": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
+    "imgs": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
+    "transform": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    "transforms": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    "target_transform": "labels are numbers in an array: change source.labels before the loader is made",
+}
+"""Where names of torchvision's data sets are found in a source."""
 
-class Source(ABC):
-    """Samples with labels.
+
+class Source(metaclass=Explained):
+    """Samples with labels. `source[i]` is one to look at: the decoded image and its label.
 
     Attributes:
         labels: Labels of the samples, numeric, shape (num_samples, *label_shape).
@@ -41,6 +54,43 @@ class Source(ABC):
         classes = "" if self.classes is None else f", {len(self.classes):,} classes"
         encoded = "encoded " if self.encoded else ""
         return f"{type(self).__name__}({len(self):,} {encoded}images{shape}{classes})"
+
+    def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[np.uint8], Any]:
+        """Return a sample to look at: its image, (height, width, 3) uint8 as a loader decodes it, and its label.
+
+        Raises:
+            IndexError: If there is no such sample.
+            SampleError: If it cannot be read or decoded.
+        """
+        if isinstance(index, slice) or not hasattr(index, "__index__"):
+            raise TypeError(
+                f"a source is indexed by one int at a time, got {index!r}: source.subset([...]) is a source of some "
+                f"samples, and source.read(np.array([...])) gives several as they are stored"
+            )
+        count, row = len(self), operator.index(index)
+        if not -count <= row < count:
+            raise IndexError(f"an index must be in {-count}..{count - 1}, got {row}: the source has {count} samples")
+        row %= count
+        (sample,) = self.read(np.array([row]))
+        label = self.labels[row]
+        image = self._decoded(row, sample) if self.encoded else np.array(sample)
+        return image, label.item() if np.ndim(label) == 0 else label.copy()
+
+    def _decoded(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Decode a sample to look at."""
+        # By name, since what decodes is a floor above: a source by itself needs no DALI.
+        decoding = importlib.import_module("dalirefurb.reading.decoding")
+        try:
+            image: NDArray[np.uint8] = decoding.decoded(encoded)
+        except decoding.Refused as refused:
+            raise SampleError(index, self.name(index), refused.reason, lasting=True) from refused
+        return image
+
+    def __getattr__(self, name: str) -> Any:
+        """Say where torchvision's names are found here."""
+        place = _ELSEWHERE.get(name)
+        told = "" if place is None or name.startswith("_") else f": {place}"
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}", name=name, obj=self)
 
     @property
     def class_to_idx(self) -> dict[str, int]:
@@ -84,8 +134,8 @@ class Source(ABC):
         """Return some of the samples as a source: a part to train on, or one where rare classes come more often.
 
         Args:
-            indices: Which samples, integers of shape (n,), in any order, repeats allowed; or a mask, bool of shape
-                (num_samples,).
+            indices: Which samples, integers of shape (n,), in any order; or a mask, bool of shape (num_samples,). One
+                that is named twice is two samples, each with random numbers, and cached versions, of its own.
 
         Raises:
             ConfigurationError: If they are not such indices.

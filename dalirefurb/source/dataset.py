@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -51,6 +52,10 @@ class TorchDataset(Source):
     def __init__(
         self, dataset: Any, *, labels: ArrayLike | None = None, thread_safe: bool = False, progress: bool = True
     ) -> None:
+        if isinstance(dataset, (str, os.PathLike)):
+            raise ConfigurationError(
+                f"dataset must be a data set, got the path {str(dataset)!r}: pass ImageFolder(path) for a folder"
+            )
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise ConfigurationError(
                 f"dataset must have __len__ and __getitem__, but {type(dataset).__name__} has not both: "

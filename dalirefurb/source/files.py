@@ -73,7 +73,12 @@ class FileList(_Files):
     def __init__(self, paths: Iterable[PathLike], labels: ArrayLike) -> None:
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise ConfigurationError(f"paths must be a sequence of paths, but is {paths!r}: pass [path]")
-        self._paths = [os.fsdecode(path) for path in paths]
+        try:
+            self._paths = [os.fsdecode(path) for path in paths]
+        except TypeError as error:
+            raise ConfigurationError(
+                f"paths must be a sequence of paths, but are not ({error}): pass such as ['a.jpg', 'b.jpg']"
+            ) from error
         self.labels = checked_labels(labels, len(self._paths), "paths")
 
     @classmethod
@@ -144,6 +149,12 @@ class ImageFolder(_Files):
     """
 
     def __init__(self, root: PathLike) -> None:
+        if not isinstance(root, (str, os.PathLike)):
+            raise ConfigurationError(
+                f"root must be the path of one folder of class folders, got {root!r:.80}: pass such as "
+                f"'photos/train'; Concat([ImageFolder(one), ImageFolder(other)]) puts two together, and "
+                f"FileList(paths, labels) takes files"
+            )
         self._root = str(Path(root))
         try:
             left_out = self._scan()

@@ -70,6 +70,10 @@ class MappedShards(Shards):
             self._map(path)
         self._views = [np.frombuffer(each, np.uint8) for each in self._maps]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send names, not bytes: the files are mapped anew where the copy arrives."""
+        return _mapped_again, (self.urls, self.identities)
+
     def _map(self, path: str) -> None:
         try:
             with Path(path).open("rb") as file:
@@ -107,6 +111,18 @@ class MappedShards(Shards):
             self._views[shard][start : max(start, min(end, self._maps[shard].size()))]
             for shard, start, end in zip(shards, starts, ends, strict=True)
         ]
+
+
+def _mapped_again(paths: list[str], identities: list[Identity]) -> MappedShards:
+    """Map the files of a pickled source, which have to be the same."""
+    shards = MappedShards(paths)
+    for path, then, now in zip(paths, identities, shards.identities, strict=True):
+        if then != now:
+            raise ConfigurationError(
+                f"a pickled source needs the files that it was made of, but {path} has been written again or is "
+                f"another one here: make the source anew, in the process that reads it"
+            )
+    return shards
 
 
 class RemoteShards(Shards):

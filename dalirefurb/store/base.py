@@ -19,6 +19,7 @@ from types import TracebackType
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.calls import Explained
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.lease import Lease
@@ -112,7 +113,7 @@ class Contents(ABC):
         """Count the versions held."""
 
 
-class Store(ABC):
+class Store(metaclass=Explained):
     """Holds partially augmented samples by (index, version). Safe to use from several threads.
 
     Two versions of one index can be held, but putting a newer one evicts the older ones. To write a kind of store is to

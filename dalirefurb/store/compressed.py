@@ -57,6 +57,11 @@ class Compressed(Store):
     """
 
     def __init__(self, store: Store, *, expected_ratio: float = 1.5, num_threads: int | None = None) -> None:
+        if not isinstance(store, Store):
+            raise ConfigurationError(
+                f"Compressed takes the store that compressed samples are in, got {store!r:.80}: pass such as "
+                f"MemoryStore()"
+            )
         if importlib.util.find_spec("zstandard") is None:
             raise ConfigurationError(
                 'Compressed needs zstandard, but it cannot be found; pip install "dalirefurb[compress]"'

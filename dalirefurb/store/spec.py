@@ -69,7 +69,10 @@ class StoreSpec:
         """
         differing = differences(vars(self), vars(other))
         if differing:
-            raise StoreError(f"the store is open for {differing}: close it first")
+            raise StoreError(
+                f"the store is open for {differing}: close it first, or give each loader that differs (one to train, "
+                f"one to validate) a store of its own"
+            )
 
     def check_samples(self, samples: Sequence[Image], count: int) -> None:
         """Refuse samples that do not fit the slots.
@@ -119,8 +122,15 @@ def _differing(present: Any, asked: Any, path: str) -> Iterator[str]:
     elif isinstance(present, list) and isinstance(asked, list) and len(present) == len(asked):
         for place, pair in enumerate(zip(present, asked, strict=True)):
             yield from _differing(*pair, f"{path}[{place}]")
+    elif isinstance(present, list) and isinstance(asked, list):
+        yield f"{path} {_shown(_named(present))}, not {_shown(_named(asked))}"
     elif (type(present), present) != (type(asked), asked):
         yield f"{path} {_shown(present)}, not {_shown(asked)}"
+
+
+def _named(values: list[Any]) -> list[Any]:
+    """Put names in the place of what has them, such as stages."""
+    return [value.get("name", value) if isinstance(value, dict) else value for value in values]
 
 
 def _shown(value: Any) -> str:

@@ -143,7 +143,7 @@ def smart_cache(
     if not shuffle:
         require(shards == 1, "shards", "1 where shuffle is False", shards, "leave shuffle out: ranks draw the order")
         # The planner's order deals the samples by its seed: this puts sample i of the data at place i of that order.
-        source = source.subset(np.argsort(planner.owned(0)))
+        source = source.subset(np.argsort(planner.members(0, np.arange(len(source)))))
     workers = [count for count in (num_init_workers, num_replace_workers) if count is not None]
     loader = Loader(
         source,

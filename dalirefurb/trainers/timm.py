@@ -8,7 +8,7 @@ imported. Written for timm 1.0.31.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,13 +80,13 @@ class TimmLoader:
 
     @property
     def mean(self) -> torch.Tensor:
-        """Means that the recipe subtracts, in levels, as a `PrefetchLoader` has them: shape (1, 3, 1, 1)."""
-        return self._levels(self.loader.recipe.output.mean)
+        """Means that the recipe subtracts, in levels, as a `PrefetchLoader` has them: shape (1, channels, 1, 1)."""
+        return self._levels(self.loader.recipe.output.means)
 
     @property
     def std(self) -> torch.Tensor:
-        """Standard deviations that the recipe divides by, in levels, shape (1, 3, 1, 1)."""
-        return self._levels(self.loader.recipe.output.std)
+        """Standard deviations that the recipe divides by, in levels, shape (1, channels, 1, 1)."""
+        return self._levels(self.loader.recipe.output.stds)
 
     @property
     def mixup_enabled(self) -> bool:
@@ -121,5 +121,5 @@ class TimmLoader:
                 images, targets = self._mixup(images, targets)
             yield images, targets
 
-    def _levels(self, values: tuple[float, float, float]) -> torch.Tensor:
-        return torch.tensor([255 * value for value in values], device=self.device).view(1, 3, 1, 1)
+    def _levels(self, values: Sequence[float]) -> torch.Tensor:
+        return torch.tensor([255 * value for value in values], device=self.device).view(1, -1, 1, 1)

@@ -186,7 +186,7 @@ def test_more_than_the_whole_area_is_refused():
     "make", [RandomResizedCrop, Resize, CenterCrop, lambda size: RandomCrop(size, margin=2), Output]
 )
 def test_a_size_that_is_no_positive_integer_is_refused(make, size):
-    with pytest.raises(ConfigurationError, match=f"size must be a positive integer, got {size!r}"):
+    with pytest.raises(ConfigurationError, match=rf"size must be a positive integer, .*, got {size!r}"):
         make(size)
 
 

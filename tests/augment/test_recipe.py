@@ -137,7 +137,7 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype": "float64"}, "dtype must be 'float32' or 'float16', got 'float64': cast"),
+        ({"dtype": "float64"}, "dtype must be 'float32', 'float16' or 'bfloat16', got 'float64': .* cast"),
         ({"mean": (0.5,)}, r"mean and std must be three numbers each, std positive, got \(0.5,\) and"),
         ({"std": (1, 1)}, r"got .* and \(1, 1\)"),
         ({"std": (1, 0, 1)}, r"got .* and \(1, 0, 1\)"),
@@ -158,7 +158,7 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
         ({"std": (1, 1, 1e-39)}, r"at most 3\.40282e\+38, the most that float32 holds, .*: pass a larger std$"),
         ({"mean": (123.7, 116.3, 103.5)}, r"pixels in 0 \.\. 1, got \(123.7, .*divide mean and std by 255"),
         ({"mean": (0, -0.1, 0)}, r"pixels in 0 \.\. 1, got"),
-        ({"size": 0}, "output: size must be a positive integer, got 0"),
+        ({"size": 0}, "output: size must be a positive integer, .*, got 0"),
     ],
 )
 def test_an_impossible_output_is_refused(changes, message):
@@ -453,7 +453,13 @@ CHANGES = {
         "first": "other",
     },
     Custom(invert, "invert"): {"name": "negative", "revision": 2, "size": (32, 32)},
-    Output(32): {"size": 33, "dtype": "float16", "mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0)},
+    Output(32): {
+        "size": 33,
+        "dtype": "float16",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (1.0, 1.0, 1.0),
+        "channels": 1,
+    },
 }
 
 

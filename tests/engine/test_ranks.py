@@ -41,6 +41,7 @@ from dalirefurb.store import Store
 from dalirefurb.store.available import available_bytes
 from tests.loading import flat_loader
 from tests.pictures import write_folder
+from tests.planners import owned
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
@@ -342,7 +343,7 @@ def test_a_loader_is_stateful_as_torch_understands_it_and_holds_its_place_in_a_d
 
 def test_an_assistant_serves_its_ranks_rows_and_is_loaded_by_that_rank_of_as_many(source: ImageFolder) -> None:
     planner = AutoAssist(Refurbish(NUM_SAMPLES, reuse_factor=2, **ARGUMENTS), lag=9, accuracy_momentum=0.5)
-    mine = {index for shard in (4, 5, 6, 7) for index in planner.owned(shard).tolist()}
+    mine = {index for shard in (4, 5, 6, 7) for index in owned(planner, shard).tolist()}
 
     def batches(loader: Loader) -> Iterator[Batch]:
         for images, labels, indices in endless(loader):

@@ -148,3 +148,46 @@ def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
     said = ["dalirefurb compiles its kernels for this processor, once: this can take a minute"]
     assert caplog.messages == said
     assert shown.getvalue().splitlines() == (said if kind is Terminal else [])
+
+
+COMPILING = """
+import threading
+import numba
+from dalirefurb.kernels import one_module
+from dalirefurb.kernels.ahead import compile_ahead
+from dalirefurb.kernels.dali_operator import _compile_operate, _compile_setup
+from dalirefurb.kernels.rows import compile_run
+from dalirefurb.kernels.thread_pool import _compile_serve, _compile_share
+
+assert numba.version_info.short in one_module._TRIED_WITH, "kernels compile slowly with this version of Numba"
+before = {name: getattr(owner, name) for owner, name, _ in one_module._changes("")}
+sums = []
+
+@numba.njit
+def largest(numbers):
+    return max(numbers.sum(), numbers[0])
+
+def another():
+    import numpy as np
+    sums.append(largest(np.arange(5)))
+
+calls = [_compile_operate, _compile_setup, compile_run, _compile_serve, _compile_share, another]
+threads = [threading.Thread(target=call) for call in calls]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+compile_ahead()
+another()
+middle = numba.njit(lambda one, other: max(one, other) + min(one, other))
+assert (sums, middle(3, 4)) == ([10, 10], 7)
+assert {name: getattr(owner, name) for owner, name, _ in one_module._changes("")} == before
+addresses = {call().address for call in calls[:-1]}
+print(len(addresses), 0 in addresses)
+"""
+
+
+def test_threads_that_compile_at_the_same_time_get_functions_that_are_whole(tmp_path: Path) -> None:
+    script = tmp_path / "compiling.py"
+    script.write_text(COMPILING)
+    assert carry_out(script, tmp_path / "kept") == "5 False"

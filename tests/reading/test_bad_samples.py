@@ -62,6 +62,7 @@ from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, S
 from tests.loading import flat_loader
 from tests.lossy import Meddle
 from tests.pictures import write_folder
+from tests.planners import owned
 
 SIZE = 32
 EPOCHS = 3
@@ -233,13 +234,13 @@ def test_no_image_comes_twice(source: ImageFolder) -> None:
 def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None:
     planner = Standard(60, batch_size=6, seed=3, shards=3)
     substitutes = Substitutes(planner)
-    bad = planner.owned(1)[::2]
+    bad = owned(planner, 1)[::2]
     for index in bad.tolist():
         substitutes.add(SampleError(index, "", ""))
     indices, versions = np.repeat(bad, 50), np.tile(np.arange(50), len(bad))
     found = substitutes.of(indices, versions)
-    assert set(found.tolist()) == set(planner.owned(1)[1::2].tolist())
-    assert np.array_equal(substitutes.of(planner.owned(0), planner.owned(0)), planner.owned(0))
+    assert set(found.tolist()) == set(owned(planner, 1)[1::2].tolist())
+    assert np.array_equal(substitutes.of(owned(planner, 0), owned(planner, 0)), owned(planner, 0))
 
 
 def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:

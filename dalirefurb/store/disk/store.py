@@ -26,6 +26,7 @@ from threading import Condition
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Contents, Keys, Store, not_open
 from dalirefurb.store.disk import upkeep
@@ -60,6 +61,10 @@ class DiskStore(Store):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigurationError(
+                f"path must be the path of a file, got {path!r}: pass one to be made, on a fast local disk"
+            )
         self._path = Path(path)
         self._counts = Counter[str]()
 

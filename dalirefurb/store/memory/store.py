@@ -19,7 +19,7 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.store.base import Contents, Keys, Store
 from dalirefurb.store.lease import Lease
 from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import SlotTable
 from dalirefurb.store.spec import StoreSpec
@@ -43,6 +43,8 @@ class MemoryStore(Store):
 
     def __init__(self, *, max_bytes: Budget | None = None) -> None:
         super().__init__()
+        if max_bytes is not None:
+            budget_bytes(max_bytes, available=lambda: 0)  # Refuses what is no budget.
         self._max_bytes = max_bytes
 
     def _open(self, spec: StoreSpec) -> Contents:
@@ -53,7 +55,7 @@ class MemoryStore(Store):
         limit = available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
         if limit is None or spec.nbytes <= limit:
             return spec
-        need = f"{spec.slots} slots need {spec.nbytes / 1e9:.2f} GB and {limit / 1e9:.2f} GB are"
+        need = f"{spec.slots} slots need {amount(spec.nbytes)} and {amount(limit)} are"
         if self._max_bytes is None:
             raise OutOfMemoryError(
                 f"the store must fit in memory, but {need} available: {REMEDY}; "

@@ -1,0 +1,131 @@
+"""Calls with wrong arguments: Python's refusal, with what takes the argument's place here.
+
+Nothing of this is reached unless a call has failed, so that it costs nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_KEYWORD, _BY_PLACE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+INSTEAD: Mapping[str, str] = {
+    "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
+    "epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
+    "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
+    "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "num_workers": "threads take the place of processes: num_threads=4",
+    "prefetch_factor": "it is look_ahead here",
+    "persistent_workers": "threads live as long as the loader does",
+    "num_ops": "it is layers here",
+    "n": "it is layers here",
+    "m": "it is magnitude here",
+    "transform": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    "target_transform": "labels are numbers in an array: change source.labels",
+    "loader": "images are decoded by DALI, see Recipe",
+    "is_valid_file": "list the files: FileList(paths, labels)",
+    "antialias": "images are always resized with anti-aliasing",
+    "crop_size": "it is size here",
+    "resize_size": "it is resize here",
+    "hflip_prob": "it is flip here",
+    "auto_augment_policy": "presets are functions: rand_augment(), auto_augment(), trivial_augment()",
+    "size_limit": "it is max_bytes here",
+    "memory_limit": "it is max_bytes here",
+    "labels": "pass a number for each sample; ImageFolder finds them in the names of folders",
+    "reuse_factor": "how often each version is used, 2 or 3; Standard(...) reuses nothing",
+    "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
+    "batch_size": "rows of a batch, of all ranks together",
+    "path": "pass a file to be made, on a fast local disk",
+    "sources": "pass them in a list: Concat([one, other])",
+}
+"""What takes the place of an argument that is not there, or what is to be passed for one that is missing."""
+
+
+def explained(
+    call: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> TypeError | None:
+    """Return an error that tells how to call what was called with wrong arguments; None if they were right.
+
+    Args:
+        call: Function that was called, or the signature's owner, without `self`.
+        name: Name that users know it by.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+    """
+    signature = inspect.signature(call)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        return TypeError(f"{name}: {_refusal(name, signature, args, kwargs) or error}")
+    return None
+
+
+def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    parameters = signature.parameters
+    by_place = [each for each, parameter in parameters.items() if parameter.kind == _BY_PLACE]
+    required = [each for each, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
+    for unknown in (each for each in kwargs if each not in parameters):
+        near = difflib.get_close_matches(unknown, parameters, 1)
+        other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters)}"
+        return f"there is no argument {unknown!r}: {INSTEAD.get(f'{name}.{unknown}') or INSTEAD.get(unknown, other)}"
+    if len(args) > len(by_place):
+        if name == "Concat":
+            return f"one argument is taken, got {len(args)}: {INSTEAD['sources']}"
+        free = [each for each, parameter in parameters.items() if parameter.kind == _KEYWORD and each not in kwargs]
+        free.sort(key=lambda each: each not in required)
+        named = [f"{each}={value!r:.40}" for each, value in zip(free, args[len(by_place) :], strict=False)]
+        meant = ", ".join([*(f"{value!r:.40}" for value in args[: len(by_place)]), *named])
+        most = f"{len(by_place)} at most can" if by_place else "none can"
+        return f"of its arguments {most} be given without a name, got {len(args)}: write such as {name}({meant})"
+    missing = [each for each in required if each not in kwargs and each not in by_place[: len(args)]]
+    if missing:
+        alone = len(missing) == 1
+        told = "; ".join(INSTEAD[each] if alone else f"{each}: {INSTEAD[each]}" for each in missing if each in INSTEAD)
+        return f"{' and '.join(missing)} must be given{f': {told}' if told else ''}"
+    return None
+
+
+class Explained(ABCMeta):
+    """Class of classes whose constructors explain wrong arguments."""
+
+    if not TYPE_CHECKING:  # Which would take this for every constructor's signature.
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            """Make one; explain if the arguments cannot be taken."""
+            try:
+                return super().__call__(*args, **kwargs)
+            except TypeError:
+                # One from within a constructor that was called rightly, or from an abstract class, stays as it is.
+                made = functools.partial(cls.__init__, None)
+                explanation = explained(made, cls.__name__, args, kwargs)
+                if explanation is None:
+                    raise
+                raise explanation from None
+
+        @property
+        def __signature__(cls) -> inspect.Signature:
+            return inspect.signature(functools.partial(cls.__init__, None))
+
+
+def explains(function: Function) -> Function:
+    """Have a function explain wrong arguments."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            explanation = explained(function, function.__name__, args, kwargs)
+            if explanation is None:
+                raise
+            raise explanation from None
+
+    return called  # type: ignore[return-value]

@@ -1,0 +1,123 @@
+"""CudaPrefetch: copies the next batch to a GPU while the model works on this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from dalirefurb.engine.loader_view import LoaderView
+from dalirefurb.errors import ConfigurationError
+
+
+class CudaPrefetch(LoaderView):
+    """Serves a loader's batches on a GPU. The copy of the next one is under way when a batch is served.
+
+    The copy has a CUDA stream of its own, for which the training loop's stream waits before it reads. It overlaps with
+    the model's step where the batches are in pinned memory: `Loader(..., pin_memory=True)`. What is on the GPU already
+    is not copied, so that a loader with `final_device="gpu"` needs none of this.
+
+    `state_dict` tells the position of the batch that was served last, not of the one that is on its way.
+
+    No GPU has run it yet: it is tested by the order of its calls.
+
+    Args:
+        loader: Loader, or a view of one, or any iterable of batches: tensors, and tuples, lists and mappings of them.
+        device: Device that the batches are copied to; by default the CUDA device that is current now.
+
+    Raises:
+        ConfigurationError: If there is no such device, or the loader's planner needs the losses of each batch before
+            the next one.
+    """
+
+    def __init__(self, loader: Any, device: torch.device | str | int | None = None) -> None:
+        super().__init__(loader)
+        if not torch.cuda.is_available():
+            raise ConfigurationError(
+                "CudaPrefetch needs a CUDA device, and torch finds none: iterate the loader itself, its batches are on "
+                "the CPU"
+            )
+        self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        if self.device.type != "cuda":
+            raise ConfigurationError(
+                f"CudaPrefetch copies to a CUDA device, got {self.device}: pass such as 'cuda:0', or leave it out"
+            )
+        planner = getattr(loader, "planner", None)
+        if getattr(planner, "feedback_lag", None) is not None:
+            raise ConfigurationError(
+                "CudaPrefetch takes a batch ahead, but AutoAssist needs the losses of each batch before the next one: "
+                "copy in the training loop, by .to(device, non_blocking=True)"
+            )
+        self._ahead: Any = None
+        self._state: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        self._drop()
+        return self._serve(iter(self.loader))
+
+    def state_dict(self) -> Any:
+        """Return the loader's state behind the batch that was served last; see `Loader.state_dict`."""
+        return self.loader.state_dict() if self._state is None else self._state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go to where `state` was taken; see `Loader.load_state_dict`."""
+        self._drop()
+        self.loader.load_state_dict(state)
+
+    def _drop(self) -> None:
+        self._ahead = self._state = None
+
+    def _serve(self, batches: Iterator[Any]) -> Iterator[Any]:
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._fetch(batches, stream)
+        while self._ahead is not None:
+            batch = self._ahead
+            current = torch.cuda.current_stream(self.device)
+            current.wait_stream(stream)
+            _each(batch, partial(_recorded, stream=current))
+            failure = None
+            try:
+                self._fetch(batches, stream)
+            except Exception as error:  # It belongs to the next batch; this one is good.
+                failure = error
+            yield batch
+            if failure is not None:
+                raise failure
+        self._drop()
+
+    def _fetch(self, batches: Iterator[Any], stream: torch.cuda.Stream) -> None:
+        """Take the next batch and begin to copy it; remember where the loader was before."""
+        save = getattr(self.loader, "state_dict", None)
+        self._state = None if self._ahead is None or save is None else save()
+        self._ahead = None
+        taken = next(batches, None)
+        if taken is None:
+            self._state = None
+            return
+        with torch.cuda.stream(stream):
+            self._ahead = _each(taken, self._copied)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
+def _each(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply a function to all tensors of a batch; what is no tensor stays as it is."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {name: _each(part, function) for name, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_each(part, function) for part in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_each(part, function) for part in batch)
+    return batch
+
+
+def _recorded(tensor: torch.Tensor, stream: torch.cuda.Stream) -> torch.Tensor:
+    """Keep a tensor's memory until the stream has read it."""
+    tensor.record_stream(stream)
+    return tensor

@@ -1,0 +1,81 @@
+"""Loader views: a loader whose batches come in another form, and which is that loader in all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dalirefurb.errors import LoaderError
+
+
+class LoaderView:
+    """Stands for a loader: its length, position, state, statistics and all other names are that loader's.
+
+    Args:
+        loader: Loader whose batches are served, or a view of one.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch, see `Loader.__iter__`."""
+        return iter(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # Asked for before there is one, as pickle does.
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __enter__(self) -> LoaderView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.loader.close()
+
+    def __reduce__(self) -> Any:
+        raise LoaderError(
+            "a view of a loader cannot be pickled, since the loader cannot: make both in the process that iterates"
+        )
+
+
+class MappedLoader(LoaderView):
+    """Serves what a function makes of each batch.
+
+    Args:
+        loader: Loader whose batches the function is given.
+        function: Function of a batch, called in the thread that iterates, right before the batch is served.
+    """
+
+    def __init__(self, loader: Any, function: Callable[[Any], Any]) -> None:
+        super().__init__(loader)
+        self._function = function
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch."""
+        return map(self._function, self.loader)
+
+    def __repr__(self) -> str:
+        return f"{self.loader!r}.map({getattr(self._function, '__name__', self._function)})"
+
+
+class WithNames:
+    """Function that makes a mapping of a batch.
+
+    Args:
+        names: Names of the batch's parts, in order.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+
+    def __call__(self, batch: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the parts by their names."""
+        return dict(zip(self._names, batch, strict=True))
+
+    def __repr__(self) -> str:
+        return " + ".join(self._names)

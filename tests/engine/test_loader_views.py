@@ -1,0 +1,232 @@
+"""Batches in another form: mappings, what a function makes, and copies that are under way before they are asked for."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import Arrays, AutoAssist, CudaPrefetch, Loader, MemoryStore, Output, Recipe, Refurbish, Standard
+from dalirefurb.augment import HorizontalFlip
+from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.pictures import write_folder
+
+COUNT, ROWS = 10, 4
+SOURCE = Arrays(np.arange(COUNT * 192, dtype=np.uint16).astype(np.uint8).reshape(COUNT, 8, 8, 3), np.arange(COUNT))
+RECIPE = Recipe([HorizontalFlip()], Output(8), split=1)
+
+
+def make(**settings: Any) -> Loader:
+    return Loader(SOURCE, RECIPE, Refurbish(COUNT, batch_size=ROWS, reuse_factor=2), MemoryStore(), **settings)
+
+
+def told(batch: Any) -> list[bytes]:
+    return [part.numpy().tobytes() for part in batch]
+
+
+def stream(epochs: int) -> list[list[bytes]]:
+    with make() as loader:
+        return [told(batch) for _ in range(epochs) for batch in loader]
+
+
+def test_batches_are_mappings_with_the_names_that_are_asked_for() -> None:
+    with make() as loader:
+        batches = [*loader.as_dicts()]
+    assert [[*batch] for batch in batches] == [["pixel_values", "labels"]] * 3
+    assert [told(batch.values()) for batch in batches] == stream(1)
+    with make(with_indices=True) as loader:
+        (batch, *_) = loader.as_dicts("image", "target", "index")
+        assert [*batch] == ["image", "target", "index"]
+        assert torch.equal(batch["index"], batch["target"])
+        assert [*next(iter(loader.as_dicts()))] == ["pixel_values", "labels", "indices"]
+
+
+@pytest.mark.parametrize("names", [("x", "x"), (1, "y"), (["x"], "y")])
+def test_names_that_cannot_be_are_refused(names: Any) -> None:
+    with make() as loader, pytest.raises(ConfigurationError, match="names must be different texts, got"):
+        loader.as_dicts(*names)
+
+
+def test_a_view_is_the_loader_in_all_else() -> None:
+    with make() as loader:
+        view = loader.map(lambda batch: batch[1].tolist())
+        assert len(view) == 3
+        labels = [label for batch in view for label in batch]
+        assert sorted(labels) == [*range(COUNT)]
+        assert (view.epoch, view.dataset, view.planner) == (1, SOURCE, loader.planner)
+        view.set_epoch(7)
+        assert loader.epoch == 7
+        passing = iter(view)
+        next(passing)
+        assert view.state_dict() == loader.state_dict()
+        assert "map(" in repr(view)
+        with pytest.raises(AttributeError, match="no attribute 'foo'"):
+            view.foo  # noqa: B018
+        with pytest.raises(LoaderError, match="a view of a loader cannot be pickled"):
+            pickle.dumps(view)
+        with pytest.raises(ConfigurationError, match="function must be callable, got 3"):
+            loader.map(3)  # type: ignore[arg-type]
+    with pytest.raises(LoaderError, match="closed"):
+        next(iter(view))
+
+
+# CudaPrefetch, on a machine that has no GPU: what it does, in order.
+
+
+class Device:
+    """What stands for a GPU."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.on: list[str] = ["model"]
+
+
+class Stream:
+    def __init__(self, device: Device, name: str) -> None:
+        self.device, self.name = device, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.device.done.append(f"{self.name} waits for {other.name}")
+
+
+class Copied(torch.Tensor):
+    """A tensor that says by which stream it is read."""
+
+    gpu: Device
+
+    def record_stream(self, stream: Any) -> None:
+        self.gpu.done.append(f"kept for {stream.name}")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        device.on.append(stream.name)
+        yield
+        device.on.pop()
+
+    def copied(prefetch: CudaPrefetch, tensor: torch.Tensor) -> torch.Tensor:
+        device.done.append(f"copy on {device.on[-1]}")
+        copy = tensor.clone().as_subclass(Copied)
+        copy.gpu = device
+        return copy
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: Stream(device, "side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(device, device.on[-1]))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(CudaPrefetch, "_copied", copied)
+    return device
+
+
+def test_the_copy_of_the_next_batch_is_begun_before_a_batch_is_served(gpu: Device) -> None:
+    batches = [torch.full((2,), float(k)) for k in range(3)]
+    for k, batch in enumerate(CudaPrefetch(batches)):
+        assert torch.equal(batch, batches[k])
+        gpu.done.append(f"step {k}")
+    served = ["model waits for side", "kept for model"]
+    copy = ["copy on side"]
+    assert gpu.done == [*copy, *served, *copy, "step 0", *served, *copy, "step 1", *served, "step 2"]
+
+
+@pytest.mark.parametrize("form", ["tuples", "mappings"])
+def test_every_batch_is_served_once_and_in_order(gpu: Device, form: str) -> None:
+    with make() as loader:
+        prefetch = CudaPrefetch(loader.as_dicts() if form == "mappings" else loader)
+        assert len(prefetch) == 3
+        batches = [batch.values() if form == "mappings" else batch for _ in range(2) for batch in prefetch]
+        assert [told(batch) for batch in batches] == stream(2)
+
+
+@pytest.mark.parametrize("served", range(1, 7))
+def test_a_state_is_that_of_the_batch_that_was_served_last(gpu: Device, served: int) -> None:
+    wanted = stream(4)
+    with make() as loader:
+        prefetch, state = CudaPrefetch(loader), None
+        count = 0
+        while count < served:
+            for _ in prefetch:
+                count += 1
+                if count == served:
+                    state = prefetch.state_dict()
+                    break
+    with make() as loader:
+        prefetch = CudaPrefetch(loader)
+        prefetch.load_state_dict(state)
+        rest = [told(batch) for _ in range(2) for batch in prefetch]
+        assert rest == wanted[served:][: len(rest)]
+        assert len(rest) >= 3
+
+
+def test_a_pass_that_is_left_begins_the_next_epoch(gpu: Device) -> None:
+    wanted = stream(2)
+    for left_after in (1, 2, 3):
+        with make() as loader:
+            prefetch = CudaPrefetch(loader)
+            for count, _ in enumerate(prefetch, 1):
+                if count == left_after:
+                    break
+            assert [told(batch) for batch in prefetch] == wanted[3:]
+
+
+def test_an_error_comes_after_the_batches_before_it(gpu: Device) -> None:
+    def failing() -> Iterator[torch.Tensor]:
+        yield torch.zeros(1)
+        yield torch.ones(1)
+        raise LoaderError("no third one")
+
+    batches = iter(CudaPrefetch(failing()))
+    assert [next(batches).item() for _ in range(2)] == [0, 1]
+    with pytest.raises(LoaderError, match="no third one"):
+        next(batches)
+
+
+def test_a_state_is_loaded_in_the_middle_of_a_pass(gpu: Device) -> None:
+    wanted = stream(1)
+    with make() as loader:
+        prefetch = CudaPrefetch(loader)
+        begin = prefetch.state_dict()
+        next(iter(prefetch))
+        prefetch.load_state_dict(begin)
+        assert [told(batch) for batch in prefetch] == wanted
+
+
+def test_what_cannot_be_copied_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigurationError, match="needs a CUDA device, and torch finds none: iterate the loader"):
+            CudaPrefetch([])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    with pytest.raises(ConfigurationError, match="copies to a CUDA device, got cpu: pass such as 'cuda:0'"):
+        CudaPrefetch([], "cpu")
+    planner = AutoAssist(Standard(COUNT, batch_size=ROWS), lag=20)
+    with (
+        Loader(SOURCE, RECIPE, planner) as loader,
+        pytest.raises(ConfigurationError, match="AutoAssist needs the losses of each batch before the next one"),
+    ):
+        CudaPrefetch(loader)
+
+
+def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "photos" / "train", num_samples=64, classes=2)
+    monkeypatch.chdir(tmp_path)
+    document = Path(__file__).parents[2] / "docs" / "batches.md"
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL):
+        exec(example, names)
+    with names["loader"]:
+        assert names["images"].shape == (64, 3, 256, 128)
+        assert names["images"].dtype == torch.bfloat16
+        assert [*names["batch"]] == ["image", "label"]
+        assert names["labels"].dtype == torch.float32

@@ -1,0 +1,434 @@
+"""What a newcomer gets wrong is answered in one line: what must hold, what was given, what helps."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    BadSamplePolicy,
+    Compressed,
+    Concat,
+    DiskStore,
+    Echo,
+    Evaluate,
+    FileList,
+    HuggingFaceImages,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Prefetch,
+    Rank,
+    Recipe,
+    Refurbish,
+    Standard,
+    TarShards,
+    TieredStore,
+    TorchDataset,
+    auto_augment,
+    evaluate,
+    rand_augment,
+    simple,
+    simplified,
+)
+from dalirefurb.augment import HorizontalFlip
+from dalirefurb.errors import DalirefurbError
+from tests.pictures import write_folder
+
+COUNT = 6
+ARRAYS = Arrays(np.zeros((COUNT, 32, 32, 3), np.uint8), np.arange(COUNT))
+RECIPE = simple(32, raw=True)
+PLANNER = Refurbish(COUNT, batch_size=2, reuse_factor=2)
+TENSORS: Any = TensorDataset(torch.zeros(COUNT, 3, 32, 32), torch.arange(COUNT))
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), num_samples=COUNT, classes=2)
+
+
+def load(*parts: Any, **settings: Any) -> Loader:
+    return Loader(*(parts or (ARRAYS, RECIPE, PLANNER, MemoryStore())), **settings)
+
+
+def first(loader: Any) -> Any:
+    return next(iter(loader))
+
+
+def of_one_store() -> None:
+    store = MemoryStore()
+    with load(ARRAYS, RECIPE, PLANNER, store) as train, load(ARRAYS, RECIPE.at(2), PLANNER, store) as other:
+        first(train)
+        first(other)
+
+
+def after_close() -> None:
+    with load() as loader:
+        pass
+    first(loader)
+
+
+def two_passes() -> None:
+    with load() as loader:
+        one = iter(loader)
+        next(one)
+        first(loader)
+        next(one)
+
+
+def sent_state(state: Any) -> None:
+    with load() as loader:
+        loader.load_state_dict(state)
+
+
+# Of each the call, which is given a folder of photographs, and words of the message.
+USES: list[tuple[Callable[[Path], Any], str]] = [
+    # Stores
+    (
+        lambda _: MemoryStore("1MB"),
+        "none can be given without a name, got 1: write such as MemoryStore(max_bytes='1MB')",
+    ),  # type: ignore[misc]
+    (
+        lambda _: MemoryStore(max_bytes="lots"),
+        "bytes as an int of at least 0, or text such as '16GB', '500MiB' or '60%', got",
+    ),
+    (lambda _: MemoryStore(max_bytes=0.6), "or '60%', got 0.6: write a number and one of %, B, KB"),  # type: ignore[arg-type]
+    (lambda _: MemoryStore(max_bytes=-1), "got -1: write a number"),
+    (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
+    (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
+    (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]
+    (lambda _: TieredStore(), "a TieredStore needs at least one tier, got none: pass memory='60%'"),
+    (
+        lambda _: Compressed("/cache"),
+        "Compressed takes the store that compressed samples are in, got '/cache': pass such",
+    ),  # type: ignore[arg-type]
+    (
+        lambda _: of_one_store(),
+        "close it first, or give each loader that differs (one to train, one to validate) a store",
+    ),
+    # Planners
+    (lambda _: Refurbish(COUNT, 32, 3), "got 3: write such as Refurbish(6, batch_size=32, reuse_factor=3)"),  # type: ignore[call-arg, misc]
+    (lambda _: Refurbish(COUNT, batch_size=2), "Refurbish: reuse_factor must be given: how often each version is used"),  # type: ignore[call-arg]
+    (
+        lambda _: Refurbish(COUNT, batch_size=2, reuse_factor=2, shuffle=True),  # type: ignore[call-arg]
+        "there is no argument 'shuffle': planners shuffle, each epoch anew; Evaluate serves in the source's order",
+    ),
+    (
+        lambda _: Refurbish(COUNT, batch_size=2, reuse_factor=2, epochs=90),  # type: ignore[call-arg]
+        "there is no argument 'epochs': a planner plans any number of epochs",
+    ),
+    (
+        lambda path: Refurbish(str(path), batch_size=2, reuse_factor=2),
+        "num_samples must be an int of at least 1, got '/",
+    ),  # type: ignore[arg-type]
+    (lambda _: Refurbish(TENSORS, batch_size=2, reuse_factor=2), "got <torch.utils.data.dataset.TensorDataset"),
+    (lambda _: Refurbish(COUNT, batch_size=2, reuse_factor=2.5), "reuse_factor must be an int of at least 1, got 2.5"),  # type: ignore[arg-type]
+    (lambda _: Refurbish(COUNT, batch_size=64, reuse_factor=2), "batch_size must be an int in 1..6, got 64"),
+    (
+        lambda _: Standard(COUNT, batch_size=2, reuse_factor=3),
+        "Standard reuses nothing, Refurbish(..., reuse_factor=3)",
+    ),  # type: ignore[call-arg]
+    (lambda _: Standard(COUNT, batch_size=4, shards=3), "shards must divide batch_size, got shards=3 and batch_size=4"),
+    (lambda _: Evaluate(COUNT, batch_size=2, shuffle=False), "there is no argument 'shuffle': planners shuffle"),  # type: ignore[call-arg]
+    (
+        lambda _: Evaluate(COUNT, batch_size=2, drop_last=True),
+        "all samples are served, got shards=1 and drop_last=True",
+    ),
+    (lambda _: Echo(COUNT, echoing_factor=2, buffer_size=3), "planner must be a planner, got 6: pass Standard(...) or"),  # type: ignore[arg-type]
+    (lambda _: AutoAssist(COUNT, lag=20), "planner must be a planner, got 6: pass Standard(...) or Refurbish(...)"),  # type: ignore[arg-type]
+    # Recipes
+    (lambda _: rand_augment(num_ops=2), "rand_augment: there is no argument 'num_ops': it is layers here"),  # type: ignore[call-arg]
+    (lambda _: rand_augment(magnitudes=9), "there is no argument 'magnitudes': it is magnitude here"),  # type: ignore[call-arg]
+    (lambda _: rand_augment(224, 2, 9), "got 3: write such as rand_augment(224, layers=2, magnitude=9)"),  # type: ignore[misc]
+    (
+        lambda _: rand_augment(magnitude=40),
+        "magnitude must be in 0 .. 30, got 40: lower it, or raise num_magnitude_bins",
+    ),
+    (lambda _: rand_augment("224"), "size must be a positive integer, or two as (height, width), got '224'"),  # type: ignore[arg-type]
+    (
+        lambda _: rand_augment(mean=(124.0, 116.0, 104.0)),
+        "pixels in 0 .. 1, got (124.0, 116.0, 104.0): divide mean and std by",
+    ),
+    (lambda _: rand_augment(mean=0.5, std=0), "mean and std must be three numbers each, std positive, got"),
+    (
+        lambda _: rand_augment(dtype=torch.float16),
+        "dtype must be 'float32', 'float16' or 'bfloat16', got torch.float16",
+    ),  # type: ignore[arg-type]
+    (
+        lambda _: rand_augment(split="normalize"),
+        "there is no stage 'normalize' to split at; the stages are decode, random_",
+    ),
+    (lambda _: auto_augment(policy="svhn"), "policy must be one of imagenet, cifar10, got 'svhn'"),  # type: ignore[arg-type]
+    (lambda _: evaluate(224, resize_size=256), "there is no argument 'resize_size': it is resize here"),  # type: ignore[call-arg]
+    (
+        lambda _: simplified(simple()),
+        "layers must be a positive integer, at most the recipe's operations, got 1 for none",
+    ),
+    (
+        lambda _: Recipe([torch.nn.Identity()], Output(8), 0),
+        "stages of dalirefurb.augment, got Identity(): make one of",
+    ),  # type: ignore[list-item]
+    (lambda _: Recipe(HorizontalFlip(), Output(8), 0), "stages must be a list of stages, got HorizontalFlip("),  # type: ignore[arg-type]
+    (lambda _: Recipe([HorizontalFlip()], 8, 0), "output must be an Output, got 8: pass such as Output(224)"),  # type: ignore[arg-type]
+    # Sources
+    (lambda path: ImageFolder([path]), "root must be the path of one folder of class folders, got ["),  # type: ignore[arg-type]
+    (
+        lambda path: ImageFolder(path / "class_0"),
+        "must hold one folder per class, images in them (root/class/image.jpg)",
+    ),
+    (lambda path: ImageFolder(path / "absent"), "root must be a folder of readable folders, but"),
+    (
+        lambda path: ImageFolder(path, transform=None),
+        "'transform': images are transformed by a recipe, the loader's second",
+    ),  # type: ignore[call-arg]
+    (
+        lambda path: ImageFolder(path).samples,
+        "no attribute 'samples': the path of sample i is source.name(i), its label",
+    ),
+    (
+        lambda path: ImageFolder(path).imgs,
+        "no attribute 'imgs': the path of sample i is source.name(i), its label source.",
+    ),
+    (
+        lambda path: ImageFolder(path).targets,
+        "no attribute 'targets': labels are in source.labels, one row for each sample",
+    ),
+    (lambda path: ImageFolder(path)[COUNT], "an index must be in -6..5, got 6: the source has 6 samples"),
+    (
+        lambda path: ImageFolder(path)[0:2],
+        "a source is indexed by one int at a time, got slice(0, 2, None): source.subset(",
+    ),  # type: ignore[index]
+    (
+        lambda _: FileList(["a.jpg"]),
+        "FileList: labels must be given: pass a number for each sample; ImageFolder finds them",
+    ),  # type: ignore[call-arg]
+    (lambda _: FileList(["a.jpg"], ["cat"]), "labels must be numbers, but are <U3: number names by np.unique("),
+    (lambda _: FileList("a.jpg", [0]), "paths must be a sequence of paths, but is 'a.jpg': pass [path]"),
+    (
+        lambda _: FileList([0], [0]),
+        "paths must be a sequence of paths, but are not (expected str, bytes or os.PathLike",
+    ),  # type: ignore[list-item]
+    (lambda _: Arrays(np.zeros((2, 8, 8, 3)), [0, 1]), "images must be uint8 from 0 to 255, but are float64"),
+    (
+        lambda _: Arrays(np.zeros((2, 3, 8, 8), np.uint8), [0, 1]),
+        "but have (2, 3, 8, 8): pass images.transpose(0, 2, 3, 1)",
+    ),
+    (lambda path: TorchDataset(str(path)), "dataset must be a data set, got the path '/"),
+    (
+        lambda _: TorchDataset(TENSORS),
+        "remove ToTensor and Normalize from the dataset's transform, the recipe does both",
+    ),
+    (
+        lambda _: HuggingFaceImages({"train": 1}),
+        "must be one split, but is all of ['train']: pass dataset['train'], say",
+    ),
+    (lambda _: TarShards("/absent/{0..3}.tar"), "every shard must be readable, but /absent/0.tar is not"),
+    (
+        lambda _: Concat(ARRAYS, ARRAYS),
+        "Concat: one argument is taken, got 2: pass them in a list: Concat([one, other])",
+    ),  # type: ignore[call-arg]
+    (
+        lambda _: ARRAYS.subset([0.5]),
+        "a subset's indices must be at least one integer, in one dimension, or a mask of 6",
+    ),
+    # Loaders
+    (lambda _: Loader(), "source must be a source, got none: pass ImageFolder(path) for a folder"),
+    (
+        lambda _: load(TENSORS, RECIPE, PLANNER),
+        "source must be a source, got a TensorDataset: pass ImageFolder(path) for",
+    ),
+    (
+        lambda _: load(ARRAYS, PLANNER, RECIPE),
+        "recipe must be a recipe, got a Refurbish: pass rand_augment(224), or another",
+    ),
+    (lambda _: load(ARRAYS, rand_augment, PLANNER), "recipe must be a recipe, got a function"),
+    (lambda _: load(ARRAYS, RECIPE, PLANNER, MemoryStore), "store must be a store, got the class MemoryStore itself"),
+    (lambda _: load(ARRAYS, simple(32), PLANNER), "the recipe starts from encoded images, but the source gives arrays"),
+    (
+        lambda _: load(ARRAYS.subset([0]), RECIPE, PLANNER),
+        "must have the same number of samples, got 6 and 1; pass len(so",
+    ),
+    (
+        lambda _: load(device="cuda"),
+        "no argument 'device': partial_device= and final_device= say where images are made",
+    ),
+    (lambda _: load(final_device="cuda"), "got ('cpu', 'cuda'): name 'cpu' or 'gpu', the CUDA device of this process"),
+    (
+        lambda _: load(partial_device="gpu"),
+        "got ('gpu', 'cpu'): name 'cpu' or 'gpu', the CUDA device of this process, and",
+    ),
+    (
+        lambda _: load(batch_size=2),
+        "no argument 'batch_size': the planner has it: Refurbish(len(source), batch_size=64",
+    ),
+    (
+        lambda _: load(prefetch=4),
+        "prefetch must be a Prefetch, got an int: pass Prefetch(num_threads=4), or leave it out",
+    ),
+    (
+        lambda _: load(bad_samples="replace"),
+        "bad_samples must be a BadSamplePolicy, got a str: pass BadSamplePolicy('repl",
+    ),
+    (lambda _: load(kernels="cuda"), "kernels must be one of ('numba', 'dali') or None, got 'cuda'"),
+    (
+        lambda _: load(rank=3),
+        "rank must be (rank, world_size), got 3: pass this process's number and how many there are",
+    ),
+    (lambda _: load(rank=Rank(2, 2)), "rank must be an int in 0..1, got 2: ranks count from 0"),
+    (
+        lambda _: Prefetch(num_workers=4),
+        "there is no argument 'num_workers': threads take the place of processes: num_threads=",
+    ),  # type: ignore[call-arg]
+    (lambda _: Prefetch(prefetch_factor=4), "there is no argument 'prefetch_factor': it is look_ahead here"),  # type: ignore[call-arg]
+    (
+        lambda _: BadSamplePolicy("skip"),
+        "on_bad_sample must be 'raise' or 'replace', got 'skip': 'replace' serves a good",
+    ),  # type: ignore[arg-type]
+    (
+        lambda _: BadSamplePolicy(fallback_decoder="opencv"),
+        "fallback_decoder must be None or 'pillow', got 'opencv': leave",
+    ),  # type: ignore[arg-type]
+    (
+        lambda _: load(ARRAYS, evaluate(32, raw=True), Evaluate(COUNT, batch_size=4, pad=True)),
+        "pad=True needs with_indices=True: rows that only fill a batch up are told by their index, -1",
+    ),
+    # Loaders in use
+    (lambda _: next(load()), "'Loader' object is not an iterator"),  # type: ignore[call-overload]
+    (lambda _: load()(), "'Loader' object is not callable"),  # type: ignore[operator]
+    (lambda _: load()[0], "a loader serves batches in the planner's order, not by index, got 0: iterate it"),
+    (lambda _: first(DataLoader(load())), "around a Loader there needs to be no DataLoader"),  # type: ignore[arg-type]
+    (
+        lambda _: pickle.dumps(load()),
+        "a loader cannot be pickled or copied, since its threads and pipelines belong to one",
+    ),
+    (
+        lambda _: copy.deepcopy(load()),
+        "make it in the process that iterates, and pass on loader.state_dict() if it is to",
+    ),
+    (lambda _: after_close(), "the loader is closed; make a new one"),
+    (lambda _: two_passes(), "a loader serves one pass at a time, but iterating it again has begun another one"),
+    (lambda _: load().set_epoch(-1), "epoch must be an int of at least 0, got -1: epochs are counted from 0"),
+    (
+        lambda _: load().observe(torch.zeros(2)),
+        "losses are for AutoAssist, but the planner is Refurbish: pass AutoAssist(",
+    ),
+    (
+        lambda _: sent_state({"model": {}}),
+        "the state is not what state_dict returned: it must hold batch, epoch, fingerprin",
+    ),
+    (lambda _: sent_state("state.pt"), "the state is not what state_dict returned: it must be a mapping, got str"),
+    (lambda _: load().as_dicts("x", "x"), "names must be different texts, got ('x', 'x')"),
+]
+
+
+def test_there_are_as_many_as_are_promised() -> None:
+    assert len(USES) >= 60
+    assert len({message for _, message in USES}) == len(USES)
+
+
+@pytest.mark.parametrize(("use", "words"), USES, ids=[words[:40] for _, words in USES])
+def test_a_wrong_use_is_answered_in_one_line(use: Callable[[Path], Any], words: str, folder: Path) -> None:
+    with pytest.raises((DalirefurbError, TypeError, AttributeError, IndexError)) as refusal:
+        use(folder)
+    message = str(refusal.value)
+    assert words in message
+    assert "\n" not in message
+    assert refusal.value.__suppress_context__ or refusal.value.__context__ is None or refusal.value.__cause__
+
+
+@NO_GPU
+def test_a_gpu_that_is_not_there_is_named() -> None:
+    for settings in ({"final_device": "gpu"}, {"partial_device": "gpu", "final_device": "gpu"}):
+        with pytest.raises(
+            DalirefurbError, match="a part is placed on 'gpu', but torch finds no CUDA device; use partia"
+        ):
+            load(**settings)
+    with pytest.raises(
+        DalirefurbError, match="pin_memory=True needs a CUDA device, and torch finds none; pass pin_mem"
+    ):
+        load(pin_memory=True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ((ARRAYS, RECIPE, PLANNER), "Refurbish reuses partial images, but there is no store to keep them in"),
+        (
+            (ARRAYS, evaluate(32, raw=True), PLANNER, MemoryStore()),
+            "with Refurbish something in the recipe should be random, .*: pass Evaluate(...) to validate, or",
+        ),
+        ((ARRAYS, RECIPE, Evaluate(COUNT, batch_size=4)), "with Evaluate nothing should be random"),
+        (
+            (ARRAYS, RECIPE, PLANNER, MemoryStore(max_bytes="4KB")),
+            "3 slots need 9.22 KB and 4.00 KB are allowed by max_bytes",
+        ),
+    ],
+)
+def test_what_works_and_gains_nothing_is_warned_of(parts: Any, words: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with load(*parts) as loader:
+            first(loader)
+    (told,) = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    assert re.search(re.escape(words).replace(r"\.\*", ".*"), told)
+
+
+def test_a_source_stands_for_its_length(folder: Path) -> None:
+    assert Refurbish(ImageFolder(folder), batch_size=2, reuse_factor=2) == PLANNER  # type: ignore[arg-type]
+    assert Evaluate(ARRAYS, batch_size=2) == Evaluate(COUNT, batch_size=2)  # type: ignore[arg-type]
+
+
+def test_threads_that_share_a_pass_are_told() -> None:
+    with load() as loader:
+        batches, waiting, release = iter(loader), threading.Event(), threading.Event()
+        serve = batches._serve  # type: ignore[attr-defined]
+
+        def slowly() -> Any:
+            waiting.set()
+            assert release.wait(30)
+            return serve()
+
+        batches._serve = slowly  # type: ignore[attr-defined]
+        other = threading.Thread(target=next, args=(batches,))
+        other.start()
+        assert waiting.wait(30)
+        with pytest.raises(
+            DalirefurbError, match="a loader serves one thread, but another one waits for a batch of it"
+        ):
+            next(batches)
+        release.set()
+        other.join(30)
+
+
+def test_signatures_are_those_that_are_called() -> None:
+    """What explains wrong arguments does not stand in the way of `help`."""
+    assert [*inspect.signature(Refurbish).parameters][:3] == ["num_samples", "batch_size", "seed"]
+    assert [*inspect.signature(MemoryStore).parameters] == ["max_bytes"]
+    assert [*inspect.signature(rand_augment).parameters][:2] == ["size", "layers"]
+
+
+def test_an_error_from_within_is_not_taken_for_a_wrong_call() -> None:
+    class Broken(Arrays):
+        def __init__(self) -> None:
+            raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        Broken()
+    with pytest.raises(TypeError, match="abstract"):
+        type(ARRAYS).__mro__[1]()  # Source

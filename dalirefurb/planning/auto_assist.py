@@ -58,7 +58,7 @@ class AutoAssist(DerivedPlanner):
     ...     assistant.observe(indices < 20)  # only dark images are hard
     >>> report = assistant.report()
     >>> f"{report.accuracy:.0%} right, {report.saved:.0%} saved, {np.mean(indices < 20):.0%} hard"
-    '89% right, 56% saved, 60% hard'
+    '87% right, 57% saved, 40% hard'
 
     Attributes:
         planner: Planner that gives the candidates: `Standard`, `Refurbish`, another that serves no sample twice an

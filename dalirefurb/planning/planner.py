@@ -331,9 +331,9 @@ class RankPlanner(DerivedPlanner):
     >>> whole = Standard(8, batch_size=4, shards=2)
     >>> parts = [RankPlanner(whole, rank=rank, world_size=2) for rank in range(2)]
     >>> [plan.indices.tolist() for plan in whole.epoch(0)]
-    [[7, 3, 0, 1], [6, 2, 5, 4]]
+    [[7, 6, 1, 4], [2, 3, 0, 5]]
     >>> [[plan.indices.tolist() for plan in part.epoch(0)] for part in parts]
-    [[[7, 3], [6, 2]], [[0, 1], [5, 4]]]
+    [[[7, 6], [2, 3]], [[1, 4], [0, 5]]]
 
     Attributes:
         planner: Planner that plans the batches, with a number of shards that `world_size` divides.

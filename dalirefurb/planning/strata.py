@@ -64,9 +64,9 @@ class Strata:
     >>> strata = Strata([[Run(0, 3, 2, True, True), Run(7, 1, 2, False, True)]], [np.uint64(0)])
     >>> rows = strata.rows([0], [4])
     >>> rows.places.tolist(), rows.miss.tolist()
-    ([7, 0, 8, 3], [False, True, False, True])
+    ([0, 8, 7, 3], [True, False, False, True])
     >>> strata.find(0, np.array([8, 6]))[0].tolist()
-    [2, -1]
+    [1, -1]
 
     Args:
         strata: Strata, none of them empty.

@@ -1,5 +1,6 @@
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, PlainShuffler, misses_before
 from dalirefurb.planning.strata import Run, Strata, rows_of
 
+CACHE_AWARE = BatchShuffler()
 CHI_SQUARE_29 = 58.3  # 0.1 % of draws exceed it, 29 degrees of freedom
 
 
@@ -18,7 +20,7 @@ class Given(ClosedFormPlanner):
     """Plans the runs that it is given, of each shard, in every epoch."""
 
     given: tuple[tuple[Run, ...], ...] = field(kw_only=True)
-    by: BatchOrder = field(kw_only=True, default=BatchShuffler())
+    by: BatchOrder = field(kw_only=True, default=CACHE_AWARE)
 
     @property
     def order(self):
@@ -39,7 +41,7 @@ class Given(ClosedFormPlanner):
 
 
 @st.composite
-def planners(draw, by=BatchShuffler()):
+def planners(draw, by=CACHE_AWARE):
     """Shards whose places are parted at random into misses and hits, that are kept or not, in runs of two steps."""
     shards = draw(st.integers(1, 4))
     width = draw(st.integers(1, 5))
@@ -50,7 +52,7 @@ def planners(draw, by=BatchShuffler()):
     for _ in range(shards):
         ends = sorted({0, size, *draw(st.lists(st.integers(0, size), max_size=5))})
         runs = []
-        for start, stop in zip(ends, ends[1:], strict=False):
+        for start, stop in pairwise(ends):
             for first in range(min(2, stop - start)):
                 miss, keep = draw(st.booleans()), draw(st.booleans())
                 runs.append(Run(start + first, 2, len(range(start + first, stop, 2)), miss, keep))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dalirefurb.kernels.dali_operator import compile_operator
-from dalirefurb.kernels.random import compile_mix
+from dalirefurb.kernels.random import compile_mix, compile_walk
 from dalirefurb.kernels.rows import compile_run
 from dalirefurb.kernels.thread_pool import compile_pool
 
@@ -15,5 +15,6 @@ def compile_ahead() -> Path | None:
     compile_operator()
     compile_pool()
     compile_mix()
+    compile_walk()
     folder = compile_run()._cache.cache_path
     return None if folder is None else Path(folder)

@@ -11,9 +11,12 @@ Epoch 0 misses everything; epoch e >= 1 misses group e % reuse_factor. So any ep
 
 A slot is given up at the last use of its version, so the cache holds all groups but one.
 
-With `drop_last` or several shards some samples wait for the next epoch. Who waits in any epoch is known too:
-a sample misses if its version has been served in no epoch since its birth, and keeps its slot if an epoch to
-come serves it.
+With `drop_last` or several shards some samples wait for the next epoch. Those with no epoch left wait first, a few of
+the group at each of its turns; if they do not suffice, those with 2 left, with 4, and so on:
+
+    epochs left               2    1    0        a version waits with 0, 2, 4, ... epochs left, never with 1, 3, ...:
+    served, or waits          S/W  S    S/W      so never in two epochs on end, and whether it was served before, and
+                                                 is to be served again, is known from the epochs next to this one
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class Refurbish(ClosedFormPlanner):
     """Serves each version of a sample in `reuse_factor` epochs, then draws the next.
 
     Each sample is served once an epoch; with `drop_last` or several shards some wait for the next epoch,
-    different ones each time. They are taken from those whose version has the fewest uses left, the hits.
+    different ones each time. They are taken from those whose version has no epoch left, which are hits.
 
     A version ends `reuse_factor` epochs after its birth, also if its sample has waited in some of them, so that
     epochs miss equally. Where an epoch serves M of N samples, all of them covered, a version has `reuse_factor` x
@@ -131,9 +134,8 @@ class Refurbish(ClosedFormPlanner):
     def runs(self, epoch: int, shard: int) -> list[Run]:
         """Return the places of a shard that an epoch serves: those of each group that nothing parts, and the uncovered.
 
-        A sample never waits in two epochs on end. So a version that has several epochs left is served again, one that
-        has a single one left is if it does not wait then, and it misses if it is new, or new but for an epoch of
-        waiting.
+        No version waits in two epochs on end. So one that has several epochs left is served again, one that has a
+        single one left is if it does not wait then, and it misses if it is new, or has waited in its first epoch.
         """
         covered, groups = self._samples_of(shard, self._covered), self._groups
         offset = self._group_of_first(shard)

@@ -1,4 +1,4 @@
-"""Are random numbers the same whoever computes them?"""
+"""Are random numbers and orders the same whoever computes them?"""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from dalirefurb import rng
-from dalirefurb.kernels.random import compile_mix
+from dalirefurb.kernels.random import compile_mix, compile_walk
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -27,3 +27,23 @@ def test_compiled_numbers_are_those_of_numpy(seed, counts, rows):
     for purpose, values in theirs.items():
         assert ours[purpose].dtype == values.dtype
         assert np.array_equal(ours[purpose], values)
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(513, 2000), st.integers(2001, 2**62)), min_size=1, max_size=4),
+    seed=INTEGERS,
+    data=st.data(),
+)
+def test_compiled_orders_are_those_of_numpy(sizes, seed, data):
+    """Without cycle walking and with much of it: where the rectangle has a row more than the size needs."""
+    orders = rng.Bijections(sizes, [rng.key(seed, number) for number in range(len(sizes))])
+    which = np.array(data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=40)), np.int64)
+    numbers = np.array([data.draw(st.integers(0, sizes[each] - 1)) for each in which.tolist()], np.int64)
+    for array in (which, numbers):
+        array.flags.writeable = False
+    found = []
+    for walk in (compile_walk(), rng._walked):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rng, "walk", walk)
+            found.append([orders.values(numbers, which).tolist(), orders.positions(numbers, which).tolist()])
+    assert found[0] == found[1]

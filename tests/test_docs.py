@@ -24,7 +24,11 @@ from dalirefurb.cli.explanations import CACHE, DEMO, SHOW, TRAIN
 from tests.pictures import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TESTED_ELSEWHERE = {"batches.md", "sources.md"}
+"""Pages of which tests of what they speak of run the blocks, and look at what becomes of them."""
+
+DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in TESTED_ELSEWHERE]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 DIAGRAMS = ("partial augmentation   ", "cli                      the command line", "planning            engine")
 """Parts of blocks of text that nothing prints."""
 
@@ -59,7 +63,7 @@ def of_language(*languages):
 
 
 def test_every_block_is_of_a_language_that_is_tested():
-    assert {block.language for block in BLOCKS} <= {"python", "sh", "text"}
+    assert {block.language for block in BLOCKS} <= {"python", "sh", "text", "dockerfile"}
     assert len(PYTHON) > 5
 
 
@@ -180,6 +184,14 @@ def test_commands_are_understood(block):
     for line in block.text.splitlines():
         for command in re.sub(r"\s# .*", "", line).split("&&"):
             understood(shlex.split(command))
+
+
+@of_language("dockerfile")
+def test_commands_of_a_container_are_understood(block):
+    commands = re.findall(r"dalirefurb [^&]*", block.text)
+    assert commands
+    for command in commands:
+        understood(shlex.split(command))
 
 
 INLINE = [

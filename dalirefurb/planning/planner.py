@@ -63,7 +63,9 @@ class Planner(metaclass=Explained):
     def __post_init__(self) -> None:
         if hasattr(self.num_samples, "read") and hasattr(self.num_samples, "__len__"):  # a source, which stands for it
             object.__setattr__(self, "num_samples", len(self.num_samples))
-        self._integer("num_samples", 1, _MOST_SAMPLES, "pass len(source), of a source that holds a sample")
+        self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
+        remedy = "train on parts of the source one after the other"
+        require(self.num_samples <= _MOST_SAMPLES, "num_samples", f"at most {_MOST_SAMPLES}", self.num_samples, remedy)
         self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
         self._integer("seed", None, None, "pass an int")
         self._integer("shards", 1, None, "pass 1, or the largest world size to train on")

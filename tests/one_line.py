@@ -1,5 +1,7 @@
 """Commands that must fail, in one line."""
 
+import re
+
 from dalirefurb.cli import main
 
 
@@ -14,3 +16,8 @@ def error_of(capsys, *arguments):
     assert len(lines) == 1, said.err
     assert lines[0].startswith("dalirefurb: error: ")
     return status, lines[0]
+
+
+def without_progress(said):
+    """Leave out lines that only tell how long something takes."""
+    return re.sub(r"^dalirefurb: (?:.* \(\d+ s\)|compiles its kernels .*)\n", "", said, flags=re.MULTILINE)

@@ -154,7 +154,9 @@ def explanation(runs: list[Run], *, step_ms: float) -> str:
         f"in all ({best.name}), with network and data on the same cores."
     )
     sentences = (
-        speeds if _measured(runs) else "All of it works. So few batches do not tell how fast it is: ask for more.",
+        speeds
+        if _measured(runs)
+        else "All of it works. So few batches do not tell how fast it is: for that pass more --images, more --epochs.",
         "Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
         "that every run learns; differences of a few points mean little at this size.",
     )

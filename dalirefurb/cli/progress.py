@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 _FIRST_S = 1.5
-_LONGEST_S = 60.0
+_LONGEST_S = 30.0
 """From one line to the next; the first ones come sooner."""
 
 _log = logging.getLogger("dalirefurb")

@@ -26,7 +26,7 @@ from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
 from dalirefurb.loader import Loader
 from tests.interruptible import interruptible
-from tests.one_line import error_of
+from tests.one_line import error_of, without_progress
 from tests.pictures import write_folder
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
@@ -322,11 +322,6 @@ def test_what_a_dying_process_writes_gets_through():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == -signal.SIGABRT
     assert done.stderr == NOISE + b"free(): invalid pointer\n"
-
-
-def without_progress(said):
-    """Leave out lines that only tell how long something takes."""
-    return re.sub(r"^dalirefurb: (?:.* \(\d+ s\)|compiles its kernels .*)\n", "", said, flags=re.MULTILINE)
 
 
 def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, shell=None, cwd=None, **environment):

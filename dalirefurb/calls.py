@@ -94,7 +94,10 @@ def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwa
 
 
 class Explained(ABCMeta):
-    """Class of classes whose constructors explain wrong arguments."""
+    """Class of classes whose constructors explain wrong arguments.
+
+    It stands between a constructor and its caller: a warning's `stacklevel` counts it.
+    """
 
     if not TYPE_CHECKING:  # Which would take this for every constructor's signature.
 

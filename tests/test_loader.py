@@ -488,7 +488,7 @@ def test_a_store_that_would_not_fit_is_refused_with_both_numbers(
     folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dalirefurb.store.memory.store.available_bytes", lambda: 10_000)
-    with pytest.raises(OutOfMemoryError, match=r"GB.*GB"):
+    with pytest.raises(OutOfMemoryError, match=r"[KMG]B.*B are available"):
         make(folder)
 
 

@@ -84,7 +84,7 @@ class SmartCache(ClosedFormPlanner):
             warnings.warn(
                 f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
                 f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def __len__(self) -> int:

@@ -163,7 +163,7 @@ class ImageFolder(_Files):
                 f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}"
             ) from error
         if left_out:
-            warnings.warn(f"of {self._root} is left out: {left_out}", stacklevel=2)
+            warnings.warn(f"of {self._root} is left out: {left_out}", stacklevel=3)
 
     def _scan(self) -> str:
         """List the classes and the paths of their images relative to the root, and say what is left out."""

@@ -88,7 +88,7 @@ class TarShards(Source):
                 f"shards must hold at least one image, but {shards} hold none, but {reasons}: check urls"
             )
         if reasons:
-            warnings.warn(f"of the shards, {shards}, is left out: {reasons}", stacklevel=2)
+            warnings.warn(f"of the shards, {shards}, is left out: {reasons}", stacklevel=3)
         values = [value for each in scans for value in each.labels]
         if not isinstance(label, str):
             values = [label(split_name(member)[0]) for member in self._members]
@@ -214,6 +214,6 @@ def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str |
         warnings.warn(
             f"the index of {len(failures)} shards cannot be remembered ({failures[0]}) and will be made again at the "
             "next start: pass a folder that can be written as index=",
-            stacklevel=3,
+            stacklevel=4,
         )
     return [each for each in scans if each is not None]

@@ -19,6 +19,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.coverage import Proposal, propose_coverage
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
+from dalirefurb.store.memory_budget import amount
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder
 from tests.planners import Replay, joined, refurbishing
@@ -179,7 +180,7 @@ def test_a_store_smaller_than_the_plan_warns_once_and_serves_the_same_tensors(
         warnings.simplefilter("always")
         served, small = serve(folder, recipe, refurbish(), MemoryStore(max_bytes=int(share * needed)))
     assert [str(each.message).split(":")[0] for each in caught] == ["the store is smaller than the plan needs"]
-    assert f"{needed / 1e9:.2f} GB and {share * needed / 1e9:.2f} GB are allowed" in str(caught[0].message)
+    assert f"{amount(needed)} and {amount(int(share * needed))} are allowed" in str(caught[0].message)
     assert_same(expected, served)
     assert whole.recomputed == whole.declined == 0
     assert small.recomputed > 0

@@ -342,7 +342,7 @@ SIGNALS = [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated
 
 @pytest.mark.parametrize(("number", "status", "told"), SIGNALS, ids=["SIGTERM", "SIGHUP", "SIGINT"])
 @pytest.mark.parametrize("moment", ["making images", "training"])
-def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, number, status, told, moment):
+def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, number, status, told, moment):
     """Neither images nor pictures, nor folders, nor processes."""
     folders = ["--folder", str(tmp_path / "new" / "photographs"), "--out", str(tmp_path / "drawn" / "here")]
     long = ["--images", "20000"] if moment == "making images" else ["--images", "64", "--epochs", "9999"]
@@ -351,6 +351,8 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, number, status, to
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), "TMPDIR": str(temporary)}
+    # torch makes this folder, whatever it is used for.
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     with interruptible(command, env=environment) as process:
         for line in process.stdout:
             if line.startswith("making" if moment == "making images" else "    2 "):

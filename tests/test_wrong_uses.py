@@ -158,7 +158,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: rand_augment(224, 2, 9), "got 3: write such as rand_augment(224, layers=2, magnitude=9)"),  # type: ignore[misc]
     (
         lambda _: rand_augment(magnitude=40),
-        "magnitude must be in 0 .. 30, got 40: lower it, or raise num_magnitude_bins",
+        "magnitude must be an int in 0..30, got 40: lower it, or raise num_magnitude_bins",
     ),
     (lambda _: rand_augment("224"), "size must be a positive integer, or two as (height, width), got '224'"),  # type: ignore[arg-type]
     (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position

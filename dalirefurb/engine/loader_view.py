@@ -66,7 +66,9 @@ class LoaderView(Mappable):
 
     def dali_iterator(self) -> NoReturn:
         """Refuse, since it would serve the loader's own batches."""
-        raise LoaderError("a DALI iterator serves a loader's own batches, not a view's: call view.loader.dali_iterator()")
+        raise LoaderError(
+            "a DALI iterator serves a loader's own batches, not a view's: call view.loader.dali_iterator()"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # Asked for before there is one, as pickle does.

@@ -171,9 +171,7 @@ def test_crops_of_photographs_are_resized_as_pillow_does(photos, interpolation, 
 @pytest.mark.parametrize("field", ["scale", "ratio"])
 @pytest.mark.parametrize("interval", [(0, 1), (0.5, 0.4), (-1, 1), (math.nan, 1)])
 def test_an_impossible_interval_is_refused(field, interval):
-    with pytest.raises(
-        ConfigurationError, match=rf"crop: {field} must be two (finite )?numbers with 0 < low"
-    ):
+    with pytest.raises(ConfigurationError, match=rf"crop: {field} must be two (finite )?numbers with 0 < low"):
         RandomResizedCrop(224, **{field: interval})
 
 

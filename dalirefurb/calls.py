@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,8 @@ INSTEAD: Mapping[str, str] = {
     "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
     "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
-    "num_workers": "threads take the place of processes: num_threads=4",
+    "Prefetch.num_workers": "threads take the place of processes: num_threads=4",
+    "num_workers": "threads take the place of processes: Prefetch(num_threads=4)",
     "prefetch_factor": "it is look_ahead here",
     "persistent_workers": "threads live as long as the loader does",
     "num_ops": "it is layers here",
@@ -47,6 +49,8 @@ INSTEAD: Mapping[str, str] = {
     "sources": "pass them in a list: Concat([one, other])",
 }
 """What takes the place of an argument that is not there, or what is to be passed for one that is missing."""
+
+_RENAMED = re.compile(r"it is (\w+) here")
 
 
 def explained(
@@ -74,8 +78,10 @@ def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwa
     required = [each for each, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     for unknown in (each for each in kwargs if each not in parameters):
         near = difflib.get_close_matches(unknown, parameters, 1)
-        other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters)}"
-        return f"there is no argument {unknown!r}: {INSTEAD.get(f'{name}.{unknown}') or INSTEAD.get(unknown, other)}"
+        other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters) or 'none'}"
+        told = INSTEAD.get(f"{name}.{unknown}") or INSTEAD.get(unknown, other)
+        renamed = _RENAMED.fullmatch(told)  # Such advice is for what has the other argument.
+        return f"there is no argument {unknown!r}: {other if renamed and renamed[1] not in parameters else told}"
     if len(args) > len(by_place):
         if name == "Concat":
             return f"one argument is taken, got {len(args)}: {INSTEAD['sources']}"

@@ -74,7 +74,7 @@ class Mix:
             ConfigurationError: If the tensors are not as said, or the step is none.
         """
         integer("step", step, 0, None, "count the batches of the run")
-        _check_images(images)
+        _check_tensors(images, labels)
         targets = self._targets(images, labels)
         # Columns are a purpose each, so that none depends on how many another needs.
         draws = uniforms(self.seed, "mix", np.array([0]), np.array([step]), _DRAWS)[0]
@@ -117,7 +117,9 @@ def _check(name: str, value: object, limits: str, most: float, remedy: str) -> N
     number(name, value, limits, lambda given: 0 <= given <= most and given < math.inf, remedy)
 
 
-def _check_images(images: torch.Tensor) -> None:
+def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:
+    for name, given in (("images", images), ("labels", labels)):
+        require(isinstance(given, torch.Tensor), name, "a tensor", type(given).__name__, "mix what the loader serves")
     require(
         images.ndim == 4 and images.is_floating_point(),
         "images",

@@ -47,6 +47,7 @@ from dalirefurb import (
     simplified,
 )
 from dalirefurb.augment import HorizontalFlip
+from dalirefurb.calls import INSTEAD
 from dalirefurb.errors import DalirefurbError
 from tests.pictures import write_folder
 
@@ -158,7 +159,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: rand_augment(224, 2, 9), "got 3: write such as rand_augment(224, layers=2, magnitude=9)"),  # type: ignore[misc]
     (
         lambda _: rand_augment(magnitude=40),
-        "magnitude must be in 0 .. 30, got 40: lower it, or raise num_magnitude_bins",
+        "magnitude must be an int in 0..30, got 40: lower it, or raise num_magnitude_bins",
     ),
     (lambda _: rand_augment("224"), "size must be a positive integer, or two as (height, width), got '224'"),  # type: ignore[arg-type]
     (
@@ -421,6 +422,16 @@ def test_signatures_are_those_that_are_called() -> None:
     assert [*inspect.signature(Refurbish).parameters][:3] == ["num_samples", "batch_size", "seed"]
     assert [*inspect.signature(MemoryStore).parameters] == ["max_bytes"]
     assert [*inspect.signature(rand_augment).parameters][:2] == ["size", "layers"]
+
+
+@pytest.mark.parametrize("name", [name for name, told in INSTEAD.items() if told.startswith("it is ")])
+def test_another_name_is_told_only_where_it_is_one(name: str) -> None:
+    named = INSTEAD[name].split()[2]
+    for call in (Refurbish, MemoryStore, ImageFolder, Prefetch, rand_augment, evaluate):
+        if name not in (parameters := inspect.signature(call).parameters):
+            with pytest.raises(TypeError, match=f"there is no argument '{name}'") as refusal:
+                call(**{name: 1})
+            assert (f"it is {named} here" in str(refusal.value)) == (named in parameters)
 
 
 def test_an_error_from_within_is_not_taken_for_a_wrong_call() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
-from dalirefurb.checks import number
+from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError
 
 
@@ -33,11 +33,9 @@ class RandomCrop(SizedStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.padding < 0 or self.margin < 0:
-            raise ConfigurationError(
-                f"{self.name}: padding and margin must be at least 0, got {self.padding} and {self.margin}: pass "
-                f"counts of pixels"
-            )
+        for name in ("margin", "padding"):
+            pixels = integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
+            object.__setattr__(self, name, pixels)
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:

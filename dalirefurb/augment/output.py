@@ -59,7 +59,7 @@ class Output(metaclass=Explained):
         known = isinstance(self.dtype, str) and self.dtype in get_args(Dtype)
         remedy = "pass such a name as text; cast on the model's side for others"
         require(known, "output: dtype", "'float32', 'float16' or 'bfloat16'", self.dtype, remedy)
-        fits = self.channels in (1, 3) and not isinstance(self.channels, bool)
+        fits = type(self.channels) is int and self.channels in (1, 3)
         require(fits, "output: channels", "3, or 1 for grey images", self.channels, "choose one")
         for name in ("mean", "std"):
             object.__setattr__(self, name, self._of_channels(name, getattr(self, name)))

@@ -272,7 +272,7 @@ class _Crop(NamedTuple):
         padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
         if self.raw:
             for name, given, published in (("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)):
-                unused = tuple(given) == published
+                unused = given in (published, list(published))
                 remedy = "leave it out, or make a Recipe of your own"
                 require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
         if order == "paper":

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import OPERATIONS, Choice, OperationTable
-from dalirefurb.checks import require
+from dalirefurb.checks import integer
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class RandAugmentLayer(OperationLayer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bins, magnitude = self.num_magnitude_bins, self.magnitude
-        require(bins >= 2, "num_magnitude_bins", "at least 2", bins, "the paper has 31")
+        bins = integer("num_magnitude_bins", self.num_magnitude_bins, 2, None, "the paper has 31")
         remedy = "lower it, or raise num_magnitude_bins"
-        require(0 <= magnitude < bins, "magnitude", f"in 0 .. {bins - 1}", magnitude, remedy)
+        magnitude = integer("magnitude", self.magnitude, 0, bins - 1, remedy)
+        for name, value in (("num_magnitude_bins", bins), ("magnitude", magnitude)):
+            object.__setattr__(self, name, value)
 
     @cached_property
     def table(self) -> OperationTable:

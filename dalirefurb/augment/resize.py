@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -63,8 +64,10 @@ class RandomResizedCrop(SizedStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_interpolation(self.name, self.interpolation)
-        for field, given, limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, np.inf)):
-            wanted = f"two numbers with 0 < low <= high{' <= 1' if limit == 1 else ''}"
+        for field, given, limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, sys.float_info.max)):
+            wanted = (
+                "two numbers with 0 < low <= high <= 1" if limit == 1 else "two finite numbers with 0 < low <= high"
+            )
             pair = (
                 isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(each, Real) for each in given)
             )

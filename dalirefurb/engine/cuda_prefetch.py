@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dalirefurb.engine.loader_view import LoaderView
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, LoaderError
 
 
 class CudaPrefetch(LoaderView):
@@ -19,7 +19,7 @@ class CudaPrefetch(LoaderView):
     the model's step where the batches are in pinned memory: `Loader(..., pin_memory=True)`. What is on the GPU already
     is not copied, so that a loader with `final_device="gpu"` needs none of this.
 
-    `state_dict` tells the position of the batch that was served last, not of the one that is on its way.
+    `state_dict` and `epoch` tell the position of the batch that was served last, not of the one that is on its way.
 
     No GPU has run it yet: it is tested by the order of its calls.
 
@@ -50,55 +50,73 @@ class CudaPrefetch(LoaderView):
                 "CudaPrefetch takes a batch ahead, but AutoAssist needs the losses of each batch before the next one: "
                 "copy in the training loop, by .to(device, non_blocking=True)"
             )
-        self._ahead: Any = None
-        self._state: Any = None
+        self._place: tuple[Any, Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
-        self._drop()
+        self._place = None
         return self._serve(iter(self.loader))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch, see `Loader.epoch`."""
+        return int(self._behind()[1])
 
     def state_dict(self) -> Any:
         """Return the loader's state behind the batch that was served last; see `Loader.state_dict`."""
-        return self.loader.state_dict() if self._state is None else self._state
+        state = self._behind()[0]
+        return self.loader.state_dict() if state is None else state
 
     def load_state_dict(self, state: Any) -> None:
         """Go to where `state` was taken; see `Loader.load_state_dict`."""
-        self._drop()
         self.loader.load_state_dict(state)
+        self._place = None
 
-    def _drop(self) -> None:
-        self._ahead = self._state = None
+    def _behind(self) -> Any:
+        """Return state and epoch behind the batch that was served last; the loader's, if it was moved since."""
+        now = self._position()
+        return self._place[0] if self._place is not None and now == self._place[1] else now
+
+    def _position(self) -> Any:
+        """Return the loader's state and epoch, as far as it has them."""
+        save = getattr(self.loader, "state_dict", None)
+        return None if save is None else save(), getattr(self.loader, "epoch", None)
 
     def _serve(self, batches: Iterator[Any]) -> Iterator[Any]:
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        self._fetch(batches, stream)
-        while self._ahead is not None:
-            batch = self._ahead
+        before, ahead = self._position(), self._fetched(batches, stream)
+        while ahead is not None:
+            batch, behind = ahead, self._position()
             current = torch.cuda.current_stream(self.device)
             current.wait_stream(stream)
             _each(batch, partial(_recorded, stream=current))
             failure = None
             try:
-                self._fetch(batches, stream)
+                ahead = self._fetched(batches, stream)
             except Exception as error:  # It belongs to the next batch; this one is good.
                 failure = error
+            except BaseException:  # An interrupt: this one is not served either.
+                self._place = before, self._position()
+                raise
+            self._place = behind, self._position()
+            before, reached = self._place
             yield batch
             if failure is not None:
                 raise failure
-        self._drop()
+            if ahead is not None and self._position() != reached:
+                raise LoaderError(
+                    "a pass that has begun must end before the loader is moved or iterated again, but it was: iterate "
+                    "CudaPrefetch again to go on from there"
+                )
+        self._place = None
 
-    def _fetch(self, batches: Iterator[Any], stream: torch.cuda.Stream) -> None:
-        """Take the next batch and begin to copy it; remember where the loader was before."""
-        save = getattr(self.loader, "state_dict", None)
-        self._state = None if self._ahead is None or save is None else save()
-        self._ahead = None
+    def _fetched(self, batches: Iterator[Any], stream: torch.cuda.Stream) -> Any:
+        """Take the next batch and begin to copy it; return None if there is none."""
         taken = next(batches, None)
         if taken is None:
-            self._state = None
-            return
+            return None
         with torch.cuda.stream(stream):
-            self._ahead = _each(taken, self._copied)
+            return _each(taken, self._copied)
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, non_blocking=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, NoReturn
+from abc import abstractmethod
+from typing import NoReturn
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.checks import require
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.batch_tensors import Batch, BatchTensors
-from dalirefurb.engine.loader_view import MappedLoader, WithNames
+from dalirefurb.engine.batch_tensors import BatchTensors
+from dalirefurb.engine.loader_view import Mappable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 
@@ -74,7 +72,7 @@ class EpochSampler:
         self._loader.set_epoch(epoch)
 
 
-class DataLoaderShape(ABC):
+class DataLoaderShape(Mappable):
     """What a loader is made of, under its own names and under those of PyTorch's `DataLoader`.
 
     Attributes:
@@ -131,28 +129,6 @@ class DataLoaderShape(ABC):
             f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
             f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
         )
-
-    def map(self, function: Callable[[Batch], Any]) -> MappedLoader:
-        """Return this loader with batches in another form; all else of it, its position above all, is shared.
-
-        Args:
-            function: Function of a batch, `(images, labels)` and perhaps indices, that returns what is served.
-        """
-        require(callable(function), "function", "callable", function, "pass a function of one batch")
-        return MappedLoader(self, function)
-
-    def as_dicts(self, images: str = "pixel_values", labels: str = "labels", indices: str = "indices") -> MappedLoader:
-        """Return this loader with mappings for batches, as `model(**batch)` of Hugging Face's models takes them.
-
-        Args:
-            images: Name of the images in a batch.
-            labels: Name of the labels.
-            indices: Name of the samples' indices, which are there if the loader was made with `with_indices=True`.
-        """
-        names = (images, labels, indices) if self.with_indices else (images, labels)
-        distinct = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
-        require(distinct, "names", "different texts", names, "pass such as images='image', labels='label'")
-        return self.map(WithNames(names))
 
     def described(self, position: Position, kernels: str) -> str:
         """Say in one line what is served, from where on.

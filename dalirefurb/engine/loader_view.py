@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
+from dalirefurb.checks import require
 from dalirefurb.errors import LoaderError
 
 
-class LoaderView:
+class Mappable(ABC):
+    """What has batches that can be had in another form."""
+
+    @property
+    @abstractmethod
+    def with_indices(self) -> bool:
+        """Whether a batch has a third part, the samples' indices."""
+
+    def map(self, function: Callable[[Any], Any]) -> MappedLoader:
+        """Return this loader with batches in another form; all else of it, its position above all, is shared.
+
+        Args:
+            function: Function of a batch, `(images, labels)` and perhaps indices, that returns what is served.
+        """
+        require(callable(function), "function", "callable", function, "pass a function of one batch")
+        return MappedLoader(self, function)
+
+    def as_dicts(self, images: str = "pixel_values", labels: str = "labels", indices: str = "indices") -> MappedLoader:
+        """Return this loader with mappings for batches, as `model(**batch)` of Hugging Face's models takes them.
+
+        Args:
+            images: Name of the images in a batch.
+            labels: Name of the labels.
+            indices: Name of the samples' indices, which are there if the loader was made with `with_indices=True`.
+        """
+        names = (images, labels, indices) if self.with_indices else (images, labels)
+        distinct = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
+        require(distinct, "names", "different texts", names, "pass such as images='image', labels='label'")
+        return self.map(WithNames(names))
+
+
+class LoaderView(Mappable):
     """Stands for a loader: its length, position, state, statistics and all other names are that loader's.
 
     Args:
@@ -25,6 +58,17 @@ class LoaderView:
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch, see `Loader.__iter__`."""
         return iter(self.loader)
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether the loader's batches have a third part, the samples' indices."""
+        return bool(self.loader.with_indices)
+
+    def dali_iterator(self) -> NoReturn:
+        """Refuse, since it would serve the loader's own batches."""
+        raise LoaderError(
+            "a DALI iterator serves a loader's own batches, not a view's: call view.loader.dali_iterator()"
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # Asked for before there is one, as pickle does.

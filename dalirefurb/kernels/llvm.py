@@ -25,6 +25,7 @@ from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic as _numba_intrinsic
 from numba.np.arrayobj import np_cfarray
 
+from dalirefurb.augment import operations
 from dalirefurb.kernels.one_module import in_one_module
 
 _SLOW_S = 2.0
@@ -56,7 +57,8 @@ def source_digest() -> int:
 
     Numba looks at a function's own file, and at what a closure refers to, to tell whether what it kept is of today.
     """
-    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(operations.__file__)]
+    return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
 def c_function(function: Callable[..., Any], signature: Any) -> Any:

@@ -6,6 +6,8 @@
     SLURM, a step of srun        SLURM_PROCID     SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE[SLURM_NODEID]
 
 The first one that is there counts, since the upper ones are started by the lower ones: torchrun on each node by srun.
+What it does not say of this machine is taken from another one that says the same rank: srun sets Hydra's first two
+(`--mpi=pmi2`), and many a batch script RANK and WORLD_SIZE.
 """
 
 from __future__ import annotations
@@ -21,6 +23,13 @@ _SPECIAL_STEPS = 0xFFFFFFF0
 
 _SHELLS = {"bash", "interactive"}
 """Names that SLURM gives to jobs that are shells: what is started from these is one process."""
+
+_NAMES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+)
+"""Variables of launchers: rank, world size, local world size."""
 
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -61,15 +70,18 @@ def launched() -> Launched | None:
     Raises:
         ConfigurationError: If a variable is not a whole number.
     """
-    for names in (
-        ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    ):
-        rank, world_size, here = map(told, names)
-        if rank is not None and world_size is not None:
-            return Launched(rank, world_size, here)
-    return _by_srun()
+    launchers = [each for each in (*map(_by_names, _NAMES), _by_srun()) if each is not None]
+    if not launchers:
+        return None
+    first = launchers[0]
+    here = (each.local_world_size for each in launchers if each[:2] == first[:2] and each.local_world_size is not None)
+    return first._replace(local_world_size=next(here, None))
+
+
+def _by_names(names: tuple[str, str, str]) -> Launched | None:
+    """Return what variables of these names say, of rank, world and this machine."""
+    rank, world_size, here = map(told, names)
+    return None if rank is None or world_size is None else Launched(rank, world_size, here)
 
 
 def local_world_size() -> int | None:

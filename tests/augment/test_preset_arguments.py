@@ -28,7 +28,7 @@ from dalirefurb import (
     simple,
     trivial_augment,
 )
-from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Resize
+from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture, write_folder
@@ -245,7 +245,7 @@ def test_magnitudes_are_among_as_many_bins_as_are_said() -> None:
     assert rand_augment(magnitude=5, num_magnitude_bins=11).stages[3] == RandAugmentLayer(
         "rand_augment_1", magnitude=5, num_magnitude_bins=11
     )
-    with pytest.raises(ConfigurationError, match=r"magnitude must be in 0 \.\. 10, got 11"):
+    with pytest.raises(ConfigurationError, match=r"magnitude must be an int in 0\.\.10, got 11"):
         rand_augment(magnitude=11, num_magnitude_bins=11)
 
 
@@ -312,7 +312,7 @@ def test_fingerprints_of_before_hold() -> None:
         (simple, {"size": (3, 224, 224)}, r"got \(3, 224, 224\)"),
         (simple, {"scale": 0.5}, r"random_resized_crop: scale must be two numbers with 0 < low <= high <= 1, got 0\.5"),
         (simple, {"scale": (0.5, 2)}, r"scale must be two numbers .* <= 1, got \(0\.5, 2\)"),
-        (simple, {"ratio": (2, 1)}, r"ratio must be two numbers with 0 < low <= high, got \(2, 1\)"),
+        (simple, {"ratio": (2, 1)}, r"ratio must be two finite numbers with 0 < low <= high, got \(2, 1\)"),
         (simple, {"scale": (0.5, 1), "raw": True}, r"scale must be left out with raw=True, .* got \(0\.5, 1\)"),
         (simple, {"flip": 2}, r"flip: probability must be a number in 0\.\.1, got 2"),
         (simple, {"channels": 4}, "channels must be 3, or 1 for grey images, got 4"),
@@ -332,3 +332,27 @@ def test_fingerprints_of_before_hold() -> None:
 def test_arguments_that_cannot_work_are_refused(preset: Any, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         preset(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda wrong: rand_augment(magnitude=wrong), r"magnitude must be an int in 0..30, got"),
+        (lambda wrong: rand_augment(num_magnitude_bins=wrong), "num_magnitude_bins must be an int of at least 2, got"),
+        (lambda wrong: RandomCrop(32, margin=wrong), "random_crop: margin must be an int of at least 0, got"),
+        (lambda wrong: RandomCrop(32, 4, padding=wrong), "random_crop: padding must be an int of at least 0, got"),
+        (lambda wrong: rand_augment(channels=wrong), "channels must be 3, or 1 for grey images, got"),
+        (lambda wrong: simple(32, raw=True, scale=wrong), "scale must be left out with raw=True"),
+        (lambda wrong: simple(32, ratio=(1, np.inf)), "ratio must be two finite numbers with 0 < low <= high, got"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [1.0, "1", True, None])
+def test_what_is_no_such_number_is_refused(make: Any, message: str, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make(wrong)
+
+
+def test_numpys_integers_are_integers() -> None:
+    wanted = rand_augment(magnitude=5, num_magnitude_bins=11)
+    given = rand_augment(magnitude=np.int64(5), num_magnitude_bins=np.int64(11))  # type: ignore[arg-type]
+    assert json.dumps(given.fingerprint()) == json.dumps(wanted.fingerprint())

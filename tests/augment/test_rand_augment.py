@@ -54,11 +54,11 @@ def test_offsets_are_cut_to_whole_pixels_as_integers_would_be(layer_bins):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"magnitude": 31}, r"magnitude must be in 0 \.\. 30, got 31: lower it"),
-        ({"magnitude": -1}, r"magnitude must be in 0 \.\. 30, got -1"),
+        ({"magnitude": 31}, r"magnitude must be an int in 0\.\.30, got 31: lower it"),
+        ({"magnitude": -1}, r"magnitude must be an int in 0\.\.30, got -1"),
         (
             {"magnitude": 0, "num_magnitude_bins": 1},
-            "num_magnitude_bins must be at least 2, got 1: the paper has 31",
+            "num_magnitude_bins must be an int of at least 2, got 1: the paper has 31",
         ),
         ({"interpolation": "cubic"}, 'interpolation must be "nearest" or "bilinear", got \'cubic\': choose'),
         ({"fill": 256}, r"fill must be a level in 0 \.\. 255, or 3 of them, got 256: use 0"),

@@ -77,6 +77,19 @@ def test_a_view_is_the_loader_in_all_else() -> None:
         next(iter(view))
 
 
+def test_views_are_made_of_views() -> None:
+    with make(with_indices=True) as loader:
+        halves = loader.map(lambda batch: (batch[0] / 2, *batch[1:]))
+        named = halves.as_dicts("image", "target", "index").map(lambda batch: {**batch, "more": 1})
+        for batch, (image, target, index) in zip([*named], make(with_indices=True), strict=True):
+            assert torch.equal(batch["image"], image / 2)
+            assert torch.equal(batch["target"], target)
+            assert torch.equal(batch["index"], index)
+            assert batch["more"] == 1
+        with pytest.raises(LoaderError, match=r"not a view's: call view.loader.dali_iterator\(\)"):
+            halves.dali_iterator()
+
+
 # CudaPrefetch, on a machine that has no GPU: what it does, in order.
 
 
@@ -200,6 +213,72 @@ def test_a_state_is_loaded_in_the_middle_of_a_pass(gpu: Device) -> None:
         next(iter(prefetch))
         prefetch.load_state_dict(begin)
         assert [told(batch) for batch in prefetch] == wanted
+
+
+def test_it_can_be_mapped(gpu: Device) -> None:
+    with make() as loader:
+        batch = next(iter(CudaPrefetch(loader).as_dicts()))
+        assert isinstance(batch["pixel_values"], Copied)
+
+
+def test_the_epoch_is_that_of_the_batch_that_is_served_next(gpu: Device) -> None:
+    with make() as loader, make() as other:
+        prefetch = CudaPrefetch(loader)
+        for _ in range(2):
+            for _, _ in zip(prefetch, other, strict=True):
+                assert prefetch.epoch == other.epoch
+            assert prefetch.epoch == other.epoch
+
+
+@pytest.mark.parametrize("served", [1, 2])
+def test_a_pass_ends_with_an_error_where_the_loader_was_moved(gpu: Device, served: int) -> None:
+    with make() as loader:
+        prefetch = CudaPrefetch(loader)
+        for move in (
+            lambda: prefetch.load_state_dict({**loader.state_dict(), "epoch": 5, "batch": 0}),
+            lambda: prefetch.set_epoch(7),
+            lambda: prefetch.sampler.set_epoch(9),
+        ):
+            batches = iter(prefetch)
+            for _ in range(served):
+                next(batches)
+            move()
+            assert prefetch.epoch == loader.epoch
+            assert prefetch.state_dict() == loader.state_dict()
+            with pytest.raises(LoaderError, match="a pass that has begun must end before the loader is moved"):
+                next(batches)
+
+
+def test_a_second_pass_ends_the_first_one_with_an_error(gpu: Device) -> None:
+    wanted = stream(2)
+    with make() as loader:
+        prefetch = CudaPrefetch(loader)
+        one = iter(prefetch)
+        next(one)
+        other = iter(prefetch)
+        assert told(next(other)) == wanted[3]
+        with pytest.raises(LoaderError, match="must end before the loader is moved or iterated again"):
+            next(one)
+        assert [told(batch) for batch in other] == wanted[4:]
+
+
+def test_a_batch_whose_way_was_interrupted_is_in_the_state(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, copied, copies = stream(1), CudaPrefetch._copied, iter(range(100))
+
+    def interrupted(prefetch: CudaPrefetch, tensor: torch.Tensor) -> torch.Tensor:
+        if next(copies) == 4:  # Images of the third batch.
+            raise KeyboardInterrupt
+        return copied(prefetch, tensor)
+
+    monkeypatch.setattr(CudaPrefetch, "_copied", interrupted)
+    with make() as loader:
+        prefetch = CudaPrefetch(loader)
+        batches = iter(prefetch)
+        next(batches)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        prefetch.load_state_dict(prefetch.state_dict())
+        assert [told(batch) for batch in prefetch] == wanted[1:]
 
 
 def test_what_cannot_be_copied_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

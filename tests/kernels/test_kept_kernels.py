@@ -119,6 +119,21 @@ def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
     assert carry_out(script, copied) == COMPILED
 
 
+@pytest.mark.parametrize("name", ["kernels/levels.py", "augment/operations.py"])
+def test_what_was_kept_is_of_no_use_where_a_number_of_the_kernels_has_changed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dalirefurb.kernels import llvm
+
+    before, read = llvm.source_digest(), Path.read_bytes
+
+    def changed(path: Path) -> bytes:
+        return read(path) + b"#" * (path.as_posix().endswith(f"dalirefurb/{name}"))
+
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    assert llvm.source_digest() != before
+
+
 class Terminal(io.StringIO):
     """What says of itself that somebody sits there."""
 

@@ -70,6 +70,9 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (STEP | TORCHRUN, Launched(5, 8, 4)),  # torchrun on each node by srun
         (STEP | OPEN_MPI, Launched(2, 6, 3)),
         (OPEN_MPI | TORCHRUN, Launched(5, 8, 4)),
+        (STEP | {"PMI_RANK": "9", "PMI_SIZE": "11"}, Launched(9, 11, 3)),  # srun --mpi=pmi2
+        (STEP | {"RANK": "9", "WORLD_SIZE": "11"}, Launched(9, 11, 3)),  # a script that sets them for torch
+        (STEP | {"RANK": "1", "WORLD_SIZE": "2"}, Launched(1, 2, None)),
     ],
 )
 def test_a_launchers_variables_are_understood(

@@ -157,7 +157,7 @@ def test_a_checkpoint_saved_anywhere_resumes_exactly(settings: dict[str, Any], t
         expected = plain_loop(loader, batches=settings.get("limit_train_batches"))
     always = SaveAlways(tmp_path)
     assert fitted(always, **settings) == expected
-    for checkpoint, step in always.saved[1::2]:
+    for checkpoint, step in always.saved:
         assert fitted(checkpoint=checkpoint, **settings) == expected[step:], checkpoint.name
 
 
@@ -228,7 +228,7 @@ def test_a_loader_given_to_the_trainer_itself_resumes_exactly(expected: list[Ste
     with training_loader() as loader, evaluating_loader() as val:
         trainer_for(always).fit(model, loader, val)
     assert model.trained == expected
-    for checkpoint, step in always.saved[1::2]:
+    for checkpoint, step in always.saved:
         model = Model()
         with training_loader() as loader, evaluating_loader() as val:
             trainer_for().fit(model, loader, val, ckpt_path=checkpoint, weights_only=False)

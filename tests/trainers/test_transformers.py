@@ -98,7 +98,7 @@ def test_training_with_autoassist_resumes_exactly(tmp_path: Path) -> None:
             return trained(folder, model.loader, model=model, **settings)
 
     assert run(tmp_path / "whole", save_strategy="steps", save_steps=1) == expected
-    for step in (1, 4, BATCHES, 8, 2 * BATCHES, 13):
+    for step in range(1, len(expected)):
         checkpoint = tmp_path / "whole" / f"checkpoint-{step}"
         restoring = {"restore_callback_states_from_checkpoint": step % 2 == 0}
         assert run(tmp_path / "again", checkpoint=checkpoint, **restoring) == expected[step:]

@@ -81,7 +81,8 @@ class EpochPass(Iterator[Any]):
         self._serve = serve
         self.epoch: int | None = epoch
         self._cut_off: str | None = None
-        self._turn = threading.Lock()
+        # The thread that waits for a batch; no lock, which an interrupt could leave locked.
+        self._waiting: int | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -99,12 +100,14 @@ class EpochPass(Iterator[Any]):
             raise LoaderError(self._cut_off)
         if not self.goes_on:
             raise StopIteration
-        if not self._turn.acquire(blocking=False):
+        here = threading.get_ident()
+        if self._waiting not in (None, here):
             raise LoaderError(
                 "a loader serves one thread, but another one waits for a batch of it: iterate in one thread, and hand "
                 "batches on by a queue"
             )
+        self._waiting = here
         try:
             return self._serve()
         finally:
-            self._turn.release()
+            self._waiting = None

@@ -181,7 +181,7 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
         (["--size", "31"], "the network needs images of at least 32 pixels, got 31"),
         (["--size", "0"], "size"),
         (["--layers", "0"], "--layers must be a positive integer, got 0"),
-        (["--magnitude", "31"], "--magnitude must be in 0 .. 30, got 31"),
+        (["--magnitude", "31"], "--magnitude must be an int in 0..30, got 31"),
         (["--order", "random"], "argument --order: invalid choice: 'random'"),
         (["--technique", "magic"], "argument --technique: invalid choice: 'magic'"),
         (

@@ -68,7 +68,7 @@ class BatchEcho(Echoing):
         left = stream.leaving(batch, batch + 1)
         _, (unit,), (repeat,), (first,), (last,) = (each.tolist() for each in left)
         later = batch < last
-        buffered: dict[int, BatchPlan] = self._latest("_buffered_plans", (epoch, shards), dict)
+        buffered: dict[int, BatchPlan] = self._latest("buffered_plans", (epoch, shards), dict)
         plan = buffered.pop(unit, None) or self.planner.plan_part(epoch, unit, shards)
         if later:
             buffered[unit] = plan
@@ -89,7 +89,7 @@ class BatchEcho(Echoing):
     def _stream(self, epoch: int) -> EchoStream:
         """Return what leaves the buffer in an epoch, made once while the epoch is planned."""
         return self._latest(
-            "_streams",
+            "streams",
             epoch,
             lambda: EchoStream(len(self.planner), len(self), self._buffer, seed=self.seed, epoch=epoch),
         )

@@ -39,8 +39,8 @@ class BatchPlan:
 
     def read_only(self) -> BatchPlan:
         """Forbid writing to the arrays, which nobody else may have, and return the plan."""
-        for each in fields(self):
-            getattr(self, each.name).flags.writeable = False
+        for array in (self.indices, self.version, self.serving, self.miss, self.keep, self.evict):
+            array.flags.writeable = False
         return self
 
     def part(self, rows: slice | Indices, *, evict: Indices) -> BatchPlan:

@@ -14,7 +14,7 @@ and "where is this sample served" is its inverse.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -53,9 +53,19 @@ class ClosedFormPlanner(Planner):
     def runs(self, epoch: int, shard: int) -> Sequence[Run]:
         """Return the places of a shard that an epoch serves, each in one run."""
 
+    def likeness(self, shard: int) -> Hashable:
+        """Return what decides the runs of a shard: shards of which it is the same have the same runs."""
+        return shard
+
     @abstractmethod
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
-        """Return which version an epoch serves at n places of shards, or would if it served them, shape (n,)."""
+        """Return which version an epoch serves at n places, or would if it served them, shape (n,).
+
+        Args:
+            epoch: Number of the epoch.
+            shards: Shards of the places, shape (n,), or (1,) for all of them.
+            places: Places in the shards, shape (n,).
+        """
 
     @property
     def order(self) -> BatchOrder:
@@ -72,7 +82,7 @@ class ClosedFormPlanner(Planner):
         together = max(1, _ROWS_AT_ONCE // (self._width * len(shards)))
         first = batch - batch % together
         batches = range(first, min(first + together, len(self)))
-        plans = self._latest("_planned", (epoch, first, shards), lambda: self._plans(epoch, batches, shards))
+        plans = self._latest("planned", (epoch, first, shards), lambda: self._plans(epoch, batches, shards))
         return plans[batch - first]
 
     def serves(self, epoch: int, indices: Indices) -> Mask:
@@ -104,50 +114,47 @@ class ClosedFormPlanner(Planner):
     def _plans(self, epoch: int, batches: range, shards: range) -> list[BatchPlan]:
         """Plan some shards' rows of consecutive batches."""
         dealt, width = self._dealt(epoch, shards), self._width
-        columns = dealt.shards - shards.start
         # Rows of each stratum before each batch and after the last one.
         before = np.array(
             [
                 self.order.before(dealt.sizes, batch, batch_size=self.batch_size, shards=shards)
                 for batch in range(batches.start, batches.stop + 1)
             ]
-        )[:, columns, dealt.kinds]
-        rows = dealt.strata.rows(before[0], before[-1])
-        shares = np.diff(before, axis=0)  # (batches, strata)
+        )[:, dealt.shards - shards.start, dealt.kinds]
+        # Cell after cell, stratum after stratum: so many rows, from there on in its random order.
+        shares = before[1:] - before[:-1]  # (batches, strata)
+        sizes = shares.reshape(-1)
+        rows = np.repeat(np.arange(len(sizes)), sizes)
+        skipped = before[:-1].reshape(-1) - np.cumsum(sizes) + sizes
         firsts = np.arange(batches.start, batches.stop)[:, None] * self.batch_size + width * np.array(shards)
-        shuffled = _shuffled_cells(firsts.reshape(-1), width, len(rows.strata), key(self.seed, "cell shuffle", epoch))
-        if firsts.size > 1:
-            # Each cell is filled from its beginning, stratum after stratum.
-            filled = np.cumsum(shares, axis=1) - shares
-            filled -= filled[:, np.searchsorted(columns, columns)]
-            cells = np.arange(len(batches))[:, None] * len(shards) + columns
-            starts = (cells * width + filled - (before[:-1] - before[0])).T
-            within = np.arange(len(rows.strata)) - np.searchsorted(rows.strata, np.arange(len(columns)))[rows.strata]
-            at_slot = np.empty(firsts.size * width, np.int64)
-            at_slot[np.repeat(starts.reshape(-1), shares.T.reshape(-1)) + within] = np.arange(len(within))
-            shuffled = at_slot[shuffled]
-        rows = rows.chosen(shuffled)
-        owners = dealt.shards[rows.strata]
-        version, evict = self.versions(epoch, owners, rows.places), ~(rows.miss | rows.keep)
-        indices = self._deal.values(rows.places if self.shards == 1 else self.shards * rows.places + owners)
-        whole = BatchPlan(indices, version, np.full(len(indices), epoch), rows.miss, rows.keep, evict=indices[:0])
+        shuffled = _shuffled_cells(firsts.reshape(-1), width, len(rows), key(self.seed, "cell shuffle", epoch))
+        rows = rows[shuffled]
+        strata = rows if len(batches) == 1 else rows % len(dealt.kinds)
+        places, miss, keep = dealt.strata.rows(strata, shuffled + skipped[rows])
+        owners = dealt.shards[strata] if self.shards > 1 else np.zeros(1, np.int64)
+        version, evict = self.versions(epoch, owners, places), ~(miss | keep)
+        indices = self._deal.values(places if self.shards == 1 else self.shards * places + owners)
+        plan = BatchPlan(indices, version, np.full(len(indices), epoch), miss, keep, evict=indices[evict])
+        if len(batches) == 1:
+            return [plan.read_only()]
         ends = np.cumsum(shares.sum(axis=1)).tolist()
-        return [
-            whole.part(slice(start, end), evict=indices[start:end][evict[start:end]]).read_only()
-            for start, end in pairwise([0, *ends])
-        ]
+        cuts = [slice(start, end) for start, end in pairwise([0, *ends])]
+        return [plan.part(cut, evict=indices[cut][evict[cut]]).read_only() for cut in cuts]
 
     def _dealt(self, epoch: int, shards: range) -> _Dealt:
         """Return how some shards' rows of an epoch are dealt, made once while the epoch is planned."""
-        return self._latest("_dealing", (epoch, shards), lambda: self._deal_out(epoch, shards))
+        return self._latest("dealing", (epoch, shards), lambda: self._deal_out(epoch, shards))
 
     def _deal_out(self, epoch: int, shards: range) -> _Dealt:
-        parted = [self.order.strata(self.runs(epoch, shard)) for shard in range(self.shards)]
-        sizes = [[rows_of(stratum) for stratum in strata] for strata in parted]
+        one_of = {self.likeness(shard): shard for shard in range(self.shards)}
+        parted = {alike: self.order.strata(self.runs(epoch, shard)) for alike, shard in one_of.items()}
+        counted = {alike: [rows_of(stratum) for stratum in strata] for alike, strata in parted.items()}
+        sizes = [counted[self.likeness(shard)] for shard in range(self.shards)]
         there = [(shard, kind) for shard in shards for kind, size in enumerate(sizes[shard]) if size]
         keys = [key(self.seed, "batch shuffle", epoch, shard, kind) for shard, kind in there]
         owners, kinds = np.array(there).T
-        return _Dealt(sizes, Strata([parted[shard][kind] for shard, kind in there], keys), owners, kinds)
+        strata = [parted[self.likeness(shard)][kind] for shard, kind in there]
+        return _Dealt(sizes, Strata(strata, keys), owners, kinds)
 
 
 def _shuffled_cells(firsts: Indices, width: int, rows: int, of: np.uint64) -> Indices:

@@ -154,7 +154,7 @@ class Echo(Echoing):
         first = batch - batch % together
         batches = range(first, min(first + together, len(self)))
         plans = [
-            self._latest(f"_planned {shard}", (epoch, first), partial(self._shard_plans, epoch, batches, shard))
+            self._latest(f"planned {shard}", (epoch, first), partial(self._shard_plans, epoch, batches, shard))
             for shard in shards
         ]
         return joined([each[batch - first] for each in plans]).read_only()
@@ -212,7 +212,7 @@ class Echo(Echoing):
 
     def _buffer_of(self, epoch: int, shard: int) -> RowBuffer:
         """Return what is in the buffer of a shard, kept while the epoch is planned."""
-        return self._latest(f"_buffer {shard}", epoch, lambda: RowBuffer(self._stream(epoch, shard)))
+        return self._latest(f"buffer {shard}", epoch, lambda: RowBuffer(self._stream(epoch, shard)))
 
     def _stream(self, epoch: int, shard: int) -> EchoStream:
         """Return what leaves the buffer of a shard in an epoch."""

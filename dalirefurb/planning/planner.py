@@ -199,7 +199,7 @@ class Planner(metaclass=Explained):
         """Count the last rows of a batch, by its number in the epoch, that only fill it up."""
         return 0
 
-    @property
+    @cached_property
     def shard_samples(self) -> tuple[int, ...]:
         """Count the samples of each shard, shape (shards,)."""
         return tuple(len(range(shard, self.num_samples, self.shards)) for shard in range(self.shards))
@@ -240,9 +240,10 @@ class Planner(metaclass=Explained):
 
     def _latest(self, name: str, of: object, make: Callable[[], T]) -> T:
         """Return what was made for the same thing last time, or make it: it saves time and changes nothing."""
-        known = self.__dict__.get(name)
+        place = f"latest {name}"  # the name of nothing else
+        known = self.__dict__.get(place)
         if known is None or known[0] != of:
-            known = self.__dict__[name] = of, make()
+            known = self.__dict__[place] = of, make()
         made: T = known[1]
         return made
 

@@ -137,8 +137,8 @@ class Refurbish(ClosedFormPlanner):
         No version waits in two epochs on end. So one that has several epochs left is served again, one that has a
         single one left is if it does not wait then, and it misses if it is new, or has waited in its first epoch.
         """
-        covered, groups = self._samples_of(shard, self._covered), self._groups
-        offset = self._group_of_first(shard)
+        samples, covered, offset = self.likeness(shard)
+        groups = self._groups
         now, before, after = (self._waiting(each, shard) for each in (epoch, epoch - 1, epoch + 1))
         found = []
         for place in range(min(groups, covered)):
@@ -150,18 +150,22 @@ class Refurbish(ClosedFormPlanner):
                 if not waits:
                     miss, keep = age == 0 or waited, left > 1 or (left == 1 and not will_wait)
                     found.append(Run(place + groups * start, groups, stop - start, miss, keep))
-        for start, stop, (waits,) in pieces(self.shard_samples[shard] - covered, [now.get(_UNCOVERED, [])]):
+        for start, stop, (waits,) in pieces(samples - covered, [now.get(_UNCOVERED, [])]):
             if not waits:
                 found.append(Run(covered + start, 1, stop - start, True, False))
         return found
+
+    def likeness(self, shard: int) -> tuple[int, int, int]:
+        """Return the samples of a shard, how many of them are cached, and the group of the first one."""
+        covered, offsets = self._of_shards
+        return self.shard_samples[shard], int(covered[shard]), int(offsets[shard])
 
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
         """Return the epochs in which the versions at n places were born, shape (n,)."""
         if self._covered == 0:
             return np.full(len(places), epoch)
         covered, offsets = self._of_shards
-        groups = np.arange(self._groups)
-        born = epoch - np.minimum((epoch - groups) % self.reuse_factor, epoch)
+        born = self._latest("born", epoch, lambda: self._born(epoch))
         turns = places + offsets[shards]
         versions: Indices = born[turns - turns // self._groups * self._groups]
         return versions if self._covered == self.num_samples else np.where(places < covered[shards], versions, epoch)
@@ -171,12 +175,12 @@ class Refurbish(ClosedFormPlanner):
         shufflers = {name: repr(getattr(self, name)) for name in ("evict_shuffler", "batch_shuffler")}
         return {**super().fingerprint(), **shufflers}
 
-    @property
+    @cached_property
     def _groups(self) -> int:
         """Number of groups of versions that end together."""
         return self.evict_shuffler.num_groups(self.reuse_factor)
 
-    @property
+    @cached_property
     def _covered(self) -> int:
         """Number of samples that are cached: those at the positions below it."""
         return 0 if self.reuse_factor == 1 else round(self.coverage * self.num_samples)
@@ -185,20 +189,24 @@ class Refurbish(ClosedFormPlanner):
         """Count a shard's samples among the first `positions` positions."""
         return len(range(shard, positions, self.shards))
 
-    def _rows(self, shard: int) -> int:
-        """Count the samples of a shard that an epoch serves."""
+    @cached_property
+    def _rows(self) -> int:
+        """Samples of a shard that an epoch serves."""
         waits = self.shards > 1 or self.drop_last
         return len(self) * self._width if waits else self.num_samples
 
+    def _born(self, epoch: int) -> Indices:
+        """Return the epoch in which the versions of each group were born that an epoch serves, shape (groups,)."""
+        return epoch - np.minimum((epoch - np.arange(self._groups)) % self.reuse_factor, epoch)
+
     @cached_property
     def _of_shards(self) -> tuple[Indices, Indices]:
-        """Samples of each shard that are cached, and the group of its first place, each of shape (shards,)."""
-        covered = [self._samples_of(shard, self._covered) for shard in range(self.shards)]
-        return np.array(covered), np.array([self._group_of_first(shard) for shard in range(self.shards)])
+        """Samples of each shard that are cached, and the group of its first place, each of shape (shards,).
 
-    def _group_of_first(self, shard: int) -> int:
-        """Return the group of a shard's first place: groups take turns, from place to place and from shard to shard."""
-        return sum(self._samples_of(each, self._covered) for each in range(shard)) % self._groups
+        Groups take turns, from place to place and from shard to shard.
+        """
+        covered = np.array([self._samples_of(shard, self._covered) for shard in range(self.shards)])
+        return covered, (np.cumsum(covered) - covered) % self._groups
 
     def _waiting(self, epoch: int, shard: int) -> dict[int, list[Interval]]:
         """Return which samples of a shard an epoch does not serve.
@@ -213,8 +221,8 @@ class Refurbish(ClosedFormPlanner):
             Of each group, by its first place, the numbers of its members that wait, as intervals; those of the
             uncovered by `_UNCOVERED`.
         """
-        samples, covered = self.shard_samples[shard], self._samples_of(shard, self._covered)
-        wait = samples - self._rows(shard)
+        samples, covered, offset = self.likeness(shard)
+        wait = samples - self._rows
         if wait == 0:
             return {}
         groups, uses = self._groups, self.reuse_factor
@@ -224,7 +232,7 @@ class Refurbish(ClosedFormPlanner):
             others = [(max(start - covered, 0), stop - covered) for start, stop in turn if stop > covered]
             return {0: cached, _UNCOVERED: others}
         found = {}
-        next_to_end = epoch + 1 - self._group_of_first(shard)
+        next_to_end = epoch + 1 - offset
         kinds: list[int | None] = [*range(0, uses - 1, 2), None]  # epochs left, or that nothing is kept
         for left in [*kinds, uses - 1] if uses % 2 else kinds:
             place = _UNCOVERED if left is None else (next_to_end + left) % groups
@@ -249,6 +257,10 @@ class Standard(ClosedFormPlanner):
     def shard_slots(self) -> tuple[int, ...]:
         """Return 0 for each shard, shape (shards,)."""
         return self._refurbish.shard_slots
+
+    def likeness(self, shard: int) -> tuple[int, int, int]:
+        """Return the samples of a shard, and that none of them is cached."""
+        return self._refurbish.likeness(shard)
 
     def runs(self, epoch: int, shard: int) -> list[Run]:
         """Return the places of a shard that an epoch serves, of which some wait."""

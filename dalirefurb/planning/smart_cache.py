@@ -18,6 +18,7 @@ import math
 import warnings
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -135,6 +136,10 @@ class SmartCache(ClosedFormPlanner):
             for first, last in around(samples, epoch * replaced + start, stop - start)
         ]
 
+    def likeness(self, shard: int) -> tuple[int, int]:
+        """Return the samples of a shard, and how many of them a round replaces."""
+        return self.shard_samples[shard], self._replaced[shard]
+
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
         """Return the rounds in which the samples at n places enter, or are next to, shape (n,)."""
         replaced, samples = (np.array(each)[shards] for each in (self._replaced, self.shard_samples))
@@ -147,7 +152,7 @@ class SmartCache(ClosedFormPlanner):
         """Samples of a shard in a round."""
         return self.num_cache_objects // self.shards
 
-    @property
+    @cached_property
     def _replaced(self) -> tuple[int, ...]:
         """Those of each shard that are replaced after it, shape (shards,): never more than are not in its window."""
         share = math.ceil(Fraction(str(self.replace_percent)) * self._window)

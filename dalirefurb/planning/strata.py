@@ -38,32 +38,12 @@ def rows_of(stratum: Stratum) -> int:
     return sum(run.size for run in stratum)
 
 
-class Rows(NamedTuple):
-    """Rows of some strata, n of them, each array of shape (n,).
-
-    Attributes:
-        strata: The stratum of each row, by its number.
-        places: The place of its sample in the shard.
-        miss: Whether it misses.
-        keep: Whether its version is served again in a later epoch.
-    """
-
-    strata: Indices
-    places: Indices
-    miss: Mask
-    keep: Mask
-
-    def chosen(self, rows: Indices) -> Rows:
-        """Return some of them, in another order."""
-        return Rows(self.strata[rows], self.places[rows], self.miss[rows], self.keep[rows])
-
-
 class Strata:
     """Strata of some shards, each in a random order of its own.
 
     >>> strata = Strata([[Run(0, 3, 2, True, True), Run(7, 1, 2, False, True)]], [np.uint64(0)])
-    >>> rows = strata.rows([0], [4])
-    >>> rows.places.tolist(), rows.miss.tolist()
+    >>> places, miss, keep = strata.rows(np.zeros(4, int), np.arange(4))
+    >>> places.tolist(), miss.tolist()
     ([0, 8, 7, 3], [True, False, False, True])
     >>> strata.find(0, np.array([8, 6]))[0].tolist()
     [1, -1]
@@ -78,20 +58,25 @@ class Strata:
         runs = [(number, *run) for number, stratum in enumerate(strata) for run in stratum]
         self._stratum, self._first, self._step, self._size = np.array([run[:4] for run in runs], np.int64).T
         self._miss, self._keep = (np.array([run[place] for run in runs], np.bool_) for place in (4, 5))
+        self._alone = len(runs) == len(strata)  # each run is a stratum
         # Rows of all strata are numbered on end.
         self._before = np.cumsum(self._size) - self._size
         self._starts = self._before[np.searchsorted(self._stratum, np.arange(len(strata)))]
 
-    def rows(self, starts: Sequence[int], stops: Sequence[int]) -> Rows:
-        """Return rows of each stratum's random order, from `starts` to `stops`, excluded, stratum after stratum."""
-        sizes = np.subtract(stops, starts)
-        which = np.repeat(np.arange(len(sizes)), sizes)
-        ends = np.cumsum(sizes)
-        positions = np.arange(len(which)) + np.repeat(np.asarray(starts) - ends + sizes, sizes)
+    def rows(self, which: Indices, positions: Indices) -> tuple[Indices, Mask, Mask]:
+        """Return the rows at n positions of the random orders of strata.
+
+        Args:
+            which: Numbers of the strata, shape (n,).
+            positions: Positions in the orders, shape (n,).
+
+        Returns:
+            Their places, whether they miss, and whether they are kept, each of shape (n,).
+        """
         numbers = self._starts[which] + self._orders.values(positions, which)
-        runs = np.searchsorted(self._before, numbers, side="right") - 1
-        places = self._first[runs] + self._step[runs] * (numbers - self._before[runs])
-        return Rows(which, places, self._miss[runs], self._keep[runs])
+        runs = which if self._alone else np.searchsorted(self._before, numbers, side="right") - 1
+        places: Indices = self._first[runs] + self._step[runs] * (numbers - self._before[runs])
+        return places, self._miss[runs], self._keep[runs]
 
     def find(self, stratum: int, places: Indices) -> tuple[Indices, Mask]:
         """Return where the random order of a stratum has n places, -1 where it has not, and which rows are kept."""

@@ -186,20 +186,18 @@ def draw_contention(run: Run) -> Figure:
     return figure
 
 
-def draw_growth(run: Run) -> Figure:
-    """Draw time and memory of planning, and time of drawing parameters, over the size of the data set."""
-    rows = run["results"]["sizes"]
-    figure, all_axes = plt.subplots(1, 3, figsize=(11, 3.6))
-    shown = {
-        "s to plan an epoch": [np.median(row["epoch_s"]) for row in rows],
-        "peak MB to plan": [max(row["peak_mb"], 0.1) for row in rows],
-        "us a sample to draw all parameters": [row["draw_us"]["median"] for row in rows],
-    }
-    for axes, (title, values) in zip(all_axes, shown.items(), strict=True):
-        axes.plot([row["num_samples"] for row in rows], values, "o-", color=DARK)
-        axes.set(xscale="log", yscale="log", xlabel="samples")
-        axes.set_title(title, fontsize=10)
-    all_axes[2].set(yscale="linear", ylim=(0, None))
+def draw_planning(run: Run) -> Figure:
+    """Draw the time to plan a batch over the size of the data set, a line for each planner."""
+    plans, config = run["results"]["plans"], run["config"]
+    figure, all_axes = plt.subplots(1, 2, figsize=(11, 4.2), sharey=True)
+    for axes, order in zip(all_axes, ("compiled", "NumPy"), strict=True):
+        for name in dict.fromkeys(row["planner"] for row in plans):
+            times = [np.median(row[f"{order} next"]) for row in plans if row["planner"] == name]
+            axes.plot(config["sizes"], times, "o-", label=name)
+        axes.set(xscale="log", xlabel="samples", ylim=(0, None))
+        axes.set_title(f"random orders: {order}", fontsize=10)
+    all_axes[0].set_ylabel(f"us to plan the next {config['batch_size']:,} rows")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), ncols=4, loc="outside lower center")
     return figure
 
 

@@ -1,38 +1,42 @@
-"""What does deciding cost? Planning an epoch of ImageNet, and drawing all parameters of the default recipe.
+"""What does deciding cost? Planning a batch, and drawing all parameters, of ten thousand to ten billion samples.
 
-Claims, on any machine:
-    planning one epoch of 1,281,167 samples takes at most 0.3 s and 100 MB;
-    drawing all parameters for chunks of 4 batches of 256 takes at most 2 us a sample.
+Claims, on any machine, for batches of 1,024 rows at every size:
+    Standard and Refurbish plan the next batch in at most 150 us with compiled random orders, 500 us with NumPy's;
+    planning takes at most 20 MB;
+    the largest size takes at most 1.5 times as long a batch as the smallest;
+    an epoch's first batch takes at most 1.5 times as long as the next one, but with echoes, which fill a buffer there;
+    drawing takes at most 2 us a sample, and at the largest size at most 1.1 times as long as at the smallest.
 Machine: the one it runs on, one core; its model and versions are in the JSON.
-n: 9 epochs, 100 chunks.
+n: 5 rounds, in each the median of 30 batches, and of 20 chunks drawn; p99 and p50 of time per batch over 3 epochs.
 
 Neither touches data, DALI or torch. The memory is the rise of the process's own peak (VmHWM), in a fresh process.
 
-    python benchmarks/planning.py                        ten seconds
-    python benchmarks/planning.py --quick --out p.json   two seconds; its figures mean nothing
+    python benchmarks/planning.py                        three minutes
+    python benchmarks/planning.py --quick --out p.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
-from claims import Claim, Spread, say, table_of
+from claims import Claim, Spread, claim_table, say, table_of
 from experiment import Experiment, Options
 
-from dalirefurb import Recipe, Refurbish, rand_augment
+from dalirefurb import BatchEcho, Echo, Frozen, Refurbish, SmartCache, Standard, rand_augment, rng
 from dalirefurb.augment.recipe import draw
+from dalirefurb.planning.planner import Planner
 
 _HEIGHT, _WIDTH = 375, 500
 """Of the images in pixels, as ImageNet's are on average."""
 
-_MOST_EPOCH_S = 0.3
-_MOST_EPOCH_MB = 100.0
-_MOST_DRAW_US = 2.0
+_MOST_US = {"compiled": 150, "NumPy": 500}
 
 
 @dataclass(frozen=True)
@@ -40,41 +44,68 @@ class Config:
     """What is run.
 
     Attributes:
-        num_samples: Of an epoch.
-        batch_size: Of the plan, and of the batches drawn for.
-        reuse_factor: Of the plan.
-        epochs: Timed, after epoch 0, which only misses.
-        chunks: Timed for each size of a chunk.
-        chunk_batches: Batches drawn for at once; the claim is about the last.
+        sizes: Samples, smallest first.
+        tail_samples: Samples where three epochs are planned in sequence.
+        batch_size: Of the plans of a process, and samples drawn for at once.
+        rounds: In each, all planners and sizes take turns.
+        batches: Of each kind, planned in a round.
+        chunks: Drawn in a round at each size, of samples at the end of the data set.
     """
 
-    num_samples: int = 1_281_167
-    batch_size: int = 256
-    reuse_factor: int = 3
-    epochs: int = 9
-    chunks: int = 100
-    chunk_batches: tuple[int, ...] = (1, 4)
+    sizes: tuple[int, ...] = (10_000, 1_000_000, 1_281_167, 100_000_000, 10_000_000_000)
+    tail_samples: int = 1_281_167
+    batch_size: int = 1024
+    rounds: int = 5
+    batches: int = 30
+    chunks: int = 20
 
-    def planner(self) -> Refurbish:
-        """Make the planner; its fixed permutation is drawn when it is first asked."""
-        return Refurbish(self.num_samples, batch_size=self.batch_size, reuse_factor=self.reuse_factor)
+    def planners(self, num_samples: int) -> dict[str, Planner]:
+        """Make every planner of so many samples."""
+        rows, ranks = self.batch_size, 8
+        standard = Standard(num_samples, batch_size=rows)
+        sharded = Refurbish(num_samples, batch_size=ranks * rows, shards=ranks, reuse_factor=3)
+        window = num_samples // 2 // rows * rows
+        return {
+            "Standard": standard,
+            "Refurbish": Refurbish(num_samples, batch_size=rows, reuse_factor=3),
+            "Refurbish, rank 3 of 8": sharded.for_rank(rank=3, world_size=ranks),
+            "SmartCache": SmartCache(num_samples, batch_size=rows, num_cache_objects=window, replace_percent=0.1),
+            "Frozen": Frozen(num_samples, batch_size=rows),
+            "Echo": Echo(standard, echoing_factor=1.5, buffer_size=4 * rows),
+            "BatchEcho": BatchEcho(standard, echoing_factor=1.5, buffer_size=4),
+        }
+
+    def asked(self, planner: Planner, number: int) -> dict[str, list[tuple[int, int]]]:
+        """Choose which batches of which epochs a round plans: one after the other, any, and epochs' first ones."""
+        random, count = np.random.default_rng(number), range(self.batches)
+        epochs, batches = random.integers(1, 1000, self.batches), random.integers(0, len(planner), self.batches)
+        epoch, batch = int(epochs[0]), int(batches[0])
+        return {
+            "next": [(epoch + more, rest) for more, rest in (divmod(batch + each, len(planner)) for each in count)],
+            "any": list(zip(epochs.tolist(), batches.tolist(), strict=True)),
+            "first": [(epoch + each, 0) for each in count],
+        }
 
 
-def epoch_seconds(config: Config) -> list[float]:
-    """Plan epoch after epoch to the last batch, in one process; the first figure draws the fixed permutation too."""
-    planner = config.planner()
-    return [_plan(planner, epoch) for epoch in range(config.epochs + 1)]
-
-
-def epoch_mb(config: Config) -> float:
-    """Plan two epochs in a fresh process; return by how many MB its peak memory rises."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_rise_mb, (config,))
-
-
-def draw_us(recipe: Recipe, *, rows: int, chunks: int, first: int = 0) -> list[float]:
-    """Draw every parameter for chunks of `rows` samples from `first` on; return microseconds a sample of each chunk."""
+def plan_us(planner: Planner, asked: Iterable[tuple[int, int]]) -> list[float]:
+    """Plan batches of epochs; return the microseconds of each."""
     figures = []
+    for epoch, batch in asked:
+        began = time.perf_counter()
+        planner.plan(epoch, batch)
+        figures.append(1e6 * (time.perf_counter() - began))
+    return figures
+
+
+def plan_mb(config: Config, name: str, num_samples: int) -> float:
+    """Plan in a fresh process, with NumPy's random orders; return by how many MB its peak memory rises."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_rise_mb, (config, name, num_samples))
+
+
+def draw_us(*, rows: int, chunks: int, first: int) -> list[float]:
+    """Draw every parameter for chunks of `rows` samples from `first` on; return microseconds a sample of each chunk."""
+    recipe, figures = rand_augment(), []
     for chunk in range(chunks + 1):
         indices = first + np.arange(chunk * rows, (chunk + 1) * rows)
         numbers = np.full(rows, chunk)
@@ -87,19 +118,11 @@ def draw_us(recipe: Recipe, *, rows: int, chunks: int, first: int = 0) -> list[f
     return figures[1:]
 
 
-def _plan(planner: Refurbish, epoch: int) -> float:
-    began = time.perf_counter()
-    served = sum(len(plan.indices) for plan in planner.epoch(epoch))
-    seconds = time.perf_counter() - began
-    assert served == planner.num_samples
-    return seconds
-
-
-def _rise_mb(config: Config) -> float:
-    planner = config.planner()
+def _rise_mb(config: Config, name: str, num_samples: int) -> float:
     before = _peak_mb()
-    for epoch in (0, 1):
-        _plan(planner, epoch)
+    planner = config.planners(num_samples)[name]
+    for asked in config.asked(planner, 0).values():
+        plan_us(planner, asked)
     return _peak_mb() - before
 
 
@@ -110,31 +133,83 @@ def _peak_mb() -> float:
     raise RuntimeError("/proc/self/status must tell VmHWM, which this system's does not: run it on Linux")
 
 
-def measure(config: Config, options: Options) -> list[dict[str, Any]]:
-    """Take every figure; each has its unit, and what its median is promised to stay below, or None."""
-    first, *later = epoch_seconds(config)
-    plan = f"plan {config.num_samples:,} samples, reuse factor {config.reuse_factor}"
-    taken: list[tuple[str, str, list[float], float | None]] = [
-        (f"{plan}: an epoch", "s", later, _MOST_EPOCH_S),
-        (f"{plan}: epoch 0 and the fixed permutation", "s", [first], None),
-        (f"{plan}: memory", "MB", [epoch_mb(config)], _MOST_EPOCH_MB),
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Take every figure: of planners at each size, of three epochs in sequence, and of drawing at each size."""
+    from dalirefurb.kernels.random import compile_walk  # not before: memory is measured in processes without Numba
+
+    walks = {"NumPy": rng.walk, "compiled": compile_walk()}
+    names = list(config.planners(config.tail_samples))
+    plans: list[dict[str, Any]] = [
+        {"planner": name, "num_samples": size, "mb": plan_mb(config, name, size)}
+        for name in names
+        for size in config.sizes
     ]
-    for batches in config.chunk_batches:
-        drawn = draw_us(rand_augment(), rows=batches * config.batch_size, chunks=config.chunks)
-        name = f"draw all parameters of rand_augment(), {batches} x {config.batch_size} samples at once"
-        promised = _MOST_DRAW_US if batches == config.chunk_batches[-1] else None
-        taken.append((name, "us a sample", drawn, promised))
-    results: list[dict[str, Any]] = [
-        {"name": name, "unit": unit, "samples": samples, "most": most, "summary": Spread.of(samples)}
-        for name, unit, samples, most in taken
-    ]
-    shown = [{**each, "claim": Claim(each["name"], each["summary"], most=each["most"])} for each in results]
-    columns = {"figure": "{name}", "median [quartiles]": "{summary:2}", "": "{unit}", "verdict": "{claim.verdict}"}
-    say(table_of(shown, columns))
-    return results
+    tails: list[dict[str, Any]] = [{"planner": name, "p50_us": [], "p99_us": []} for name in names]
+    drawing: list[dict[str, Any]] = [{"num_samples": size, "us": []} for size in config.sizes]
+    for number in range(config.rounds):
+        for order, walk in walks.items():
+            rng.walk = walk
+            for row in plans:
+                planner = config.planners(row["num_samples"])[row["planner"]]
+                for kind, asked in config.asked(planner, number).items():
+                    row.setdefault(f"{order} {kind}", []).append(median(plan_us(planner, asked)))
+        for row in tails:
+            planner = config.planners(config.tail_samples)[row["planner"]]
+            figures = plan_us(planner, [(epoch, batch) for epoch in (1, 2, 3) for batch in range(len(planner))])
+            row["p50_us"].append(median(figures))
+            row["p99_us"].append(float(np.quantile(figures, 0.99)))
+        for row in drawing:
+            first = max(0, row["num_samples"] - (config.chunks + 1) * config.batch_size)
+            row["us"].append(median(draw_us(rows=config.batch_size, chunks=config.chunks, first=first)))
+    claims = [*_plan_claims(names, plans), *_draw_claims(drawing)]
+    kinds = {f"{order}, {kind}": f"{{{order} {kind}:.0f}}" for order in walks for kind in ("next", "any", "first")}
+    columns = {"us a batch": "{planner}", "samples": "{num_samples:,}", **kinds, "MB": "{mb:.1f}"}
+    ratios = [Claim.ratio(row["planner"], row["p99_us"], row["p50_us"]) for row in tails]
+    say(
+        table_of(map(_medians, plans), columns),
+        claim_table(ratios, f"p99 / p50 of 3 epochs of {config.tail_samples:,}"),
+        table_of(map(_medians, drawing), {"samples": "{num_samples:,}", "us a sample to draw": "{us:.2f}"}),
+        claim_table(claims, "figure"),
+    )
+    return {"plans": plans, "tails": tails, "drawing": drawing, "claims": claims}
 
 
-EXPERIMENT = Experiment(measure, Config(), quick=Config(num_samples=10000, epochs=2, chunks=3), data=None)
+def _plan_claims(names: Sequence[str], plans: Sequence[dict[str, Any]]) -> list[Claim]:
+    """Judge all planners by memory, and each by its time, where it is worst."""
+    claims = [Claim("MB to plan", Spread.of([max(row["mb"] for row in plans)]), most=20)]
+    for name in names:
+        own = [row for row in plans if row["planner"] == name]
+        if name in ("Standard", "Refurbish"):
+            claims += [
+                _worst(Claim(f"{name}, {order}: us a batch", Spread.of(row[f"{order} next"]), most=most) for row in own)
+                for order, most in _MOST_US.items()
+            ]
+        grown = f"{name}: us a batch, largest / smallest"
+        claims.append(Claim.ratio(grown, own[-1]["compiled next"], own[0]["compiled next"], most=1.5))
+        first, most = f"{name}: an epoch's first batch / the next", None if "Echo" in name else 1.5
+        claims.append(_worst(Claim.ratio(first, row["compiled first"], row["compiled next"], most=most) for row in own))
+    return claims
+
+
+def _draw_claims(drawing: Sequence[dict[str, Any]]) -> list[Claim]:
+    name = "us a sample to draw all parameters"
+    return [
+        _worst(Claim(name, Spread.of(row["us"]), most=2) for row in drawing),
+        Claim.ratio(f"{name}, largest / smallest", drawing[-1]["us"], drawing[0]["us"], most=1.1),
+    ]
+
+
+def _worst(claims: Iterable[Claim]) -> Claim:
+    return max(claims, key=lambda claim: claim.figure.median)
+
+
+def _medians(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: median(value) if isinstance(value, list) else value for key, value in row.items()}
+
+
+EXPERIMENT = Experiment(
+    measure, Config(), quick=Config((1000, 10_000), 1000, batch_size=64, rounds=1, batches=3, chunks=2), data=None
+)
 
 if __name__ == "__main__":
     raise SystemExit(EXPERIMENT.main())

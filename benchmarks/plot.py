@@ -28,7 +28,7 @@ DRAWINGS: dict[str, Callable[[Run], Figure]] = {
     "headspace": figures.draw_headspace,
     "ablations": figures.draw_ablations,
     "contention": figures.draw_contention,
-    "sizes": figures.draw_growth,
+    "plans": figures.draw_planning,
     "soaked": figures.draw_soak,
 }
 """Which drawing, by what only its results have; throughput.py's are a list of cases, which have bounds."""

@@ -5,11 +5,11 @@ splits      every place to split a recipe at
 headspace   on fewer and more cores, and with training steps of every length
 ablations   without either shuffler: misses, and time per batch
 contention  beside busy processes: the share of its speed that each loader keeps
-growth      planning and drawing for up to 10 million samples
+planning    planning and drawing for up to 10 billion samples
 
 python benchmarks/competitors/build.py                  once: the environment of the other loaders
 python benchmarks/suite.py                              about an hour on 2 quiet cores; into results/
-python benchmarks/suite.py --only ablations growth      some of it
+python benchmarks/suite.py --only ablations planning    some of it
 python benchmarks/suite.py --quick --out FOLDER         a minute; its figures mean nothing
 """
 
@@ -27,17 +27,17 @@ import ablations
 import against
 import contention
 import experiment
-import growth
 import headspace
+import planning
 import plot
 import splits
 import workers
 from claims import Claim
 
 
-def _growth(arguments: Sequence[str]) -> int:
+def _planning(arguments: Sequence[str]) -> int:
     """Run it in a light process: it measures memory in others, which import what this one does."""
-    return subprocess.run([sys.executable, growth.__file__, *arguments], check=True).returncode
+    return subprocess.run([sys.executable, planning.__file__, *arguments], check=True).returncode
 
 
 SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
@@ -46,9 +46,9 @@ SCRIPTS: dict[str, Callable[[Sequence[str]], int]] = {
     "headspace": headspace.EXPERIMENT.main,
     "ablations": ablations.EXPERIMENT.main,
     "contention": contention.EXPERIMENT.main,
-    "growth": _growth,
+    "planning": _planning,
 }
-_WITHOUT_DATA = {"growth"}
+_WITHOUT_DATA = {"planning"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

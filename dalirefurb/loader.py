@@ -294,5 +294,6 @@ class Loader(DataLoaderShape):
         following = engine.after(served.position)
         feedback, cursor, handed = self._feedback, self._cursor, self._feedback.after_next()
         # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
-        cursor.begun, cursor.position, feedback.handed = following.batch > 0, following, handed
+        done = following.batch > 0, following, handed, None
+        cursor.begun, cursor.position, feedback.handed, cursor.waiting = done
         return batch

@@ -120,9 +120,12 @@ class CacheClient:
         cache_plan.release()
         if self._store is None:
             return np.empty(0, np.bool_)
-        plan = cache_plan.plan
-        if len(plan.evict):
-            self._store.evict(plan.evict)
+        plan, found = cache_plan.plan, cache_plan.found()
+        # What another plan left, this one may not keep; and it evicts only what it expected.
+        in_vain = plan.indices[found[plan.miss[found] & ~plan.keep[found]]]
+        evicted = np.concatenate([plan.evict, in_vain]) if len(in_vain) else plan.evict
+        if len(evicted):
+            self._store.evict(evicted)
         if not len(cache_plan.compute):
             return np.empty(0, np.bool_)
         places = cache_plan.storable()

@@ -99,12 +99,15 @@ class CachePlan:
         """Return the partial image of each row, once they are computed."""
         return Images.joined(len(self.plan.indices), [*self.unpinned_images(), self.pinned_images()])
 
+    def found(self) -> NDArray[np.int64]:
+        """Return the rows that the store had, int64."""
+        return np.empty(0, np.int64) if self.pinned is None else self.pinned.rows[self.pinned.lease.found]
+
     def pinned_images(self) -> Rows:
         """Return the rows that the store has, with their partial images."""
         if self.pinned is None:
             return Rows(np.empty(0, np.int64), Images(()))
-        rows, lease = self.pinned
-        return Rows(rows[lease.found], lease.images)
+        return Rows(self.found(), self.pinned.lease.images)
 
     def unpinned_images(self) -> list[Rows]:
         """Return all other rows with their partial images, once they are computed."""
@@ -142,6 +145,10 @@ class EncodedCachePlan(CachePlan):
     def missed(self) -> NDArray[np.int64]:
         """Rows that are read for this group, ascending, int64."""
         return self.compute[~self.held]
+
+    def found(self) -> NDArray[np.int64]:
+        """Return the rows that the store had, int64."""
+        return self.compute[self.held]
 
     def begin(self, samples: Samples) -> Samples:
         """Make known what was read, or the store had; return the samples of all rows, shape (B,)."""

@@ -65,10 +65,14 @@ def restored(
     if missing := tuple(sorted(needed - state.keys())):
         raise _damaged(missing, f"it must hold {', '.join(sorted(needed))}, but lacks {', '.join(missing)}")
     if keys := _differing(state["fingerprint"], fingerprint):
+        remedy = "build the loader as it was when the state was saved"
+        if any(key.endswith("version") for key in keys):
+            remedy += (
+                "; where a version differs, another version of dalirefurb or of DALI has saved it: load it with that "
+                "one, or go on from the beginning of an epoch by set_epoch"
+            )
         raise StateMismatchError(
-            keys,
-            f"the state belongs to another configuration; these differ: {', '.join(keys)}; "
-            f"build the loader as it was when the state was saved",
+            keys, f"the state belongs to another configuration; these differ: {', '.join(keys)}; {remedy}"
         )
     if state["batch"] and state.get("division", []) != [*division]:
         raise StateMismatchError(

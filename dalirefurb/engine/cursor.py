@@ -17,11 +17,13 @@ class Cursor:
     Attributes:
         position: Position of the next batch; after a pass that was left early, still that of the pass.
         begun: Whether the present pass has served a batch, and has more of them.
+        waiting: Thread that waits for a batch, by its identifier; no lock, which an interrupt could leave locked.
     """
 
     def __init__(self) -> None:
         self.position = Position(0, 0)
         self.begun = False
+        self.waiting: int | None = None
         self._present: weakref.ref[EpochPass] | None = None
 
     @property
@@ -69,7 +71,7 @@ class EpochPass(Iterator[Any]):
 
     Args:
         cursor: Cursor of the loader.
-        serve: Function that serves the next batch.
+        serve: Function that serves the next batch, after which the cursor knows of nobody who waits.
         epoch: Number of the epoch.
 
     Attributes:
@@ -81,7 +83,6 @@ class EpochPass(Iterator[Any]):
         self._serve = serve
         self.epoch: int | None = epoch
         self._cut_off: str | None = None
-        self._turn = threading.Lock()
 
     @property
     def goes_on(self) -> bool:
@@ -99,12 +100,15 @@ class EpochPass(Iterator[Any]):
             raise LoaderError(self._cut_off)
         if not self.goes_on:
             raise StopIteration
-        if not self._turn.acquire(blocking=False):
+        here = threading.get_ident()
+        if self._cursor.waiting not in (None, here):
             raise LoaderError(
                 "a loader serves one thread, but another one waits for a batch of it: iterate in one thread, and hand "
                 "batches on by a queue"
             )
+        self._cursor.waiting = here
         try:
             return self._serve()
-        finally:
-            self._turn.release()
+        except BaseException:
+            self._cursor.waiting = None
+            raise

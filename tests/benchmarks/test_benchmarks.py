@@ -4,6 +4,7 @@ import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import chain, product
 from statistics import median
 
 import echo_slow_source
@@ -11,6 +12,7 @@ import harness
 import loaders
 import numpy as np
 import parts
+import planning
 import pytest
 import throughput as throughput_script
 from sources import SlowSource, repeated
@@ -311,19 +313,32 @@ def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
         assert each["ratio"]["median"] == pytest.approx(median(ratios))
 
 
-def test_planning_prints_and_writes_time_memory_and_drawing(tmp_path):
+def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(tmp_path):
     written, printed = quick("planning", tmp_path / "planning.json")
-    results = written
-    assert [(result["unit"], result["most"]) for result in results["results"]] == [
-        ("s", 0.3),
-        ("s", None),
-        ("MB", 100.0),
-        ("us a sample", None),
-        ("us a sample", 2.0),
-    ]
-    for result in results["results"]:
-        assert min(result["samples"]) > 0
-        assert result["name"] in printed
+    plans, claims = written["results"]["plans"], written["results"]["claims"]
+    names = list(dict.fromkeys(row["planner"] for row in plans))
+    assert [(row["planner"], row["num_samples"]) for row in plans] == list(product(names, (1000, 10_000)))
+    for row in plans:
+        kinds = [f"{order} {kind}" for order in ("NumPy", "compiled") for kind in ("next", "any", "first")]
+        assert min(row[kind][0] for kind in kinds) > 0
+        assert 0 < row["mb"] < 20
+    promised = {claim["name"]: claim["most"] for claim in claims}
+    assert promised["Refurbish, compiled: us a batch"] == 150
+    assert promised["Standard, NumPy: us a batch"] == 500
+    assert all(promised[f"{name}: us a batch, largest / smallest"] == 1.5 for name in names)
+    assert all(name in printed for name in promised)
+
+
+def test_planning_asks_for_batches_on_end_for_any_and_for_the_first_of_epochs():
+    config = planning.EXPERIMENT.config
+    planner = config.planners(10_000)["Refurbish"]
+    asked = config.asked(planner, 0)
+    numbers = [len(planner) * epoch + batch for epoch, batch in asked["next"]]
+    assert numbers == list(range(numbers[0], numbers[0] + config.batches))
+    assert len(set(asked["any"])) > config.batches / 2
+    assert {batch for _, batch in asked["first"]} == {0}
+    for epoch, batch in chain.from_iterable(asked.values()):
+        assert len(planner.plan(epoch, batch).indices) > 0
 
 
 def test_batches_made_ahead_are_never_timed():

@@ -44,12 +44,14 @@ def carry_out(folder: Path, *command: str, **more: str) -> subprocess.CompletedP
 
 def test_what_is_compiled_ahead_is_all_that_a_loader_needs(tmp_path: Path) -> None:
     made = carry_out(tmp_path, "-m", "dalirefurb", "compile")
-    assert (made.returncode, made.stderr) == (0, "")
+    assert made.returncode == 0
+    told = "dalirefurb: compiles its kernels for this processor, once: this can take a minute\n"
+    assert made.stderr in ("", told)  # on a fast processor it takes less than what is told of
     first, last = made.stdout.splitlines()
     assert first == "compiling the kernels for this processor"
     assert re.fullmatch(rf"they are there after \d+\.\d s, kept in {re.escape(str(tmp_path))}/.*", last)
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb*")}
-    assert len(kept) == 12  # six functions that are called from outside, and an index of each
+    assert len(kept) == 14  # seven functions that are called from outside, and an index of each
     used = carry_out(tmp_path, "-c", USING)
     assert (used.stdout, used.returncode) == ("[]\n", 0), used.stderr
     again = carry_out(tmp_path, "-m", "dalirefurb", "compile")

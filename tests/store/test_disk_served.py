@@ -132,3 +132,30 @@ def test_a_file_that_is_cut_while_in_use_costs_one_warning_and_nothing_else(
         served = serve_and_cut()
     assert_same(plain["images of one size"], served)
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_another_plan_left_is_served_and_then_gives_its_slot_up(
+    name: str, source: ImageFolder, tmp_path: Path
+) -> None:
+    """Else it would be in the way until its sample's next version is stored."""
+    covered = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7, coverage=0.5)
+    expected = serve(source, RECIPES[name], None, 2, covered)
+    with DiskStore(tmp_path / "cache") as store:
+        serve(source, RECIPES[name], store, 1)
+    with DiskStore(tmp_path / "cache") as store:
+        with Loader(source, RECIPES[name], covered, store, prefetch=Prefetch(num_threads=2)) as loader:
+            batches = [(images.clone(), labels) for _ in range(2) for images, labels in loader]
+            stats = loader.stats()
+        assert_same(expected, batches)
+        planned = sum(int(plan.miss.sum()) for epoch in range(2) for plan in covered.epoch(epoch))
+        assert stats.misses < planned  # what was left was of use
+        later = {
+            pair
+            for epoch in range(2, 6)
+            for plan in covered.epoch(epoch)
+            for pair in zip(plan.indices.tolist(), plan.version.tolist(), strict=True)
+        }
+        last = {*[*covered.epoch(1)][-1].indices.tolist()}  # its batch is not committed yet
+        held = set(zip(*(each.tolist() for each in store.held()), strict=True))
+        assert {pair for pair in held - later if pair[0] not in last} == set()

@@ -73,9 +73,12 @@ class Strata:
         Returns:
             Their places, whether they miss, and whether they are kept, each of shape (n,).
         """
-        numbers = self._starts[which] + self._orders.values(positions, which)
-        runs = which if self._alone else np.searchsorted(self._before, numbers, side="right") - 1
-        places: Indices = self._first[runs] + self._step[runs] * (numbers - self._before[runs])
+        runs, numbers = which, self._orders.values(positions, which)  # in the stratum, and then in the run
+        if not self._alone:
+            numbers = self._starts[which] + numbers
+            runs = np.searchsorted(self._before, numbers, side="right") - 1
+            numbers -= self._before[runs]
+        places: Indices = self._first[runs] + self._step[runs] * numbers
         return places, self._miss[runs], self._keep[runs]
 
     def find(self, stratum: int, places: Indices) -> tuple[Indices, Mask]:

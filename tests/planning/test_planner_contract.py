@@ -174,6 +174,28 @@ def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
 
 
 @given(data=st.data())
+def test_what_is_wanted_after_a_jump_is_what_will_be_served(kind, data):
+    """Of all versions that a store may hold; of echoes also the rest of an inner batch that is half read."""
+    planner = data.draw(kind)
+    epoch = data.draw(st.integers(0, 4))
+    batch = data.draw(st.integers(0, len(planner) - 1))
+    past = [plan for number in range(epoch) for plan in planner.epoch(number)]
+    present = [*planner.epoch(epoch)]
+    future = present[batch:] + [plan for number in range(epoch + 1, epoch + 9) for plan in planner.epoch(number)]
+    held = {pair for plan in [*past, *present] for pair in pairs(plan)}
+    coming = {pair for plan in future for pair in pairs(plan)}
+    indices, versions = np.array(sorted(held)).T
+    found = planner.wanted(epoch, batch, indices, versions)
+    wanted = {pair for pair, chosen in zip(sorted(held), found.tolist(), strict=True) if chosen}
+    if isinstance(planner, (Echo, BatchEcho, AutoAssist)):
+        assert wanted >= held & coming & {pair for plan in present[batch:] for pair in pairs(plan)}
+        assert len(wanted - coming) <= planner.batch_size
+    else:
+        assert wanted == held & coming
+    assert not again(planner).wanted(epoch, batch, indices, versions + 99).any()
+
+
+@given(data=st.data())
 def test_no_serving_of_a_sample_comes_twice(kind, data):
     planner = data.draw(kind)
     servings = [pair for epoch in EPOCHS for plan in planner.epoch(epoch) for pair in pairs(plan, "serving")]

@@ -1,12 +1,15 @@
 """What every planner promises, whatever its technique."""
 
+import copy
 import json
+import pickle
+import threading
 import warnings
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dalirefurb
@@ -171,6 +174,54 @@ def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
     for batch in data.draw(st.permutations(range(len(planner))))[:4]:
         assert listed(again(planner).plan(epoch, batch)) == plans[batch]
         assert listed(planner.plan(epoch, batch)) == plans[batch]
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_an_epoch_and_a_batch_may_be_integers_of_numpy(kind, data):
+    planner = data.draw(kind)
+    epoch, of = data.draw(st.integers(0, 5)), data.draw(st.sampled_from([np.uint8, np.int32, np.int64, np.uint64]))
+    batch = data.draw(st.integers(0, min(255, len(planner) - 1)))
+    plan = planner.plan(epoch, batch)
+    other = again(planner)
+    assert listed(other.plan(of(epoch), of(batch))) == listed(plan)
+    assert listed(next(again(planner).epoch(of(epoch)))) == listed(planner.plan(epoch, 0))
+    wanted = planner.wanted(epoch, batch, plan.indices, plan.version)
+    assert other.wanted(of(epoch), of(batch), plan.indices, plan.version).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda planner: pickle.loads(pickle.dumps(planner))])
+@settings(max_examples=10)
+@given(data=st.data())
+def test_a_copy_plans_the_same_and_takes_along_nothing_that_was_planned(kind, copied, data):
+    planner = data.draw(kind)
+    plans = [listed(plan) for plan in planner.epoch(1)]
+    assert b"BatchPlan" not in pickle.dumps(planner)
+    other = copied(planner)
+    assert other == planner
+    for batch in reversed(range(len(planner))):
+        plan = other.plan(1, batch)
+        assert listed(plan) == plans[batch]
+        assert not any(getattr(plan, name).flags.writeable for name in FIELDS)
+
+
+@settings(max_examples=10)
+@given(data=st.data())
+def test_threads_that_plan_at_once_get_what_each_would_get_alone(kind, data):
+    planner = data.draw(kind)
+    expected = {epoch: [listed(plan) for plan in again(planner).epoch(epoch)] for epoch in range(3)}
+    got = {}
+
+    def plan_epochs(thread):
+        got[thread] = [[listed(plan) for plan in planner.epoch(epoch % 3)] for epoch in range(thread, thread + 3)]
+
+    threads = [threading.Thread(target=plan_epochs, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(3):
+        assert got[number] == [expected[epoch % 3] for epoch in range(number, number + 3)]
 
 
 @given(data=st.data())

@@ -68,7 +68,7 @@ REFUSED = [
     ("train FOLDER --size 99999999999999999999", "--size must be an int of at most 20000, got 9999999"),
     ("train FOLDER --size 31", "the network needs images of at least 32 pixels, got 31"),
     ("train FOLDER --layers 1000000", "--layers must be an int of at most 100, got 1000000"),
-    ("train FOLDER --magnitude 99999999999999999999", "--magnitude must be in 0 .. 30, got 99999999999999999999"),
+    ("train FOLDER --magnitude 99999999999999999999", "--magnitude must be an int in 0..30, got 99999999999999999999"),
     ("train FOLDER --learning-rate 1e300", "the learning rate must be at most 1000, got 1e+300"),
     ("train FOLDER --learning-rate inf", "the learning rate must be a positive number, got inf"),
     ("train FOLDER --learning-rate=-1", "the learning rate must be a positive number, got -1.0"),

@@ -131,6 +131,6 @@ class AutoAssist(DerivedPlanner):
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
         """Plan one batch of an Assistant that accepts every candidate; see `Planner.plan`."""
-        self._check(epoch, batch)
+        epoch, batch = self._check(epoch, batch)
         candidate = (epoch * len(self) + batch) * self.batch_size
         return CandidateStream(self.planner).batch(*divmod(candidate, self.planner.rows_per_epoch))[0]

@@ -63,7 +63,7 @@ class BatchEcho(Echoing):
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
-        self._check(epoch, batch)
+        epoch, batch = self._check(epoch, batch)
         stream = self._stream(epoch)
         left = stream.leaving(batch, batch + 1)
         _, (unit,), (repeat,), (first,), (last,) = (each.tolist() for each in left)

@@ -78,7 +78,7 @@ class ClosedFormPlanner(Planner):
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
-        self._check(epoch, batch)
+        epoch, batch = self._check(epoch, batch)
         together = max(1, _ROWS_AT_ONCE // (self._width * len(shards)))
         first = batch - batch % together
         batches = range(first, min(first + together, len(self)))
@@ -96,10 +96,12 @@ class ClosedFormPlanner(Planner):
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
         """Tell which versions are served from a batch on, or in an epoch to come; see `Planner.wanted`."""
+        epoch, batch = int(epoch), int(batch)
         shards = range(self.shards) if shards is None else shards
         places, owners = np.divmod(self._deal.positions(indices), self.shards)
         mine = (owners >= shards.start) & (owners < shards.stop)
-        mine &= versions == self.versions(epoch, owners, places)
+        # A version is the epoch of its birth: what is not born yet would take the slots of what is.
+        mine &= (versions == self.versions(epoch, owners, places)) & (versions <= epoch)
         # What waits is wanted if the next epoch serves it in this version.
         wanted: Mask = mine & (versions == self.versions(epoch + 1, owners, places))
         dealt = self._dealt(epoch, shards)

@@ -69,6 +69,7 @@ class Echoing(DerivedPlanner):
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
         """Tell which versions are in the buffer, or wanted by the inner planner where it was read to."""
+        epoch, batch = int(epoch), int(batch)
         shards = range(self.shards) if shards is None else shards
         read, parts = self._buffered(epoch, batch, shards)
         wanted = self.planner.wanted(epoch, min(read, len(self.planner) - 1), indices, versions, shards)
@@ -149,7 +150,7 @@ class Echo(Echoing):
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
-        self._check(epoch, batch)
+        epoch, batch = self._check(epoch, batch)
         together = max(1, _ROWS_AT_ONCE // self._width)
         first = batch - batch % together
         batches = range(first, min(first + together, len(self)))

@@ -28,7 +28,7 @@ import numpy as np
 
 from dalirefurb.checks import rank_of, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.batch_plan import BatchPlan, Indices
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.whole_numbers import scaled
 
@@ -120,6 +120,14 @@ class Evaluate(Planner):
         """The part of a single rank: everything."""
         return self.for_rank(rank=0, world_size=1)
 
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which samples are cached; see `Planner.wanted`."""
+        return self._whole.wanted(epoch, batch, indices, versions)
+
+    def is_cached(self, indices: Indices) -> Mask:
+        """Tell which of n samples are cached, shape (n,)."""
+        return self.cached(indices + 1) > self.cached(indices)
+
     def cached(self, ends: Indices) -> Indices:
         """Count the samples below each of n that are cached, shape (n,)."""
         return scaled(ends, round(self.coverage * self.num_samples), 0, self.num_samples)
@@ -192,7 +200,7 @@ class EvaluatePart(DerivedPlanner):
         if self.planner.pad:
             return np.divmod(rows, self._rows)
         if self.world_size == 1:
-            batches = scaled(rows + 1, len(self), -1, self.num_samples)
+            batches = self._batches_with(rows)
             return batches, rows - self._bounds(batches)[0]
         starts, ends = self._bounds(np.arange(len(self)))
         before = np.cumsum(ends - starts)
@@ -206,10 +214,10 @@ class EvaluatePart(DerivedPlanner):
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
         """Plan the rank's part of one batch; see `Planner.plan`."""
-        self._check(epoch, batch)
+        epoch, batch = self._check(epoch, batch)
         (start,), (end,) = (bound.tolist() for bound in self._bounds(np.array([batch])))
         indices = np.arange(start, end)
-        keep = self.planner.cached(indices + 1) > self.planner.cached(indices)
+        keep = self.planner.is_cached(indices)
         miss = ~keep if epoch else np.ones(len(indices), np.bool_)
         if padding := self.padding(batch):
             # What fills up shows what is at hand: the last sample of the batch, else the rank's last one.
@@ -223,6 +231,12 @@ class EvaluatePart(DerivedPlanner):
             indices, np.zeros(rows, np.int64), np.full(rows, epoch), miss=miss, keep=keep, evict=nothing
         ).read_only()
 
+    def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
+        """Tell which of the rank's samples are cached, which they are in every epoch; see `Planner.wanted`."""
+        starts, ends = self._bounds(self._batches_with(indices))
+        mine: Mask = (starts <= indices) & (indices < ends)
+        return mine & (versions == 0) & self.planner.is_cached(indices)
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the batches; on every rank the same."""
         return self.planner.fingerprint()
@@ -234,8 +248,7 @@ class EvaluatePart(DerivedPlanner):
         if before >= self.num_samples:
             return self.num_samples - 1, False
         _, (end,) = self._bounds(np.array([(self.num_samples - 1 - before) // (self._rows * self.world_size)]))
-        below, up_to = self.planner.cached(np.array([end - 1, end])).tolist()
-        return int(end) - 1, up_to > below
+        return int(end) - 1, bool(self.planner.is_cached(np.array([end - 1]))[0])
 
     def _bounds(self, batches: Indices) -> tuple[Indices, Indices]:
         """Return where the rank's samples of n batches begin and end in the source, each of shape (n,)."""
@@ -245,6 +258,12 @@ class EvaluatePart(DerivedPlanner):
         begin, end = (scaled(each, self.num_samples, 0, len(self)) for each in (batches, batches + 1))
         rows = end - begin
         return begin + rows * self.rank // self.world_size, begin + rows * (self.rank + 1) // self.world_size
+
+    def _batches_with(self, indices: Indices) -> Indices:
+        """Return the batch, of all ranks together, that each of n samples is in, shape (n,)."""
+        if self.planner.pad:
+            return indices // (self._rows * self.world_size)
+        return scaled(indices + 1, len(self), -1, self.num_samples)
 
     def _sum(self, count: Callable[[Indices, Indices], Indices]) -> int:
         """Add up what is counted of each batch, from where its samples begin and end."""

@@ -24,6 +24,7 @@ P = TypeVar("P", bound="Planner")
 T = TypeVar("T")
 
 _MOST_SAMPLES = 1 << 40
+_LATEST = "_latest_made"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Planner(metaclass=Explained):
         Raises:
             ConfigurationError: If `epoch` is not an int, or is negative.
         """
-        self._check(epoch)
+        epoch, _ = self._check(epoch)
         return (self.plan(epoch, batch) for batch in range(len(self)))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
@@ -233,17 +234,23 @@ class Planner(metaclass=Explained):
         """The fixed order: the sample at each position."""
         return Bijection(self.num_samples, key(self.seed, "deal"))
 
-    def _check(self, epoch: int, batch: int = 0) -> None:
-        """Refuse a batch that there is not."""
-        integer("epoch", epoch, 0, None, "epochs count from 0")
-        integer("batch", batch, 0, len(self) - 1, "batches of an epoch count from 0")
+    def _check(self, epoch: int, batch: int = 0) -> tuple[int, int]:
+        """Refuse a batch that there is not; return the numbers as plain ints, with which nothing overflows."""
+        return (
+            integer("epoch", epoch, 0, None, "epochs count from 0"),
+            integer("batch", batch, 0, len(self) - 1, "batches of an epoch count from 0"),
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything but what was made last: copies and other processes make their own."""
+        return {name: value for name, value in dict(self.__dict__).items() if name != _LATEST}
 
     def _latest(self, name: str, of: object, make: Callable[[], T]) -> T:
         """Return what was made for the same thing last time, or make it: it saves time and changes nothing."""
-        place = f"latest {name}"  # the name of nothing else
-        known = self.__dict__.get(place)
+        latest = self.__dict__.setdefault(_LATEST, {})
+        known = latest.get(name)
         if known is None or known[0] != of:
-            known = self.__dict__[place] = of, make()
+            known = latest[name] = of, make()
         made: T = known[1]
         return made
 

@@ -141,11 +141,12 @@ class SmartCache(ClosedFormPlanner):
         return self.shard_samples[shard], self._replaced[shard]
 
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
-        """Return the rounds in which the samples at n places enter, or are next to, shape (n,)."""
+        """Return the rounds in which the samples at n places entered; of those that are not there, one to come."""
         replaced, samples = (np.array(each)[shards] for each in (self._replaced, self.shard_samples))
-        running = epoch * replaced + (places - epoch * replaced) % samples
-        entered: Indices = np.maximum(running - self._window, -1) // np.maximum(replaced, 1) + 1
-        return entered
+        running = (places - epoch * replaced) % samples  # from the window's beginning on
+        entered = np.maximum(epoch * replaced + running - self._window, -1) // np.maximum(replaced, 1) + 1
+        versions: Indices = np.where(running < self._window, entered, epoch + 1)
+        return versions
 
     @property
     def _window(self) -> int:

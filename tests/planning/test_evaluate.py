@@ -153,3 +153,19 @@ def test_rows_of_padding_are_neither_echoed_nor_chosen_from() -> None:
 def test_ranks_that_there_cannot_be_are_refused(rank: int, world_size: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Evaluate(10, batch_size=4).for_rank(rank=rank, world_size=world_size)
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_what_is_wanted_is_known_without_planning_a_batch(pad: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Evaluate(103, batch_size=10, coverage=0.5, pad=pad)
+    ranks = [whole.for_rank(rank=rank, world_size=3) for rank in range(3)]
+    cached = [
+        {int(index) for plan in rank.epoch(1) for index in plan.indices[plan.keep].tolist()} for rank in [*ranks, whole]
+    ]
+    monkeypatch.setattr("dalirefurb.planning.evaluate.EvaluatePart.plan", None)
+    indices = np.arange(103)
+    for planner, kept in zip([*ranks, whole], cached, strict=True):
+        wanted = planner.wanted(1, 2, indices, np.zeros(103, np.int64))
+        assert {*np.flatnonzero(wanted).tolist()} == kept
+        assert not planner.wanted(1, 2, indices, np.ones(103, np.int64)).any()
+    assert not set.intersection(*cached[:3])

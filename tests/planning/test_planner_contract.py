@@ -1,6 +1,8 @@
 """What every planner promises, whatever its technique."""
 
+import copy
 import json
+import pickle
 import warnings
 from dataclasses import fields, replace
 
@@ -174,6 +176,33 @@ def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
 
 
 @given(data=st.data())
+def test_an_epoch_and_a_batch_may_be_integers_of_numpy(kind, data):
+    planner = data.draw(kind)
+    epoch, of = data.draw(st.integers(0, 5)), data.draw(st.sampled_from([np.uint8, np.int32, np.int64, np.uint64]))
+    batch = data.draw(st.integers(0, min(255, len(planner) - 1)))
+    plan = planner.plan(epoch, batch)
+    other = again(planner)
+    assert listed(other.plan(of(epoch), of(batch))) == listed(plan)
+    assert listed(next(again(planner).epoch(of(epoch)))) == listed(planner.plan(epoch, 0))
+    wanted = planner.wanted(epoch, batch, plan.indices, plan.version)
+    assert other.wanted(of(epoch), of(batch), plan.indices, plan.version).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda planner: pickle.loads(pickle.dumps(planner))])
+@given(data=st.data())
+def test_a_copy_plans_the_same_and_takes_along_nothing_that_was_planned(kind, copied, data):
+    planner = data.draw(kind)
+    plans = [listed(plan) for plan in planner.epoch(1)]
+    assert b"BatchPlan" not in pickle.dumps(planner)
+    other = copied(planner)
+    assert other == planner
+    for batch in reversed(range(len(planner))):
+        plan = other.plan(1, batch)
+        assert listed(plan) == plans[batch]
+        assert not any(getattr(plan, name).flags.writeable for name in FIELDS)
+
+
+@given(data=st.data())
 def test_no_serving_of_a_sample_comes_twice(kind, data):
     planner = data.draw(kind)
     servings = [pair for epoch in EPOCHS for plan in planner.epoch(epoch) for pair in pairs(plan, "serving")]
@@ -223,6 +252,58 @@ def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_a
     replay.carry_out(next(iter(planner.epoch(LATER[0]))))  # may still evict what an earlier batch served last
     asked_for = {pair for epoch in LATER for plan in planner.epoch(epoch) for pair in pairs(plan)}
     assert stored & replay.stored.items() <= asked_for
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
+@given(data=st.data())
+def test_what_a_store_holds_is_wanted_until_its_last_row_by_its_rank_alone(kind, data):
+    planner = data.draw(KINDS[kind])
+    plans = [(epoch, batch, plan) for epoch in LATER for batch, plan in enumerate(planner.epoch(epoch))]
+    last = {pair: place for place, (_, _, plan) in enumerate(plans) for pair in pairs(plan)}
+    ranks = [planner.for_rank(rank=rank, world_size=planner.shards) for rank in range(planner.shards)]
+    replay = Replay()
+    for epoch in range(LATER[0]):
+        for plan in planner.epoch(epoch):
+            replay.carry_out(plan)
+    for place, (epoch, batch, plan) in enumerate(plans[: len(planner) + 1]):
+        held = [*replay.stored.items()]
+        indices, versions = np.array(held, np.int64).reshape(-1, 2).T
+        served = np.array([last.get(pair, -1) >= place for pair in held], np.bool_)
+        assert planner.wanted(epoch, batch, indices, versions).tolist() == served.tolist()
+        owners = planner.owners(indices)
+        for rank, mine in enumerate(ranks):
+            wanted = mine.wanted(epoch, batch, indices, versions)
+            assert wanted.tolist() == (served & (owners == rank)).tolist()
+        replay.carry_out(plan)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist", "Echo", "BatchEcho"}))
+@given(data=st.data())
+def test_after_a_jump_no_version_is_computed_twice_for_want_of_slots(kind, data):
+    planner = data.draw(KINDS[kind])
+    stored = {}
+
+    def carry_out(plan):
+        computed = [(pair, keep) for pair, keep in zip(pairs(plan), plan.keep.tolist(), strict=True)]
+        computed = [(pair, keep) for pair, keep in computed if stored.get(pair[0]) != pair[1]]
+        for index in [*plan.evict.tolist(), *plan.indices[plan.miss & ~plan.keep].tolist()]:
+            stored.pop(index, None)
+        for (index, version), keep in computed:
+            if keep and (index in stored or len(stored) < planner.peak_slots):
+                stored[index] = version
+        return [pair for pair, _ in computed]
+
+    def some_position():
+        return data.draw(st.integers(0, 12)), data.draw(st.integers(0, len(planner) - 1))
+
+    for epoch, batch in [(0, 0), some_position(), some_position()]:
+        held = np.array([*stored.items()], np.int64).reshape(-1, 2)
+        stored = dict(held[planner.wanted(epoch, batch, *held.T)].tolist())
+        computed = set()
+        for number in range(batch, batch + data.draw(st.integers(1, 3 * len(planner)))):
+            for pair in carry_out(planner.plan(epoch + number // len(planner), number % len(planner))):
+                assert pair not in computed
+                computed.add(pair)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))

@@ -168,7 +168,7 @@ def _shuffled_cells(firsts: Indices, width: int, rows: int, of: np.uint64) -> In
         rows: Rows in all: those that the last cell may lack come last.
         of: Key of the orders.
     """
-    keys = numbered_keys(firsts.astype(np.uint64)[:, None] + np.arange(width, dtype=np.uint64), of)
+    keys = numbered_keys((firsts[:, None] + np.arange(width)).astype(np.uint64), of)
     keys.reshape(-1)[rows:] = np.iinfo(np.uint64).max
     shuffled: Indices = np.argsort(keys, axis=1)
     shuffled += np.arange(0, keys.size, width)[:, None]

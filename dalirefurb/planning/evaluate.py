@@ -234,8 +234,8 @@ class EvaluatePart(DerivedPlanner):
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
         """Tell which of the rank's samples are cached, which they are in every epoch; see `Planner.wanted`."""
         starts, ends = self._bounds(self._batches_with(indices))
-        mine: Mask = (starts <= indices) & (indices < ends)
-        return mine & (versions == 0) & self.planner.is_cached(indices)
+        wanted: Mask = (starts <= indices) & (indices < ends) & (versions == 0) & self.planner.is_cached(indices)
+        return wanted
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the batches; on every rank the same."""

@@ -85,15 +85,6 @@ class ClosedFormPlanner(Planner):
         plans = self._latest("planned", (epoch, first, shards), lambda: self._plans(epoch, batches, shards))
         return plans[batch - first]
 
-    def serves(self, epoch: int, indices: Indices) -> Mask:
-        """Tell which of n samples an epoch serves, shape (n,)."""
-        places, owners = np.divmod(self._deal.positions(indices), self.shards)
-        served = np.zeros(len(indices), np.bool_)
-        for shard in np.unique(owners).tolist():
-            mine = owners == shard
-            served[mine] = Strata([self.runs(epoch, shard)], [np.uint64(0)]).find(0, places[mine])[0] >= 0
-        return served
-
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
         """Tell which versions are served from a batch on, or in an epoch to come; see `Planner.wanted`."""
         epoch, batch = int(epoch), int(batch)

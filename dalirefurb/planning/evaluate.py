@@ -19,7 +19,6 @@ Some gather by exchanging tensors of one shape. For these `pad` fills the last b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -188,24 +187,39 @@ class EvaluatePart(DerivedPlanner):
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Samples of the rank that are cached, shape (1,)."""
-        return (self._sum(lambda starts, ends: self.planner.cached(ends) - self.planner.cached(starts)),)
+        slots = 0
+        for first in range(0, len(self), _AT_ONCE):
+            starts, ends = self._bounds(np.arange(first, min(first + _AT_ONCE, len(self))))
+            slots += int((self.planner.cached(ends) - self.planner.cached(starts)).sum())
+        return (slots,)
 
-    @property
+    @cached_property
     def rows_per_epoch(self) -> int:
         """Rows of all batches of an epoch."""
-        return len(self) * self._rows if self.planner.pad else self._sum(lambda starts, ends: ends - starts)
+        rows, more = self._sizes
+        return len(self) * rows + self.num_samples % len(self) * more
 
     def batches_of(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Return the batch of each of n rows, and its number in the batch; see `Planner.batches_of`."""
+        """Return the batch of each of n rows, and its number in the batch; see `Planner.batches_of`.
+
+        Batches that are one larger are spread evenly over an epoch, and so are those of which a rank has a row more, or
+        a row less. So of its rows the share b / len(self) comes before batch b: rounded down, or up.
+        """
+        up = self._sizes[1] < 0
+        batches = scaled(rows + (not up), len(self), up - 1, self.rows_per_epoch)
+        return batches, rows - scaled(batches, self.rows_per_epoch, up * (len(self) - 1), len(self))
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """Rows of the rank in one of the smaller batches, and how many more in a larger one: -1, 0 or 1."""
         if self.planner.pad:
-            return np.divmod(rows, self._rows)
-        if self.world_size == 1:
-            batches = self._batches_with(rows)
-            return batches, rows - self._bounds(batches)[0]
-        starts, ends = self._bounds(np.arange(len(self)))
-        before = np.cumsum(ends - starts)
-        batches = np.searchsorted(before, rows, side="right")
-        return batches, rows - before[batches] + (ends - starts)[batches]
+            return self._rows, 0
+        least = self.num_samples // len(self)
+        rows, others = (
+            (self.rank + 1) * size // self.world_size - self.rank * size // self.world_size
+            for size in (least, least + 1)
+        )
+        return rows, others - rows
 
     def padding(self, batch: int) -> int:
         """Count the last rows of a batch that only fill it up."""
@@ -264,8 +278,3 @@ class EvaluatePart(DerivedPlanner):
         if self.planner.pad:
             return indices // (self._rows * self.world_size)
         return scaled(indices + 1, len(self), -1, self.num_samples)
-
-    def _sum(self, count: Callable[[Indices, Indices], Indices]) -> int:
-        """Add up what is counted of each batch, from where its samples begin and end."""
-        some = (np.arange(first, min(first + _AT_ONCE, len(self))) for first in range(0, len(self), _AT_ONCE))
-        return sum(int(count(*self._bounds(batches)).sum()) for batches in some)

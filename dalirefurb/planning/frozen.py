@@ -49,10 +49,12 @@ class Frozen(Planner):
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         plan = self._standard.plan_part(epoch, batch, shards)
-        rows = len(plan.indices)
-        miss = ~self._standard.serves(0, plan.indices) if epoch == 1 else np.full(rows, epoch == 0)
+        first = np.zeros(len(plan.indices), np.int64)
+        miss = np.full(len(first), epoch == 0)
+        if epoch == 1:
+            miss = ~self._epoch_0.wanted(0, 0, plan.indices, first, shards)
         return replace(
-            plan, version=np.zeros(rows, np.int64), miss=miss, keep=np.ones(rows, np.bool_), evict=plan.evict[:0]
+            plan, version=first, miss=miss, keep=np.ones(len(first), np.bool_), evict=plan.evict[:0]
         ).read_only()
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
@@ -65,4 +67,9 @@ class Frozen(Planner):
     @cached_property
     def _standard(self) -> Standard:
         """Serves the same samples in the same batches."""
+        return self._as(Standard)
+
+    @cached_property
+    def _epoch_0(self) -> Standard:
+        """The same once more, which is asked about epoch 0 alone, and so has it at hand."""
         return self._as(Standard)

@@ -169,3 +169,24 @@ def test_what_is_wanted_is_known_without_planning_a_batch(pad: bool, monkeypatch
         assert {*np.flatnonzero(wanted).tolist()} == kept
         assert not planner.wanted(1, 2, indices, np.ones(103, np.int64)).any()
     assert not set.intersection(*cached[:3])
+
+
+@given(sizes=SIZES, pad=st.booleans())
+@example(sizes=(5, 2, 3), pad=False)  # of the larger batches a rank has a row less
+def test_the_batch_of_a_row_is_a_formula(sizes: tuple[int, int, int], pad: bool) -> None:
+    num_samples, batch_size, world_size = sizes
+    planner = Evaluate(num_samples, batch_size=min(batch_size, num_samples), pad=pad)
+    world_size = world_size if pad else min(world_size, num_samples)
+    for rank in range(world_size):
+        part = planner.for_rank(rank=rank, world_size=world_size)
+        rows = [(batch, row) for batch, plan in enumerate(part.epoch(0)) for row in range(len(plan.indices))]
+        assert part.rows_per_epoch == len(rows)
+        batches, numbers = part.batches_of(np.arange(len(rows)))
+        assert [*zip(batches.tolist(), numbers.tolist(), strict=True)] == rows
+
+
+def test_the_batch_of_a_row_is_found_without_an_array_of_all_batches() -> None:
+    part = Evaluate(2**40 - 3, batch_size=16).for_rank(rank=1, world_size=8)
+    batches, numbers = part.batches_of(np.array([10**11, part.rows_per_epoch - 1]))
+    assert batches.tolist() == [5 * 10**10, len(part) - 1]
+    assert numbers.tolist() == [0, 1]

@@ -298,6 +298,36 @@ def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_a
     assert stored & replay.stored.items() <= asked_for
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist", "Echo", "BatchEcho"}))
+@settings(max_examples=25)
+@given(data=st.data())
+def test_after_a_jump_no_version_is_computed_twice_for_want_of_slots(kind, data):
+    planner = data.draw(KINDS[kind])
+    stored = {}
+
+    def carry_out(plan):
+        computed = [(pair, keep) for pair, keep in zip(pairs(plan), plan.keep.tolist(), strict=True)]
+        computed = [(pair, keep) for pair, keep in computed if stored.get(pair[0]) != pair[1]]
+        for index in [*plan.evict.tolist(), *plan.indices[plan.miss & ~plan.keep].tolist()]:
+            stored.pop(index, None)
+        for (index, version), keep in computed:
+            if keep and (index in stored or len(stored) < planner.peak_slots):
+                stored[index] = version
+        return [pair for pair, _ in computed]
+
+    def some_position():
+        return data.draw(st.integers(0, 12)), data.draw(st.integers(0, len(planner) - 1))
+
+    for epoch, batch in [(0, 0), some_position(), some_position()]:
+        held = np.array([*stored.items()], np.int64).reshape(-1, 2)
+        stored = dict(held[planner.wanted(epoch, batch, *held.T)].tolist())
+        computed = set()
+        for number in range(batch, batch + data.draw(st.integers(1, 3 * len(planner)))):
+            for pair in carry_out(planner.plan(epoch + number // len(planner), number % len(planner))):
+                assert pair not in computed
+                computed.add(pair)
+
+
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
 @given(data=st.data())
 def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_shards(kind, data):

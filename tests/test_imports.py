@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
-    "kernels": GROUND | {"augment", "dali", "llvmlite", "numba", "nvidia", "numpy"},
+    "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "dali_iterator": {"nvidia", "numpy", "torch"},
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},

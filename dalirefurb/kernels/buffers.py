@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import weakref
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import LoaderError
+from dalirefurb.system.remains import Remains
 
 ALIGNMENT = 64
 """Bytes of a cache line."""
@@ -43,8 +43,7 @@ class Buffers:
     """
 
     def __init__(self, most_free: int) -> None:
-        self._most_free = most_free
-        self._free: list[NDArray[np.uint8]] = []
+        self._free: Remains[NDArray[np.uint8]] = Remains(most_free)
 
     def take(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
         """Hand out a C-contiguous array with whatever is in it, see `aligned`."""
@@ -52,18 +51,12 @@ class Buffers:
         if not size:
             return np.empty(shape, dtype)
         try:
-            memory = self._free.pop()  # Of a list, this and `append` are safe whichever thread calls.
+            memory = self._free.take()
         except IndexError:
             memory = np.empty(0, np.uint8)
         if len(memory) < size:
             memory = aligned(size)
         # A view of an array would refer to the memory, not to what is handed out.
         handed_out = np.frombuffer(memory.data, np.uint8, size)
-        weakref.finalize(handed_out, _keep, self._free, self._most_free, memory).atexit = False
+        self._free.expect(handed_out, memory)
         return handed_out.view(dtype).reshape(shape)
-
-
-def _keep(free: list[NDArray[np.uint8]], most_free: int, memory: NDArray[np.uint8]) -> None:
-    """Take memory back, unless enough waits already."""
-    if len(free) < most_free:
-        free.append(memory)

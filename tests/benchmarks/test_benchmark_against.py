@@ -209,11 +209,15 @@ def test_the_share_that_a_loader_keeps_beside_busy_processes_is_of_its_own_speed
 
 
 def test_busy_processes_are_of_the_same_session_and_end_with_their_turn():
+    def children():
+        return {int(each) for each in Path("/proc/thread-self/children").read_text().split()}
+
+    before = children()
     with contention.busy(2):
-        children = {int(each) for each in Path("/proc/thread-self/children").read_text().split()}
-        assert len(children) >= 2
-        assert {os.getsid(child) for child in children} == {os.getsid(0)}
-    assert not children & {int(each) for each in Path("/proc/thread-self/children").read_text().split()}
+        busy = children() - before
+        assert len(busy) == 2
+        assert {os.getsid(child) for child in busy} == {os.getsid(0)}
+    assert not busy & children()
 
 
 def test_without_a_shuffler_misses_burst_or_scatter_and_with_both_they_do_not(suite):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +21,7 @@ from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import SlotTable
 from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system.remains import Remains
 
 _SPARE = 1024
 _SPARE_BYTES = 32 << 20
@@ -95,7 +94,7 @@ class _Contents(SlotContents):
         super().__init__(spec, SlotTable(slots, spare))
         self._nbytes = affordable.nbytes
         # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.
-        self._left: deque[NDArray[np.int64]] = deque()
+        self._left: Remains[NDArray[np.int64]] = Remains()
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples where they lie."""
@@ -126,12 +125,12 @@ class _Contents(SlotContents):
         """Lend slots that nobody holds, until nobody has the images any more."""
         with self._lock:
             while self._left:
-                self._free(self.slot_table.leave(self._left.popleft()))
+                self._free(self.slot_table.leave(self._left.take()))
             slots = self.slot_table.reserve(count)
         if not isinstance(self._room, Rows) or not len(slots):
             return None
         user = _User()
-        weakref.finalize(user, self._left.append, slots).atexit = False
+        self._left.expect(user, slots)
         return self._room.images(slots, user)
 
     @property

@@ -35,8 +35,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """Compile one kernel to be called by others; only what calls them all is kept on disk."""
-    options = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(Function, njit(**options)(function))
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    # What Numba rewrites are expressions of whole arrays, of which there are none.
+    return cast(Function, njit(nogil=True, error_model="numpy", no_rewrites=True, **wrappers)(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,14 +1,16 @@
-"""Compilation in one module: what a kernel calls is optimised and turned into machine code with it, not before, too.
+"""Compilation in one module: machine code is made of what Python calls, not of each function that it calls as well.
 
-Numba finishes each function by itself, though it links its code into what calls it, where it is finished once more: for
-a hundred small functions that only call each other, twice the work. Here only the outermost one is finished.
+Numba makes it of each, though it links their code into their callers. It also optimises each by itself and once more
+in each caller: that is kept for loops over pixels, which get faster by it, but not for functions that only choose
+among such loops and would hold them all.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
@@ -16,6 +18,17 @@ from numba.core.compiler_lock import global_compiler_lock
 
 _TRIED_WITH = ((0, 68),)
 """Versions of Numba whose own parts are as this module takes them; with others every function is finished."""
+
+_CHOOSING: set[str] = set()
+"""Names of functions that are optimised in their callers only."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def choosing(function: _Function) -> _Function:
+    """Have a function optimised in its callers only: to be written under `compiled`."""
+    _CHOOSING.add(function.__qualname__)
+    return function
 
 
 @contextmanager
@@ -30,7 +43,21 @@ def in_one_module(function: Callable[..., Any]) -> Iterator[None]:
             original = getattr(owner, name)
             setattr(owner, name, changed(original))
             stack.callback(setattr, owner, name, original)
+        stack.enter_context(_uncollected())
         yield
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let no garbage be collected meanwhile: beside all that PyTorch has loaded, it takes a tenth of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callable[..., Any]]]]:
@@ -40,7 +67,7 @@ def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callab
         return bool(library.name == outermost)
 
     def optimised(original: Any) -> Callable[..., Any]:
-        return lambda library: original(library) if of_outermost(library) else None
+        return lambda library: None if library.name in _CHOOSING else original(library)
 
     def finished(original: Any) -> Callable[..., Any]:
         def finish(library: Any) -> None:

@@ -20,6 +20,7 @@ from dalirefurb.augment.operations import Group
 from dalirefurb.kernels.filters import color, sharpness
 from dalirefurb.kernels.levels import LEVELS_BYTES, auto_contrast, brightness, contrast, equalize, posterize, solarize
 from dalirefurb.kernels.llvm import compiled
+from dalirefurb.kernels.one_module import choosing
 from dalirefurb.kernels.warp import COLUMN_BYTES, warp_bilinear, warp_nearest
 
 _IDENTITY, _POSTERIZE, _SOLARIZE = int(Group.IDENTITY), int(Group.POSTERIZE), int(Group.SOLARIZE)
@@ -33,6 +34,7 @@ def operate_bytes(width: Any) -> Any:
 
 
 @compiled
+@choosing
 def operate(
     image: Any, height: Any, width: Any, group: Any, matrix: Any, bilinear: Any, fill: Any, room: Any, out: Any
 ) -> bool:

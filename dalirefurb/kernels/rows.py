@@ -13,6 +13,7 @@ from dalirefurb.kernels.crop_flip import crop, flip, pick, pick_bytes
 from dalirefurb.kernels.llvm import c_function, compiled, fence, fetch_add, memory, source_digest
 from dalirefurb.kernels.lower import FULL, MIRROR, START, WIDTH, Code
 from dalirefurb.kernels.normalize import half_grey, half_pixels, half_planes, normalise, normalise_grey
+from dalirefurb.kernels.one_module import choosing
 from dalirefurb.kernels.operate import operate, operate_bytes
 from dalirefurb.kernels.resize import resize, resize_bytes, taps
 
@@ -99,6 +100,7 @@ def _within(start: Any, length: Any, whole: Any) -> Any:
 
 
 @compiled
+@choosing
 def _outcome(work: Any, codes: Any, switches: Any, numbers: Any, sizes: Any, first: Any) -> Any:
     """Tell what will become of a row whose steps from `first` on are taken: `DONE`, unless there is a problem."""
     for step in range(first, codes.size):
@@ -132,6 +134,7 @@ def _outcome(work: Any, codes: Any, switches: Any, numbers: Any, sizes: Any, fir
 
 
 @compiled
+@choosing
 def _take(
     code: Any, switch: Any, numbers: Any, fill: Any, image: Any, before: Any, after: Any, room: Any, out: Any
 ) -> Any:

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import AutoAssist, DiskStore, Evaluate, ImageFolder, Loader, MemoryStore, Prefetch, evaluate, simple
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    DiskStore,
+    Evaluate,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    evaluate,
+    simple,
+)
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store import Store
 from tests.pictures import write_folder
@@ -63,6 +74,27 @@ def test_any_number_of_ranks_serve_each_image_once_and_as_one_process_does(
     assert indices[real].tolist() == list(range(NUM_SAMPLES))
     assert torch.equal(images[real], alone)
     assert labels[real].tolist() == source.labels.tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 10, 64, 253])
+def test_accuracy_of_253_samples_is_equal_whatever_the_number_of_ranks(batch_size: int) -> None:
+    random = np.random.default_rng(0)
+    source = Arrays(random.integers(0, 256, (253, 8, 8, 3), dtype=np.uint8), random.integers(0, 3, 253))
+    # Of whole numbers, so that sums do not depend on how many are summed at once.
+    weights = torch.from_numpy(random.integers(-9, 10, (192, 3)).astype(np.float64))
+    recipe = evaluate(8, raw=True, mean=(0, 0, 0), std=(1 / 255,) * 3)
+    correct = []
+    for world_size in range(1, 5):
+        found = 0
+        for rank in range(world_size):
+            planner = Evaluate(253, batch_size=batch_size)
+            with Loader(source, recipe, planner, rank=(rank, world_size), prefetch=Prefetch(num_threads=1)) as loader:
+                for images, labels in loader:
+                    scores = images.flatten(1).round().double() @ weights
+                    found += int((scores.argmax(1) == labels).sum())
+        correct.append(found)
+    assert 0 < correct[0] < 253
+    assert correct == correct[:1] * 4
 
 
 def test_without_an_argument_a_rank_finds_out_which_it_is_when_it_is_needed(

@@ -459,7 +459,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     ("name", "message"),
     [
         ("absent/store", "absent/store is not (No such file or directory): make its folder"),
-        (".", "is not (Is a directory): make its folder"),
+        (".", "is a folder: pass the path of a file in it"),
         ("/dev/null", "kept in a regular file, but /dev/null is none: use another path"),
     ],
 )

@@ -44,15 +44,14 @@ class Model(pl.LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-CHECKPOINTS = {"whole": None, "step": "step-step=5.ckpt", "epoch": "epoch-step=4.ckpt"}
+WHOLE = "whole"
 
 
 def main(strategy: str, folder: str, *names: str) -> None:
-    """Train as each of some names says."""
-    steps = pl.callbacks.ModelCheckpoint(folder, "step-{step}", save_top_k=-1, every_n_train_steps=5)
+    """Train all of it, as `WHOLE`, and from checkpoints of it by their names."""
+    steps = pl.callbacks.ModelCheckpoint(folder, "step-{step}", save_top_k=-1, every_n_train_steps=1)
     epochs = pl.callbacks.ModelCheckpoint(folder, "epoch-{step}", save_top_k=-1)
     for name in names:
-        checkpoint = CHECKPOINTS[name]
         trainer = pl.Trainer(
             accelerator="cpu",
             devices=2,
@@ -62,11 +61,11 @@ def main(strategy: str, folder: str, *names: str) -> None:
             enable_model_summary=False,
             num_sanity_val_steps=0,
             max_epochs=EPOCHS,
-            callbacks=[] if checkpoint else [steps, epochs],
-            enable_checkpointing=not checkpoint,
+            callbacks=[steps, epochs] if name == WHOLE else [],
+            enable_checkpointing=name == WHOLE,
         )
         data = RefurbDataModule(train=partial(training_loader, shards=2), val=evaluating_loader)
-        path = checkpoint and f"{folder}/{checkpoint}"
+        path = None if name == WHOLE else f"{folder}/{name}.ckpt"
         trainer.fit(Model(f"{folder}/{name}"), datamodule=data, ckpt_path=path, weights_only=False)
 
 

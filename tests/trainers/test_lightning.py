@@ -346,7 +346,8 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
 
 
-RESUMED = {"ddp": {"step": 5, "epoch": 4}, "ddp_fork": {"step": 5}, "ddp_spawn": {}}
+EVERY = {f"step-step={step}": step for step in range(1, 13)} | {f"epoch-step={step}": step for step in (4, 8, 12)}
+RESUMED = {"ddp": EVERY, "ddp_fork": {"step-step=5": 5}, "ddp_spawn": {}}
 """Of each strategy, checkpoints to resume from and the steps that were done there; starting processes takes long."""
 
 

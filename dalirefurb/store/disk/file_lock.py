@@ -95,10 +95,6 @@ def lock(fd: int, path: Path, *, shared: bool = False) -> None:
                     "close it there (by store.close(), since a loader leaves its store open), wait for it to end, or "
                     "use another path (each rank of a run needs its own)"
                 ) from None
-        except IsADirectoryError as error:
-            raise StoreError(
-                f"a store is kept in a file of its own, but {path} is a folder: pass the path of a file in it"
-            ) from error
         except OSError as error:
             raise StoreError(
                 f"a store's file must be lockable, but {path} is not ({error.strerror}): use a path on a local disk"

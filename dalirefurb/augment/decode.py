@@ -8,6 +8,10 @@ from typing import Any
 
 from dalirefurb.augment.stage import Device, Node, Stage
 
+REGIONS_ON_GPU = False
+"""Whether windows are decoded alone on a GPU. nvImageCodec 0.9.0, which DALI 2.4 needs, fails there on ordinary windows
+of JPEG files (github.com/NVIDIA/nvImageCodec, issue 55), so whole images are decoded and cut, which costs time only."""
+
 
 @dataclass(frozen=True)
 class Decode(Stage):
@@ -36,6 +40,8 @@ class Decode(Stage):
         """
         from nvidia.dali import fn
 
+        if device == "gpu" and not REGIONS_ON_GPU:
+            return fn.slice(self.decode(encoded, device), start=start, shape=shape, axes=[0, 1])
         return fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], **self._arguments(device))
 
     def _arguments(self, device: Device) -> dict[str, Any]:
@@ -43,5 +49,11 @@ class Decode(Stage):
 
         if device == "cpu":
             return {"device": "cpu", "output_type": DALIImageType.RGB}
-        # The hardware engine would take a share of each batch, so a sample's bits would depend on its neighbours.
-        return {"device": "mixed", "output_type": DALIImageType.RGB, "hw_decoder_load": 0.0}
+        return {
+            "device": "mixed",
+            "output_type": DALIImageType.RGB,
+            # The hardware engine would take a share of each batch, so a sample's bits would depend on its neighbours.
+            "hw_decoder_load": 0.0,
+            # As the CPU does: else chroma is repeated, not interpolated.
+            "jpeg_fancy_upsampling": True,
+        }

@@ -17,6 +17,7 @@ import pytest
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Output, Recipe, rand_augment, simple
+from dalirefurb.augment import decode
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
@@ -50,6 +51,23 @@ def test_every_placement_serialises_without_a_warning(name: str, partial: Device
         blob = graph.serialize(max_batch_size=4, num_threads=1)
     assert len(blob) > 100
     assert not caught
+
+
+@pytest.mark.parametrize("regions", [False, True])
+@pytest.mark.parametrize("name", ["simple", "crop_last split after decoding"])
+def test_a_gpu_decodes_windows_alone_only_where_its_decoder_can(
+    name: str, regions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "REGIONS_ON_GPU", regions)
+    windowed = name == "simple"
+    blobs = {
+        device: Graph(RECIPES[name], "partial", device, device).serialize(max_batch_size=4, num_threads=1)
+        for device in get_args(Device)
+    }
+    assert (b"decoders__ImageSlice" in blobs["cpu"]) == windowed
+    assert (b"decoders__ImageSlice" in blobs["gpu"]) == (windowed and regions)
+    assert b"jpeg_fancy_upsampling" in blobs["gpu"]
+    assert b"jpeg_fancy_upsampling" not in blobs["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -242,6 +243,20 @@ def test_where_there_is_no_cupy_the_error_says_what_to_install(monkeypatch: pyte
         DeviceStore()
     with pytest.raises(ConfigurationError, match=r"device must be 'gpu', or 'cpu' .* but is 'cuda'"):
         DeviceStore(device="cuda")  # type: ignore[arg-type]
+
+
+def test_where_cupy_has_no_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise RuntimeError("libnvrtc.so.13 was not found")
+
+    runtime = SimpleNamespace(runtimeGetVersion=lambda: 13010)
+    cuda = SimpleNamespace(is_available=lambda: True, nvrtc=SimpleNamespace(getVersion=absent), runtime=runtime)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    expected = (
+        r"NVRTC, .*\(libnvrtc\.so\.13 was not found\): pip install 'cupy-cuda13x\[ctk\]>=14', or use a MemoryStore"
+    )
+    with pytest.raises(ConfigurationError, match=expected):
+        DeviceStore()
 
 
 def test_where_there_is_no_gpu_the_error_says_what_to_use() -> None:

@@ -157,7 +157,7 @@ def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
     """Choose the array library: CuPy on the current CUDA device for "gpu", NumPy for "cpu".
 
     Raises:
-        ConfigurationError: There is no CuPy, or no CUDA device.
+        ConfigurationError: There is no CuPy, no compiler for its kernels, or no CUDA device.
     """
     if device not in ("cpu", "gpu"):
         raise ConfigurationError(f"device must be 'gpu', or 'cpu' to try the same without one, but is {device!r}")
@@ -171,4 +171,12 @@ def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
         ) from error
     if not cupy.cuda.is_available():
         raise ConfigurationError("a DeviceStore needs a CUDA device, but CuPy finds none: use a MemoryStore")
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except (ImportError, OSError, RuntimeError) as error:
+        cuda = cupy.cuda.runtime.runtimeGetVersion() // 1000
+        raise ConfigurationError(
+            f"a DeviceStore needs CUDA's run-time compiler, NVRTC, which CuPy does not find ({error}): "
+            f"pip install 'cupy-cuda{cuda}x[ctk]>=14', or use a MemoryStore"
+        ) from error
     return _CuPyMemory(cupy)

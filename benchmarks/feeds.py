@@ -43,18 +43,20 @@ class Feed:
         final_device: Where the final part runs.
         reuse_factor: 1 for standard; stock DALI has none.
         stock: Whether it is stock DALI.
+        hardware: Whether stock DALI may use a GPU's JPEG engine, as it does by default; the loaders never do.
     """
 
     partial_device: Device
     final_device: Device
     reuse_factor: int = 1
     stock: bool = False
+    hardware: bool = True
 
     @property
     def name(self) -> str:
         """For tables and results."""
         if self.stock:
-            return f"stock DALI, {self.final_device}"
+            return f"stock DALI, {self.final_device}" + ("" if self.hardware else ", no JPEG engine")
         reuse = f"reuse factor {self.reuse_factor}" if self.reuse_factor > 1 else "standard"
         return f"{self.partial_device}/{self.final_device}, {reuse}"
 
@@ -111,6 +113,7 @@ class StockFeed:
                 self._source,
                 self._size,
                 device=self._feed.final_device,
+                hardware=self._feed.hardware,
                 batch_size=self._batch_size,
                 num_threads=harness.cores(),
                 device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
@@ -137,17 +140,19 @@ def _augmented(images: Any, size: int) -> Any:
     return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std)
 
 
-def _photographs(source: FileList, size: int, *, device: Device) -> tuple[Any, Any]:
+def _photographs(source: FileList, size: int, *, device: Device, hardware: bool) -> tuple[Any, Any]:
     files = [source.name(index) for index in range(len(source))]
     encoded, labels = fn.readers.file(files=files, labels=source.labels.tolist(), random_shuffle=True, name="reader")
-    decoder = "mixed" if device == "gpu" else "cpu"
+    decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu"}
+    if not hardware:
+        decoder["hw_decoder_load"] = 0.0
     images = fn.decoders.image_random_crop(
-        encoded, device=decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+        encoded, **decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
     )
     return _augmented(fn.resize(images, size=[size, size]), size), labels
 
 
-def _arrays(source: Arrays, size: int, *, device: Device) -> tuple[Any, Any]:
+def _arrays(source: Arrays, size: int, *, device: Device, hardware: bool) -> tuple[Any, Any]:
     batches = _shuffled(source, Pipeline.current().max_batch_size)
     images, labels = fn.external_source(batches, num_outputs=2, layout=["HWC", ""], no_copy=True)
     if device == "gpu":
@@ -174,4 +179,5 @@ FEEDS = (
     *(Feed(partial, final, reuse) for partial, final in _PLACEMENTS for reuse in (1, 3)),
     Feed("cpu", "cpu", stock=True),
     Feed("gpu", "gpu", stock=True),
+    Feed("gpu", "gpu", stock=True, hardware=False),
 )

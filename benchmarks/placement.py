@@ -4,8 +4,9 @@ Loading alone: images/s that reach the device where the model is. Feeding: image
 headspace, the same step on one batch that is there already; and how much longer the device works on a step than in
 headspace: the GPU time that the feed takes from the model, waiting for the CPU to launch its work included.
 
-Feeds of one unit (data, cores, model, round) take turns in a process that has so many cores; a unit that is done is in
-the JSON, and the next call goes on with those that are left. Where there is no GPU, only what needs none is run.
+Feeds of one unit (data, cores, model, round) take turns in a process that has so many cores; where one ends that
+process, or hangs, this is its result, and another process goes on with the next. A unit that is done is in the JSON,
+and the next call goes on with those that are left. Where there is no GPU, only what needs none is run.
 
     python benchmarks/placement.py                          nine minutes of it; call it until nothing is left
     python benchmarks/placement.py --cores 16 8             these only
@@ -16,17 +17,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from statistics import median
 
 import harness
 from claims import Spread, table
 from experiment import CIFAR10, Experiment, Options, Record, check_mosaics
-from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload
-from placement_units import measure as take_turns
+from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload, feed_names, take_turns
+
+_ENDING_S = 20
 
 
 def left(config: Config, turns: Sequence[Turn]) -> list[Unit]:
@@ -78,8 +82,7 @@ def measure(config: Config, options: Options) -> None:
         began = time.time()
         if unit.cores not in (options.of_cores or config.cores) or began + longest >= ends:
             continue
-        with get_context("spawn").Pool(1) as pool:
-            turns.extend(pool.apply(take_turns, (config, unit, options.data, options.arrays)))
+        turns.extend(turns_of(config, unit, options.data, options.arrays, feed_names(unit)))
         record.write()
         longest = max(longest, time.time() - began)
         done = f"{unit.workload.data}, {unit.model}, {unit.cores} cores, round {unit.round}: {longest:.0f} s"
@@ -89,11 +92,64 @@ def measure(config: Config, options: Options) -> None:
         print(f"{todo} units are left; call this again", file=sys.stderr)
 
 
+def turns_of(config: Config, unit: Unit, photographs: Path, arrays: Path, feeds: Sequence[str]) -> Iterator[Turn]:
+    """Have processes let feeds take their turns: one, and another after each that ended before its time.
+
+    Raises:
+        RuntimeError: If a process ended before the first of its feeds began.
+    """
+    context, waiting = get_context("spawn"), list(feeds)
+    while waiting:
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=take_turns, args=(config, unit, photographs, arrays, waiting, theirs))
+        process.start()
+        theirs.close()
+        feed = None
+        try:
+            while waiting:
+                told = _told(ours, config.turn_limit_s)
+                if isinstance(told, Turn):
+                    waiting.remove(told.feed)
+                    yield told
+                elif told is not None:
+                    feed = told
+                else:
+                    failure = _end(process)
+                    if feed is None or feed not in waiting:
+                        raise RuntimeError(f"the process for {unit} {failure} before one of {waiting} began")
+                    waiting.remove(feed)
+                    yield unit.turn(feed, images=0, seconds=0.0, step_ms=None, failure=failure)
+                    break
+        finally:
+            _end(process)
+            ours.close()
+
+
+def _told(report: Connection, limit_s: float) -> Turn | str | None:
+    """Receive what a process reports next; None if it ends or hangs."""
+    try:
+        told: Turn | str | None = report.recv() if report.poll(limit_s) else None
+    except EOFError:
+        return None
+    return told
+
+
+def _end(process: BaseProcess) -> str:
+    """Wait a moment for a process to end, else end it; return how it ended."""
+    process.join(_ENDING_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        return "hung"
+    return f"ended with {process.exitcode}"
+
+
 def _cell(turns: Sequence[Turn], feed: str, cores: int) -> str:
     mine = [turn for turn in turns if turn.cores == cores]
-    speeds = [turn.images / turn.seconds for turn in mine if turn.feed == feed]
+    speeds = [turn.images / turn.seconds for turn in mine if turn.feed == feed and turn.failure is None]
     taken = taken_ms(mine, feed)
-    said = f"{Spread.of(speeds):0}" if speeds else ""
+    failures = dict.fromkeys(turn.failure for turn in mine if turn.feed == feed and turn.failure is not None)
+    said = ", ".join([*([f"{Spread.of(speeds):0}"] if speeds else []), *failures])
     return f"{said} {median(taken):+.1f} ms" if taken else said
 
 

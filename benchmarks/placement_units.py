@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -55,6 +56,7 @@ class Config:
         cores: Numbers of CPU cores; those that the machine lacks are left out.
         rounds: Slices of each feed.
         workloads: What is loaded.
+        turn_limit_s: Time after which a feed that has not had its turn is taken for one that never will.
     """
 
     batch_size: int = 128
@@ -64,6 +66,7 @@ class Config:
         Workload(PHOTOGRAPHS, 224, 24, 48, (ALONE, "imagenet18", "imagenet50")),
         Workload(ARRAYS, 32, 200, 150, (ALONE, "resnet18", "resnet50")),
     )
+    turn_limit_s: float = 180
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ class Unit:
     cores: int
     model: str
     round: int
+
+    def turn(self, feed: str, **measured: Any) -> Turn:
+        """Make the turn of one of its feeds."""
+        return Turn(self.workload.data, self.cores, self.model, self.round, feed, **measured)
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,7 @@ class Turn:
         images: Served while the clock ran.
         seconds: For these.
         step_ms: Median time that the device worked on a step; None without a model.
+        failure: How its process ended, if it did before the turn was over.
     """
 
     data: str
@@ -99,6 +107,7 @@ class Turn:
     images: int
     seconds: float
     step_ms: float | None
+    failure: str | None = None
 
     def is_of(self, unit: Unit) -> bool:
         """Tell whether it belongs to a unit."""
@@ -192,34 +201,35 @@ def headspace(size: int, batch_size: int, model: Model) -> Contender:
     return Contender(HEADSPACE, Placement(0, 0), 1, batches())
 
 
-def measure(config: Config, unit: Unit, photographs: Path, arrays: Path) -> list[Turn]:
-    """Let all feeds of a unit take their turns, in a process of its own."""
+def feed_names(unit: Unit) -> list[str]:
+    """Name the feeds of a unit in the order of their turns, which is another one in every other round."""
+    names = [feed.name for feed in FEEDS if torch.cuda.is_available() or not feed.needs_gpu]
+    if unit.model != ALONE:
+        names.append(HEADSPACE)
+    return names if unit.round % 2 == 0 else names[::-1]
+
+
+def take_turns(
+    config: Config, unit: Unit, photographs: Path, arrays: Path, feeds: Sequence[str], report: Connection
+) -> None:
+    """Let feeds of a unit take their turns, in a process of its own; report the name of each, and then its turn."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: unit.cores])
     torch.set_num_threads(unit.cores)
     workload, batch_size = unit.workload, config.batch_size
     source = _source(workload, batch_size, photographs, arrays)
     model = Model(unit.model, int(source.labels.max()) + 1)
-    with ExitStack() as stack:
-        feeds = [feed for feed in FEEDS if torch.cuda.is_available() or not feed.needs_gpu]
-        entrants: list[Entrant] = [feed.entrant(stack, source, workload.size, batch_size, model.take) for feed in feeds]
-        if unit.model != ALONE:
-            entrants.append(headspace(workload.size, batch_size, model))
-        turns = []
-        for entrant in entrants if unit.round % 2 == 0 else entrants[::-1]:
-            (timed,) = harness.interleave([entrant], rounds=1, timed_batches=workload.timed_batches)
-            turns.append(
-                Turn(
-                    data=workload.data,
-                    cores=unit.cores,
-                    model=unit.model,
-                    round=unit.round,
-                    feed=entrant.name,
-                    images=timed.images,
-                    seconds=timed.seconds,
-                    step_ms=model.step_ms(workload.timed_batches),
-                )
+    known = {feed.name: feed for feed in FEEDS}
+    for name in feeds:
+        report.send(name)
+        with ExitStack() as stack:
+            entrant: Entrant = (
+                headspace(workload.size, batch_size, model)
+                if name == HEADSPACE
+                else known[name].entrant(stack, source, workload.size, batch_size, model.take)
             )
-    return turns
+            (timed,) = harness.interleave([entrant], rounds=1, timed_batches=workload.timed_batches)
+        step_ms = model.step_ms(workload.timed_batches)
+        report.send(unit.turn(name, images=timed.images, seconds=timed.seconds, step_ms=step_ms))
 
 
 def _source(workload: Workload, batch_size: int, photographs: Path, arrays: Path) -> Arrays | FileList:

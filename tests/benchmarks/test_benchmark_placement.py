@@ -1,8 +1,12 @@
 import json
+import multiprocessing
+import os
+import signal
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from io import StringIO
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import placement as script
@@ -96,6 +100,51 @@ def test_all_units_are_listed_until_their_turns_are_there(monkeypatch):
     assert script.left(config, [done]) == units[1:]
 
 
+def misbehave(config, unit, photographs, arrays, feeds, report):
+    """Take the turns of feeds in a process, each as its name says."""
+    for feed in feeds:
+        report.send(feed)
+        if feed == "dies":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if feed == "hangs":
+            signal.pause()
+        if feed == "raises":
+            raise SystemExit(3)
+        report.send(unit.turn(feed, images=7, seconds=1.0, step_ms=None))
+
+
+def never_begin(*_):
+    raise SystemExit(4)
+
+
+def test_a_feed_that_ends_its_process_or_hangs_is_a_result_and_the_others_have_their_turns(monkeypatch):
+    monkeypatch.setattr(script, "take_turns", misbehave)
+    monkeypatch.setattr(script, "_ENDING_S", 1)
+    unit = script.left(Config(), [])[0]
+    feeds = ["first", "dies", "second", "hangs", "raises", "last"]
+    turns = list(script.turns_of(Config(turn_limit_s=10), unit, Path(), Path(), feeds))
+    failed = {"dies": f"ended with {-signal.SIGSEGV}", "hangs": "hung", "raises": "ended with 3"}
+    assert [(each.feed, each.images, each.failure) for each in turns] == [
+        (feed, 0 if feed in failed else 7, failed.get(feed)) for feed in feeds
+    ]
+    assert all(each.is_of(unit) for each in turns)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_in_which_no_feed_begins_is_an_error(monkeypatch):
+    monkeypatch.setattr(script, "take_turns", never_begin)
+    unit = script.left(Config(), [])[0]
+    with pytest.raises(RuntimeError, match=r"ended with 4 before one of \['a'\] began"):
+        list(script.turns_of(Config(), unit, Path(), Path(), ["a"]))
+
+
+def test_a_failure_is_told_in_the_table():
+    config = replace(Config(), workloads=(Workload("photographs", 32, 1, 1, (ALONE,)),))
+    turns = [turn("a", images=100), replace(turn("b", images=0, seconds=0.0), failure="hung")]
+    said = script.show(config, turns)
+    assert [line.split() for line in said.splitlines() if "hung" in line] == [["b", "hung"]]
+
+
 def test_more_cores_than_there_are_are_left_out():
     assert {unit.cores for unit in script.left(Config(), [])} == {
         count for count in (1, 2, 4, 8, 16) if count <= cores()
@@ -139,6 +188,7 @@ def test_there_is_a_feed_for_each_placement_with_and_without_reuse_and_stock_dal
         "gpu/gpu, reuse factor 3",
         "stock DALI, cpu",
         "stock DALI, gpu",
+        "stock DALI, gpu, no JPEG engine",
     ]
 
 

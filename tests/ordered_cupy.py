@@ -108,6 +108,11 @@ class MemoryPool:
         self._free: defaultdict[Any, list[Allocation]] = defaultdict(list)
 
     def malloc(self, nbytes: int) -> Any:
+        left = self._device.arrays_left
+        if left is not None:
+            if left == 0:
+                raise MemoryError("no room for a temporary array")
+            self._device.arrays_left = left - 1
         free = self._free[self._device.current, nbytes]
         allocation = free.pop() if free else self._device.allocate("temporary", nbytes)
         allocation.forget_contents()
@@ -178,7 +183,7 @@ def module(device: OrderedDevice) -> Any:
 
     cuda: Any = ModuleType("cupy.cuda")
     cuda.Device, cuda.Event = Device, Event
-    cuda.Stream = lambda non_blocking=False: Stream(device, non_blocking=non_blocking)
+    cuda.Stream = lambda non_blocking=False: Stream(device, "a store's stream", non_blocking=non_blocking)
     cuda.get_current_stream = lambda: device.current
     cuda.is_available = lambda: True
     cuda.malloc, cuda.using_allocator, cuda.MemoryPool = malloc, using_allocator, lambda: MemoryPool(device)
@@ -189,5 +194,12 @@ def module(device: OrderedDevice) -> Any:
     cuda.PinnedMemoryPointer = lambda memory, offset: memory.allocation.bytes.data
     cuda.runtime = SimpleNamespace(CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}))
     cupy: Any = ModuleType("cupy")
-    cupy.cuda, cupy.ndarray, cupy.asarray, cupy.asnumpy, cupy.take, cupy.full = cuda, array, asarray, asnumpy, take, full
+    cupy.cuda, cupy.ndarray, cupy.asarray, cupy.asnumpy, cupy.take, cupy.full = (
+        cuda,
+        array,
+        asarray,
+        asnumpy,
+        take,
+        full,
+    )
     return cupy

@@ -40,6 +40,7 @@ class OrderedDevice:
         races: What was raised, even where somebody swallowed it.
         waits: Steps by which the library has ordered something.
         left_out: One of them, which is left out.
+        arrays_left: How many temporary arrays there is room for; None if for any number.
         current: Stream that the calling thread has entered last.
     """
 
@@ -47,11 +48,12 @@ class OrderedDevice:
         self.races: list[str] = []
         self.waits: set[Wait] = set()
         self.left_out: Wait | None = None
+        self.arrays_left: int | None = None
         self.streams: list[Stream] = []
         self.guard = threading.RLock()
         self._allocations: weakref.WeakSet[Allocation] = weakref.WeakSet()
         self._thread = threading.local()
-        self.default = Stream(self, non_blocking=False)
+        self.default = Stream(self, "the default stream", non_blocking=False)
         self.cupy = ordered_cupy.module(self)
 
     def install(self, monkeypatch: pytest.MonkeyPatch, *, locks: bool = True) -> None:
@@ -111,8 +113,8 @@ class OrderedDevice:
     def current(self) -> Stream:
         return self.entered[-1]
 
-    def stream(self) -> Stream:
-        return Stream(self, non_blocking=True)
+    def stream(self, name: str) -> Stream:
+        return Stream(self, name, non_blocking=True)
 
     def run(self, *tasks: Callable[[], None], together: bool = False) -> None:
         """Run each task in a thread of its own, one after another or together, and wait for them.
@@ -173,10 +175,10 @@ def _wait(step: str) -> Wait | None:
 
 
 class Stream(Actor):
-    """Work that is done in the order in which it is queued; blocking streams and the default one wait for each other."""
+    """Work, done in the order in which it is queued. Blocking streams and the default one wait for each other."""
 
-    def __init__(self, device: OrderedDevice, *, non_blocking: bool) -> None:
-        super().__init__(f"stream {len(device.streams)}" if device.streams else "the default stream")
+    def __init__(self, device: OrderedDevice, name: str, *, non_blocking: bool) -> None:
+        super().__init__(name)
         self._device, self._blocking = device, not non_blocking
         device.streams.append(self)
 

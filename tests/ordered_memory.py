@@ -16,7 +16,7 @@ UNWRITTEN = 0xEE
 Clock = dict["Actor", int]
 
 
-class Race(AssertionError):
+class Race(AssertionError):  # noqa: N818 - that is what it is
     """Something that a GPU could do too early."""
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from dalirefurb.store import StoreSpec
 from dalirefurb.store.device import gather as gathering
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
-from tests.ordered_device import Lock, OrderedDevice, Stream
+from tests.ordered_device import OrderedDevice, Wait
 from tests.ordered_memory import Allocation, Race
 
 SHAPE = (4, 5, 3)
@@ -38,7 +39,7 @@ class Dali:
     """What DALI does on its own stream; the memory of its images is written again as soon as nobody has them."""
 
     def __init__(self, device: OrderedDevice) -> None:
-        self._device, self._stream = device, device.stream()
+        self._device, self._stream = device, device.stream("DALI's stream")
         self._fed: deque[Any] = deque()
 
     def images(self, values: np.ndarray) -> Images:
@@ -74,7 +75,7 @@ class User:
 
     def __init__(self, device: OrderedDevice, pinned_host: bool) -> None:
         self.device, self.cupy = device, device.cupy
-        self.stream: Stream = device.stream()
+        self.stream = device.stream("the caller's stream")
         self.dali = Dali(device)
         self.store = DeviceStore(pinned_host=pinned_host)
         self.store.open(StoreSpec(SHAPE, SLOTS, {}))
@@ -189,7 +190,6 @@ def groups_are_laid_out_and_fed(user: User) -> None:
     buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
     inputs: Any = SimpleNamespace(final=lambda plan, images, shown: {"partial": images})
     graph = FinalGraph(inputs, user.dali, buffer)  # type: ignore[arg-type]
-    submitted = 0
     for version in range(5):
         values = IMAGES + np.uint8(version)
         user.put(list(values[:2]), KEYS[:2], version)
@@ -197,15 +197,54 @@ def groups_are_laid_out_and_fed(user: User) -> None:
         others = [(KEYS[2:4], computed.chosen(KEYS[2:4])), (KEYS[4:], Images(list(values[4:])))]
         with user.get(KEYS[:2], np.full(2, version)) as lease:
             plan: Any = SimpleNamespace(
-                plan=SimpleNamespace(indices=KEYS), shown=None, pinned=(KEYS[:2], lease), unpinned_images=lambda: others
+                plan=SimpleNamespace(indices=KEYS),
+                shown=None,
+                pinned=(KEYS[:2], lease),
+                unpinned_images=partial(list, others),
             )
             graph.submit(plan)
-        del plan
         user.put(computed.chosen(KEYS[2:4]), KEYS[2:4], version)
-        del computed, others
-        submitted += 1
-        if submitted > 1:
+        del plan, computed, others
+        if version > 0:
             assert (graph.collect() == values - np.uint8(1)).all()
+
+
+def groups_are_laid_out_before_one_is_fed(user: User) -> None:
+    """What they were made of goes meanwhile."""
+    user.put(list(IMAGES[:3]), KEYS[:3])
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
+    batches = []
+    for values in (IMAGES, OTHERS):
+        with user.get(KEYS[:3]) as lease:
+            batches.append(buffer.fill(SLOTS, lease, KEYS[:3], [(KEYS[3:], user.dali.images(values[3:]))]))
+    for batch, values in zip(batches, (IMAGES, OTHERS), strict=True):
+        with buffer.on_stream():
+            user.dali.submit({"partial": batch})
+        assert (user.dali.collect() == np.concatenate([IMAGES[:3], values[3:]])).all()
+
+
+def no_room_halfway_through_a_put(user: User) -> None:
+    """The store declines, and whoever gave the images may write them again."""
+    user.device.arrays_left = 4
+    assert not user.store.put(KEYS, 0 * KEYS, user.dali.images(IMAGES)).any()
+    user.device.arrays_left = None
+    user.put(user.dali.images(OTHERS))
+    assert (user.gathered().get() == OTHERS).all()
+
+
+def no_room_halfway_through_a_group(user: User) -> None:
+    """The group is lost, and whoever gave the images may write them again."""
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=1)
+    with user.get(KEYS[:0]) as lease:
+        user.device.arrays_left = 4
+        with suppress(MemoryError):
+            buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(IMAGES))])
+        assert user.device.arrays_left == 0
+        user.device.arrays_left = None
+        batch = buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(OTHERS))])
+    with buffer.on_stream():
+        user.dali.submit({"partial": batch})
+    assert (user.dali.collect() == OTHERS).all()
 
 
 def closed_while_the_device_works(user: User) -> None:
@@ -222,12 +261,12 @@ def threads_take_turns(user: User) -> None:
     """No thread waits for another but by the store."""
 
     def one() -> None:
-        with user.device.stream():
+        with user.device.stream("a thread's stream"):
             user.put(user.cupy.asarray(IMAGES[:3]), KEYS[:3])
         user.put(list(IMAGES[3:]), KEYS[3:])
 
     def two() -> None:
-        with user.device.stream():
+        with user.device.stream("a thread's stream"):
             assert (user.gathered().get() == IMAGES).all()
         with user.get() as lease:
             assert (np.stack(lease.samples) == IMAGES).all()  # type: ignore[arg-type]
@@ -250,6 +289,9 @@ SCENES = [
     memory_of_dali_is_put,
     another_stores_pinned_samples_are_put,
     groups_are_laid_out_and_fed,
+    groups_are_laid_out_before_one_is_fed,
+    no_room_halfway_through_a_put,
+    no_room_halfway_through_a_group,
     closed_while_the_device_works,
     threads_take_turns,
 ]
@@ -257,38 +299,110 @@ PLACES = pytest.mark.parametrize("pinned_host", [False, True], ids=["device", "p
 Scene = Callable[[User], None]
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> OrderedDevice:
-    device = OrderedDevice()
-    device.install(monkeypatch)
+def played(device: OrderedDevice, scene: Scene, *, pinned_host: bool, locks: bool = True) -> OrderedDevice:
+    """Play a scene to its end or its first race, its store closed at the end."""
+    with pytest.MonkeyPatch.context() as monkeypatch, suppress(Race):
+        device.install(monkeypatch, locks=locks)
+        # Two images a kernel.
+        monkeypatch.setattr(gathering, "_KERNEL_BYTES", 2 * IMAGES[0].nbytes)
+        user = User(device, pinned_host)
+        with user.store:
+            scene(user)
     return device
-
-
-def play(device: OrderedDevice, scene: Scene, *, pinned_host: bool) -> None:
-    """Play a scene, its store closed at the end."""
-    user = User(device, pinned_host)
-    with user.store:
-        scene(user)
 
 
 @PLACES
 @pytest.mark.parametrize("scene", SCENES)
-def test_nothing_can_come_too_early(device: OrderedDevice, scene: Scene, pinned_host: bool) -> None:
-    play(device, scene, pinned_host=pinned_host)
-    assert device.races == []
+def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
+    assert played(OrderedDevice(), scene, pinned_host=pinned_host).races == []
 
 
-def races(device: OrderedDevice) -> list[str]:
-    """Play all scenes, each to its first race."""
-    for pinned_host in (False, True):
-        for scene in SCENES:
-            with suppress(Race):
-                play(device, scene, pinned_host=pinned_host)
-    return device.races
+WAITS = [
+    "backends.submit: the stream is entered",
+    "batch_buffer.fill: the stream is entered",
+    "batch_buffer.fill: the host waits",
+    "slots.gather: the store's stream waits",
+    "slots.gather: the stream is entered",
+    "slots.gather: the caller's stream waits",
+    "slots.host_images: the host waits",
+    "slots.host_images: the stream is entered",
+    "slots.host_images: the host waits (2)",
+    "slots.write: the stream is entered",
+    "slots.write: the host waits",
+    "slots.write: the host waits (2)",
+    "slots.write: the store's stream waits",
+    "slots.write: the stream is entered (2)",
+    "slots.write: the caller's stream waits",
+    "store.close: the host waits",
+]
 
 
-def test_print(device: OrderedDevice) -> None:
-    print(races(device))
-    for name, wait in device.named_waits().items():
-        device.left_out, device.races = wait, []
-        print(name, wait.line, races(device)[:1])
+@pytest.fixture(scope="module")
+def named_waits() -> dict[str, Wait]:
+    """All steps by which the library orders anything, as the scenes come by them."""
+    device = OrderedDevice()
+    for scene in SCENES:
+        for pinned_host in (False, True):
+            played(device, scene, pinned_host=pinned_host)
+    return device.named_waits()
+
+
+def test_every_step_of_the_librarys_waiting_is_left_out_below(named_waits: dict[str, Wait]) -> None:
+    assert sorted(named_waits) == sorted(WAITS)
+
+
+def found(**arguments: Any) -> list[str]:
+    """Name the scenes that have a race, on a device that is made anew for each."""
+
+    def races(scene: Scene, pinned_host: bool) -> list[str]:
+        device = OrderedDevice()
+        device.left_out = left_out
+        return played(device, scene, pinned_host=pinned_host, **arguments).races
+
+    left_out = arguments.pop("left_out", None)
+    return [scene.__name__ for scene in SCENES for pinned_host in (False, True) if races(scene, pinned_host)]
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_without_any_one_step_something_can_come_too_early(name: str, named_waits: dict[str, Wait]) -> None:
+    assert found(left_out=named_waits[name])
+
+
+def test_without_the_stores_lock_one_thread_does_not_wait_for_another() -> None:
+    assert found(locks=False) == ["threads_take_turns"]
+
+
+def test_without_keeping_what_it_reads_a_buffer_would_let_its_memory_go_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Forgetful(list[Any]):
+        def __setitem__(self, place: Any, value: Any) -> None: ...
+
+    make = BatchBuffer.__init__
+
+    def forgetful(buffer: BatchBuffer, *arguments: Any, **options: Any) -> None:
+        make(buffer, *arguments, **options)
+        buffer._read = Forgetful(buffer._read)
+
+    monkeypatch.setattr(BatchBuffer, "__init__", forgetful)
+    assert "groups_are_laid_out_before_one_is_fed" in found()
+
+
+@PLACES
+def test_threads_that_use_a_store_together_have_no_race(pinned_host: bool) -> None:
+    def together(user: User) -> None:
+        def work(keys: np.ndarray) -> None:
+            with user.device.stream("a thread's stream"):
+                for version in range(20):
+                    values = IMAGES[keys] + np.uint8(version)
+                    samples = [list(values), user.cupy.asarray(values), user.dali.images(values)][version % 3]
+                    user.put(samples, keys, version)
+                    versions = np.full(len(keys), version)
+                    assert (user.gathered(keys, versions).get()[: len(keys)] == values).all()
+                    with user.get(keys, versions) as lease:
+                        user.store.evict(keys)
+                        assert (np.stack(list(lease.images)) == values).all()
+
+        user.device.run(*(partial(work, KEYS[first : first + 2]) for first in (0, 2)), together=True)
+
+    assert played(OrderedDevice(), together, pinned_host=pinned_host).races == []

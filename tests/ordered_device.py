@@ -81,6 +81,11 @@ class OrderedDevice:
         self._allocations.add(allocation)
         return allocation
 
+    def nbytes(self, kind: str) -> int:
+        """Count the bytes of a kind that are not given back."""
+        with self.guard:
+            return sum(len(each.bytes) for each in self._allocations if each.kind == kind)
+
     def pinned(self, array: np.ndarray) -> Allocation | None:
         """Return the pinned memory in which a host array lies, if it does."""
         with self.guard:

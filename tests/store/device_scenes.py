@@ -97,8 +97,9 @@ def memory_of_dali_is_put(user: User) -> None:
 def another_stores_pinned_samples_are_put(user: User) -> None:
     other = User(user.device, pinned_host=True)
     other.put(list(IMAGES))
-    with other.get() as lease:
-        user.put(lease.images)
+    for some in (KEYS[:5], KEYS[5:]):
+        with other.get(some) as lease:
+            user.put(lease.images, some)
     other.put(list(OTHERS), version=1)
     assert (user.gathered().get() == IMAGES).all()
 

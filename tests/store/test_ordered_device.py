@@ -74,21 +74,21 @@ def test_every_step_of_the_librarys_waiting_is_left_out_below(named_waits: dict[
     assert sorted(named_waits) == sorted(WAITS)
 
 
-def found(**arguments: Any) -> list[str]:
-    """Name the scenes that have a race, on a device that is made anew for each."""
-
-    def races(scene: Scene, pinned_host: bool) -> list[str]:
-        device = OrderedDevice()
-        device.left_out = left_out
-        return played(device, scene, pinned_host=pinned_host, **arguments).races
-
-    left_out = arguments.pop("left_out", None)
-    return [scene.__name__ for scene in SCENES for pinned_host in (False, True) if races(scene, pinned_host)]
+def found(left_out: Wait | None = None, *, locks: bool = True) -> list[str]:
+    """Name the scenes that have a race, each on a device of its own."""
+    names = []
+    for scene in SCENES:
+        for pinned_host in (False, True):
+            device = OrderedDevice()
+            device.left_out = left_out
+            if played(device, scene, pinned_host=pinned_host, locks=locks).races:
+                names.append(scene.__name__)
+    return names
 
 
 @pytest.mark.parametrize("name", WAITS)
 def test_without_any_one_step_something_can_come_too_early(name: str, named_waits: dict[str, Wait]) -> None:
-    assert found(left_out=named_waits[name])
+    assert found(named_waits[name])
 
 
 def test_without_the_stores_lock_one_thread_does_not_wait_for_another() -> None:
@@ -109,6 +109,21 @@ def test_without_keeping_what_it_reads_a_buffer_would_let_its_memory_go_too_earl
 
     monkeypatch.setattr(BatchBuffer, "__init__", forgetful)
     assert "groups_are_laid_out_before_one_is_fed" in found()
+
+
+@PLACES
+def test_a_store_that_is_closed_has_given_the_memory_of_temporary_arrays_back(pinned_host: bool) -> None:
+    device = OrderedDevice()
+
+    def closed(user: User) -> None:
+        images = user.dali.images(IMAGES)
+        dalis = device.nbytes("temporary")
+        user.put(images)
+        assert device.nbytes("temporary") > dalis
+        user.store.close()
+        assert device.nbytes("temporary") == dalis
+
+    assert played(device, closed, pinned_host=pinned_host).races == []
 
 
 @PLACES

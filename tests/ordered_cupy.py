@@ -108,14 +108,15 @@ class MemoryPool:
         self._free: defaultdict[Any, list[Allocation]] = defaultdict(list)
 
     def malloc(self, nbytes: int) -> Any:
-        left = self._device.arrays_left
-        if left is not None:
-            if left == 0:
-                raise MemoryError("no room for a temporary array")
-            self._device.arrays_left = left - 1
-        free = self._free[self._device.current, nbytes]
-        allocation = free.pop() if free else self._device.allocate("temporary", nbytes)
-        allocation.forget_contents()
+        with self._device.guard:
+            left = self._device.arrays_left
+            if left is not None:
+                if left == 0:
+                    raise MemoryError("no room for a temporary array")
+                self._device.arrays_left = left - 1
+            free = self._free[self._device.current, nbytes]
+            allocation = free.pop() if free else self._device.allocate("temporary", nbytes)
+            allocation.forget_contents()
         memory = Memory(allocation)
         weakref.finalize(memory, free.append, allocation).atexit = False
         return SimpleNamespace(mem=memory)

@@ -48,27 +48,36 @@ class BatchBuffer:
         Returns:
             (num_rows, H, W, C) uint8, until `max_groups` more groups are laid out: to be fed inside `on_stream`.
         """
-        xp = self._memory.xp
         out = self._groups[self._turn, :num_rows]
         read: list[Images] = []
         # What is on the device is read later than this returns, but before its turn comes again.
         self._read[self._turn] = read
         self._turn = (self._turn + 1) % len(self._groups)
+        try:
+            with self.on_stream():
+                # First what leaves all other rows undefined.
+                lease.gather(out, leased)
+                self._scatter(out, others, read)
+        except BaseException:
+            # Nobody keeps what a lost group was to be made of.
+            self._memory.synchronize()
+            raise
+        return out
+
+    def _scatter(self, out: Array, others: Sequence[tuple[NDArray[np.int64], Images]], read: list[Images]) -> None:
+        """Copy images to their rows; note what is read on the device."""
+        xp = self._memory.xp
         rows: list[int] = []
         images: list[Image] = []
-        with self.on_stream():
-            # First what leaves all other rows undefined.
-            lease.gather(out, leased)
-            for some, part in others:
-                whole = within(xp, part)
-                if whole is None:
-                    rows += some.tolist()
-                    images += part
-                else:
-                    scatter(xp, out, some.tolist(), whole[0], whole[1].tolist())
-                    read.append(part)
-            scatter(xp, out, rows, images, list(range(len(rows))))
-        return out
+        for some, part in others:
+            whole = within(xp, part)
+            if whole is None:
+                rows += some.tolist()
+                images += part
+            else:
+                scatter(xp, out, some.tolist(), whole[0], whole[1].tolist())
+                read.append(part)
+        scatter(xp, out, rows, images, list(range(len(rows))))
 
     def images(self, computed: Any) -> Images:
         """View a DALI tensor list of one shape, on the device, in place."""

@@ -38,10 +38,13 @@ class DeviceSlots:
         whole = within(xp, samples)
         if whole is not None:
             array, rows = whole
-            with self._memory.on_stream():
-                scatter(xp, self._slab, list(row_of_slot), array, rows[list(row_of_slot.values())].tolist())
-            # Its memory may be DALI's, who takes it back as soon as nobody refers to it.
-            self._memory.synchronize()
+            try:
+                with self._memory.on_stream():
+                    scatter(xp, self._slab, list(row_of_slot), array, rows[list(row_of_slot.values())].tolist())
+            finally:
+                # Its memory may be DALI's, who takes it back as soon as nobody refers to it: also where only the first
+                # kernels found room.
+                self._memory.synchronize()
             return
         on_device = isinstance(samples, xp.ndarray)
         if self._host is not None and not on_device:

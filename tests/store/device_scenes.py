@@ -1,0 +1,247 @@
+"""What somebody may do with a device store, scene by scene: right only if everything waits for what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.engine.backends import FinalGraph
+from dalirefurb.image_batch import Images
+from dalirefurb.store.device.batch_buffer import BatchBuffer
+from tests.ordered_device import Lock
+from tests.store.device_user import EMPTY, IMAGES, KEYS, NEWER, OTHERS, SLOTS, User
+
+
+def put_from_a_stream_that_goes_on(user: User) -> None:
+    """The caller writes the array before, and writes it again after."""
+    with user.stream:
+        array = user.cupy.asarray(IMAGES)
+        user.put(array)
+        array.fill(EMPTY)
+        assert (user.gathered().get() == IMAGES).all()
+
+
+def gathered_into_a_batch_in_use(user: User) -> None:
+    """The caller's stream reads and writes the batch before, and reads it after."""
+    user.put(list(IMAGES))
+    with user.stream, user.get() as lease:
+        out, before = user.batch(), user.batch()
+        before[:] = out
+        lease.gather(out, KEYS[::-1])
+        after = user.batch()
+        after[:] = out
+        assert (after.get() == IMAGES[::-1]).all()
+
+
+def gathered_from_the_default_stream(user: User) -> None:
+    """Which waits for no stream of the store's on its own."""
+    user.put(list(IMAGES))
+    assert (user.gathered().get() == IMAGES).all()
+
+
+def slots_are_taken_again(user: User) -> None:
+    """The slots are free, but what was gathered from them may not be there yet."""
+    user.put(list(IMAGES))
+    with user.stream:
+        out = user.gathered()
+        user.store.evict(KEYS[:3])
+        user.put(list(OTHERS[:3]), KEYS[:3], 1)
+        # By newer versions, without evicting.
+        user.put(list(OTHERS[3:]), KEYS[3:], 1)
+        assert (out.get() == IMAGES).all()
+        assert (user.gathered(versions=NEWER).get() == OTHERS).all()
+
+
+def slots_are_taken_again_from_the_device(user: User) -> None:
+    with user.stream:
+        user.put(user.cupy.asarray(IMAGES))
+        out = user.gathered()
+        user.put(user.cupy.asarray(OTHERS), version=1)
+        assert (out.get() == IMAGES).all()
+    user.put(user.dali.images(IMAGES), version=2)
+    assert (user.gathered(versions=2 * NEWER).get() == IMAGES).all()
+
+
+def looked_at_on_the_host(user: User) -> None:
+    """What was put may not be there yet; what is lent stays until it is released."""
+    with user.stream:
+        user.put(user.cupy.asarray(IMAGES[:4]), KEYS[:4])
+    with user.get(KEYS[:4]) as lease:
+        assert (np.stack(lease.samples) == IMAGES[:4]).all()  # type: ignore[arg-type]
+        user.store.evict(KEYS[:4])
+        user.put(list(OTHERS[4:]), KEYS[4:])
+        assert (np.stack(lease.samples) == IMAGES[:4]).all()  # type: ignore[arg-type]
+    with user.stream:
+        user.put(user.cupy.asarray(OTHERS[:4]), KEYS[:4], 1)
+    with user.get(KEYS[:4], NEWER[:4]) as lease:
+        assert (np.stack(list(lease.images)) == OTHERS[:4]).all()
+
+
+def memory_of_dali_is_put(user: User) -> None:
+    """All of an array, and some rows of one; its memory goes when the call returns."""
+    user.put(user.dali.images(IMAGES[:3]), KEYS[:3])
+    user.put(user.dali.images(OTHERS).chosen(KEYS[::-2]), KEYS[[1, 3, 5]], 1)
+    with user.get(KEYS, np.array([0, 1, 0, 1, 0, 1])) as lease:
+        assert lease.found.tolist() == [True, True, True, True, False, True]
+        expected = np.stack([IMAGES[0], OTHERS[5], IMAGES[2], OTHERS[3], OTHERS[1]])
+        out = user.batch()
+        lease.gather(out, KEYS)
+        assert (out.get()[lease.found] == expected).all()
+
+
+def another_stores_pinned_samples_are_put(user: User) -> None:
+    other = User(user.device, pinned_host=True)
+    other.put(list(IMAGES))
+    for some in (KEYS[:5], KEYS[5:]):
+        with other.get(some) as lease:
+            user.put(lease.images, some)
+    other.put(list(OTHERS), version=1)
+    assert (user.gathered().get() == IMAGES).all()
+
+
+def groups_are_laid_out_and_fed(user: User) -> None:
+    """As the engine does: hits are gathered, DALI's images scattered, the host's too; then the store moves on."""
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
+    inputs: Any = SimpleNamespace(final=lambda plan, images, shown: {"partial": images})
+    graph = FinalGraph(inputs, user.dali, buffer)  # type: ignore[arg-type]
+    for version in range(5):
+        values = IMAGES + np.uint8(version)
+        user.put(list(values[:2]), KEYS[:2], version)
+        computed = user.dali.images(values)
+        others = [(KEYS[2:4], computed.chosen(KEYS[2:4])), (KEYS[4:], Images(list(values[4:])))]
+        with user.get(KEYS[:2], np.full(2, version)) as lease:
+            plan: Any = SimpleNamespace(
+                plan=SimpleNamespace(indices=KEYS),
+                shown=None,
+                pinned=(KEYS[:2], lease),
+                unpinned_images=partial(list, others),
+            )
+            graph.submit(plan)
+        user.put(computed.chosen(KEYS[2:4]), KEYS[2:4], version)
+        del plan, computed, others
+        if version > 0:
+            assert (graph.collect() == values - np.uint8(1)).all()
+
+
+def groups_are_laid_out_before_one_is_fed(user: User) -> None:
+    """What they were made of goes meanwhile."""
+    user.put(list(IMAGES[:3]), KEYS[:3])
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
+    batches = []
+    for values in (IMAGES, OTHERS):
+        with user.get(KEYS[:3]) as lease:
+            batches.append(buffer.fill(SLOTS, lease, KEYS[:3], [(KEYS[3:], user.dali.images(values[3:]))]))
+    for batch, values in zip(batches, (IMAGES, OTHERS), strict=True):
+        with buffer.on_stream():
+            user.dali.submit({"partial": batch})
+        assert (user.dali.collect() == np.concatenate([IMAGES[:3], values[3:]])).all()
+
+
+def no_room_halfway_through_a_put(user: User) -> None:
+    """The store declines, and whoever gave the images may write them again."""
+    user.device.arrays_left = 4
+    assert not user.store.put(KEYS, 0 * KEYS, user.dali.images(IMAGES)).any()
+    assert user.device.arrays_left == 0
+    user.device.arrays_left = None
+    user.put(user.dali.images(OTHERS))
+    assert (user.gathered().get() == OTHERS).all()
+
+
+def no_room_halfway_through_a_group(user: User) -> None:
+    """The group is lost, and whoever gave the images may write them again."""
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=1)
+    with user.get(KEYS[:0]) as lease:
+        user.device.arrays_left = 4
+        with suppress(MemoryError):
+            buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(IMAGES))])
+        assert user.device.arrays_left == 0
+        user.device.arrays_left = None
+        batch = buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(OTHERS))])
+    with buffer.on_stream():
+        user.dali.submit({"partial": batch})
+    assert (user.dali.collect() == OTHERS).all()
+
+
+def closed_while_the_device_works(user: User) -> None:
+    """A lease outlives its store."""
+    user.put(list(IMAGES))
+    out = user.batch()
+    with user.get() as lease:
+        user.store.close()
+        lease.gather(out, KEYS)
+    assert (out.get() == IMAGES).all()
+
+
+def threads_take_turns(user: User) -> None:
+    """No thread waits for another but by the store."""
+
+    def one() -> None:
+        with user.device.stream("a thread's stream"):
+            user.put(user.cupy.asarray(IMAGES[:3]), KEYS[:3])
+        user.put(list(IMAGES[3:]), KEYS[3:])
+
+    def two() -> None:
+        with user.device.stream("a thread's stream"):
+            assert (user.gathered().get() == IMAGES).all()
+        with user.get() as lease:
+            assert (np.stack(lease.samples) == IMAGES).all()  # type: ignore[arg-type]
+
+    def three() -> None:
+        user.store.evict(KEYS)
+        user.put(list(OTHERS), version=1)
+        assert (user.gathered(versions=NEWER).get() == OTHERS).all()
+
+    user.device.run(one, two, three)
+
+
+def a_lease_goes_from_thread_to_thread(user: User) -> None:
+    """One takes it, another gathers, a third looks and puts newer versions: as the engine's threads do."""
+    user.put(list(IMAGES))
+    handed: list[Any] = []
+    hand_over = Lock(user.device)
+
+    def one() -> None:
+        with hand_over:
+            handed.append(user.store.get(KEYS, 0 * KEYS))
+
+    def two() -> None:
+        with hand_over, user.device.stream("a thread's stream"):
+            handed.append(user.batch())
+            handed[0].gather(handed[1], KEYS)
+            handed[1] = handed[1].get()
+
+    def three() -> None:
+        with hand_over:
+            assert (np.stack(handed[0].samples) == IMAGES).all()
+            handed[0].release()
+        user.put(list(OTHERS), version=1)
+
+    user.device.run(one, two, three)
+    assert (handed[1] == IMAGES).all()
+    assert (user.gathered(versions=NEWER).get() == OTHERS).all()
+
+
+Scene = Callable[[User], None]
+
+SCENES: list[Scene] = [
+    put_from_a_stream_that_goes_on,
+    gathered_into_a_batch_in_use,
+    gathered_from_the_default_stream,
+    slots_are_taken_again,
+    slots_are_taken_again_from_the_device,
+    looked_at_on_the_host,
+    memory_of_dali_is_put,
+    another_stores_pinned_samples_are_put,
+    groups_are_laid_out_and_fed,
+    groups_are_laid_out_before_one_is_fed,
+    no_room_halfway_through_a_put,
+    no_room_halfway_through_a_group,
+    closed_while_the_device_works,
+    threads_take_turns,
+    a_lease_goes_from_thread_to_thread,
+]

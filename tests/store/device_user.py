@@ -1,0 +1,91 @@
+"""Who uses a device store on the stand-in for a device: a user with a stream of their own, and DALI."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.image_batch import Images
+from dalirefurb.store import StoreSpec
+from dalirefurb.store.device.store import DeviceLease, DeviceStore
+from tests.ordered_device import OrderedDevice
+from tests.ordered_memory import Allocation, Race
+
+SHAPE = (4, 5, 3)
+SLOTS = 6
+KEYS = np.arange(SLOTS)
+NEWER = np.ones(SLOTS, np.int64)
+IMAGES = np.random.default_rng(0).integers(0, 200, (SLOTS, *SHAPE), dtype=np.uint8)
+OTHERS = IMAGES[::-1] + np.uint8(1)
+EMPTY = 222
+
+
+class Dali:
+    """What DALI does on its own stream; the memory of its images is written again as soon as nobody has them."""
+
+    def __init__(self, device: OrderedDevice) -> None:
+        self._device, self._stream = device, device.stream("DALI's stream")
+        self._fed: deque[Any] = deque()
+
+    def images(self, values: np.ndarray) -> Images:
+        """Make images and wait for them."""
+        cuda = self._device.cupy.cuda
+        memory = cuda.Memory(values.nbytes)
+        array = self._device.cupy.ndarray(values.shape, np.uint8, cuda.MemoryPointer(memory, 0))
+        with self._stream:
+            array[:] = self._device.cupy.asarray(values)
+        self._stream.synchronize()
+        weakref.finalize(memory, self._write_again, memory.allocation).atexit = False
+        return Images(array)
+
+    def _write_again(self, allocation: Allocation) -> None:
+        with self._device.guard, suppress(Race):
+            allocation.touch(self._stream.queue(), allocation.bytes, writes=True)
+
+    def submit(self, feeds: Any) -> None:
+        """Copy a batch on the current stream, as `feed_input` does, and work on it."""
+        batch = feeds["partial"]
+        copied = self._device.cupy.full(batch.shape, 0, np.uint8)
+        copied[:] = batch
+        self._stream.wait_event(self._device.current.record())
+        self._fed.append(copied)
+
+    def collect(self) -> np.ndarray:
+        copied: np.ndarray = self._fed.popleft().get(stream=self._stream)
+        return copied
+
+
+class User:
+    """Somebody with a store and a stream of their own."""
+
+    def __init__(self, device: OrderedDevice, pinned_host: bool) -> None:
+        self.device, self.cupy = device, device.cupy
+        self.stream = device.stream("the caller's stream")
+        self.dali = Dali(device)
+        self.store = DeviceStore(pinned_host=pinned_host)
+        self.store.open(StoreSpec(SHAPE, SLOTS, {}))
+
+    @contextmanager
+    def get(self, keys: np.ndarray = KEYS, versions: np.ndarray | None = None) -> Iterator[DeviceLease]:
+        """Lend samples, until the block ends."""
+        with self.store.get(keys, np.zeros_like(keys) if versions is None else versions) as lease:
+            assert isinstance(lease, DeviceLease)
+            yield lease
+
+    def put(self, samples: Any, keys: np.ndarray = KEYS, version: int = 0) -> None:
+        assert self.store.put(keys, np.full(len(keys), version), samples).all()
+
+    def batch(self) -> Any:
+        return self.cupy.full((SLOTS, *SHAPE), EMPTY, np.uint8)
+
+    def gathered(self, keys: np.ndarray = KEYS, versions: np.ndarray | None = None) -> Any:
+        """Gather on the current stream, and let the lease go at once."""
+        out = self.batch()
+        with self.get(keys, versions) as lease:
+            lease.gather(out, np.arange(len(keys)))
+        return out

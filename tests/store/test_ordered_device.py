@@ -1,0 +1,146 @@
+"""The order in which a device store asks for things, held against a device that forgives nothing.
+
+With all the library's waiting no scene has a race; without any one step of it, some scene has.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dalirefurb.store.device import gather as gathering
+from dalirefurb.store.device.batch_buffer import BatchBuffer
+from tests.ordered_device import OrderedDevice, Wait
+from tests.ordered_memory import Race
+from tests.store.device_scenes import SCENES, Scene
+from tests.store.device_user import IMAGES, KEYS, User
+
+PLACES = pytest.mark.parametrize("pinned_host", [False, True], ids=["device", "pinned host"])
+
+
+def played(device: OrderedDevice, scene: Scene, *, pinned_host: bool, locks: bool = True) -> OrderedDevice:
+    """Play a scene to its end or its first race, its store closed at the end."""
+    with pytest.MonkeyPatch.context() as monkeypatch, suppress(Race):
+        device.install(monkeypatch, locks=locks)
+        # Two images a kernel.
+        monkeypatch.setattr(gathering, "_KERNEL_BYTES", 2 * IMAGES[0].nbytes)
+        user = User(device, pinned_host)
+        with user.store:
+            scene(user)
+    return device
+
+
+@PLACES
+@pytest.mark.parametrize("scene", SCENES)
+def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
+    assert played(OrderedDevice(), scene, pinned_host=pinned_host).races == []
+
+
+WAITS = [
+    "backends.submit: the stream is entered",
+    "batch_buffer.fill: the stream is entered",
+    "batch_buffer.fill: the host waits",
+    "slots.gather: the store's stream waits",
+    "slots.gather: the stream is entered",
+    "slots.gather: the caller's stream waits",
+    "slots.host_images: the host waits",
+    "slots.host_images: the stream is entered",
+    "slots.host_images: the host waits (2)",
+    "slots.write: the stream is entered",
+    "slots.write: the host waits",
+    "slots.write: the host waits (2)",
+    "slots.write: the store's stream waits",
+    "slots.write: the stream is entered (2)",
+    "slots.write: the caller's stream waits",
+    "store.close: the host waits",
+]
+
+
+@pytest.fixture(scope="module")
+def named_waits() -> dict[str, Wait]:
+    """All steps by which the library orders anything, as the scenes come by them."""
+    device = OrderedDevice()
+    for scene in SCENES:
+        for pinned_host in (False, True):
+            played(device, scene, pinned_host=pinned_host)
+    return device.named_waits()
+
+
+def test_every_step_of_the_librarys_waiting_is_left_out_below(named_waits: dict[str, Wait]) -> None:
+    assert sorted(named_waits) == sorted(WAITS)
+
+
+def found(left_out: Wait | None = None, *, locks: bool = True) -> list[str]:
+    """Name the scenes that have a race, each on a device of its own."""
+    names = []
+    for scene in SCENES:
+        for pinned_host in (False, True):
+            device = OrderedDevice()
+            device.left_out = left_out
+            if played(device, scene, pinned_host=pinned_host, locks=locks).races:
+                names.append(scene.__name__)
+    return names
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_without_any_one_step_something_can_come_too_early(name: str, named_waits: dict[str, Wait]) -> None:
+    assert found(named_waits[name])
+
+
+def test_without_the_stores_lock_one_thread_does_not_wait_for_another() -> None:
+    assert found(locks=False) == ["threads_take_turns"]
+
+
+def test_without_keeping_what_it_reads_a_buffer_would_let_its_memory_go_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Forgetful(list[Any]):
+        def __setitem__(self, place: Any, value: Any) -> None: ...
+
+    make = BatchBuffer.__init__
+
+    def forgetful(buffer: BatchBuffer, *arguments: Any, **options: Any) -> None:
+        make(buffer, *arguments, **options)
+        buffer._read = Forgetful(buffer._read)
+
+    monkeypatch.setattr(BatchBuffer, "__init__", forgetful)
+    assert "groups_are_laid_out_before_one_is_fed" in found()
+
+
+@PLACES
+def test_a_store_that_is_closed_has_given_the_memory_of_temporary_arrays_back(pinned_host: bool) -> None:
+    device = OrderedDevice()
+
+    def closed(user: User) -> None:
+        images = user.dali.images(IMAGES)
+        dalis = device.nbytes("temporary")
+        user.put(images)
+        assert device.nbytes("temporary") > dalis
+        user.store.close()
+        assert device.nbytes("temporary") == dalis
+
+    assert played(device, closed, pinned_host=pinned_host).races == []
+
+
+@PLACES
+def test_threads_that_use_a_store_together_have_no_race(pinned_host: bool) -> None:
+    def together(user: User) -> None:
+        def work(keys: np.ndarray) -> None:
+            with user.device.stream("a thread's stream"):
+                for version in range(20):
+                    values = IMAGES[keys] + np.uint8(version)
+                    samples = [list(values), user.cupy.asarray(values), user.dali.images(values)][version % 3]
+                    user.put(samples, keys, version)
+                    versions = np.full(len(keys), version)
+                    assert (user.gathered(keys, versions).get()[: len(keys)] == values).all()
+                    with user.get(keys, versions) as lease:
+                        user.store.evict(keys)
+                        assert (np.stack(list(lease.images)) == values).all()
+
+        user.device.run(*(partial(work, KEYS[first : first + 2]) for first in (0, 2)), together=True)
+
+    assert played(OrderedDevice(), together, pinned_host=pinned_host).races == []

@@ -187,6 +187,7 @@ def module(device: OrderedDevice) -> Any:
     cuda.Stream = lambda non_blocking=False: Stream(device, "a store's stream", non_blocking=non_blocking)
     cuda.get_current_stream = lambda: device.current
     cuda.is_available = lambda: True
+    cuda.nvrtc = SimpleNamespace(getVersion=lambda: (12, 9))
     cuda.malloc, cuda.using_allocator, cuda.MemoryPool = malloc, using_allocator, lambda: MemoryPool(device)
     cuda.Memory = lambda nbytes: Memory(device.allocate("device", nbytes))
     cuda.PinnedMemory = lambda nbytes: Memory(device.allocate("pinned", nbytes))

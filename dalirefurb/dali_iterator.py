@@ -11,6 +11,8 @@ from nvidia.dali import types
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
+from dalirefurb.dali.insides import set_size
+
 DaliBatch = list[dict[str, torch.Tensor]]
 
 
@@ -51,7 +53,7 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
         self._names = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
         super().__init__([pipeline], self._names, auto_reset=True, prepare_first_batch=False)
-        self._size = loader.num_samples
+        set_size(self, loader.num_samples)
 
     def __iter__(self) -> RefurbIterator:
         """Begin an epoch."""

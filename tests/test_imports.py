@@ -29,11 +29,11 @@ MAY_IMPORT = {
     "mix": {"checks", "errors", "rng", "numpy", "torch"},
     "source": {"calls", "errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
-    "dali": {"augment", "errors", "image_batch", "nvidia", "numpy"},
+    "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
-    "dali_iterator": {"nvidia", "numpy", "torch"},
+    "dali_iterator": {"dali", "nvidia", "numpy", "torch"},
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
@@ -44,6 +44,7 @@ MAY_IMPORT = {
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
+    ("dali", "numba"): {"dali.insides"},
     ("kernels", "nvidia"): {"kernels.dali_operator"},
     ("store", "cupy"): {"store.device.memory"},
     ("store", "zstandard"): {"store.compressed"},

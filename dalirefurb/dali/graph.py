@@ -24,6 +24,7 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.resize import RandomResizedCrop, resized_window, window_of
 from dalirefurb.augment.stage import Device, Node, Stage
+from dalirefurb.dali.insides import random_operator
 from dalirefurb.errors import ConfigurationError
 
 Feed = NDArray[Any] | Sequence[NDArray[Any]]
@@ -163,12 +164,12 @@ class Graph:
             batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
         )
         blob: bytes = pipeline.serialize()
-        for operator in pipeline._ops:
-            if operator._op.schema.HasRandomSeedArg():
-                raise ConfigurationError(
-                    f"a stage uses DALI's random operator {operator._op.schema.Name()!r}, whose numbers depend on "
-                    f"which other samples are in the batch; draw them on the host in a Stage of your own"
-                )
+        operator = random_operator(pipeline)
+        if operator is not None:
+            raise ConfigurationError(
+                f"a stage uses DALI's random operator {operator!r}, whose numbers depend on which other samples are in "
+                f"the batch; draw them on the host in a Stage of your own"
+            )
         return blob
 
     def trace(self) -> Node:

@@ -14,10 +14,8 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.stage import Node
 from dalirefurb.dali.graph import ENCODED, Feed, Input
+from dalirefurb.dali.insides import decoding_reason, header_reason, reason_of
 from dalirefurb.dali.runner import GraphError, tensors_of
-
-_MEANINGS = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
-"""What nvImageCodec's codes mean, those that files lead to."""
 
 _WINDOW = Input("window", "int32", 1)
 """Height and width of a window in pixels."""
@@ -57,9 +55,7 @@ class HeaderReader:
             (shape,) = self._peek([sample])
         except RuntimeError as error:
             failure = GraphError(str(error))
-            failure.reason = next(
-                (meaning for code, meaning in _MEANINGS.items() if code in failure.reason), failure.reason
-            )
+            failure.reason = header_reason(failure.reason)
             failure.row = row
             raise failure from error
         return np.asarray(shape)
@@ -131,10 +127,7 @@ def _failures(graph: Callable[[], Node], feeds: Sequence[Mapping[str, Feed]]) ->
         try:
             pipeline.share_outputs()
         except RuntimeError as error:
-            said = GraphError(str(error)).reason.removeprefix("Failed to decode sample #0 :").strip()
-            if said.startswith("Invalid sample_type"):
-                said = "its pixels are of a type that DALI does not know"
-            yield row, said or "its data are damaged, or end early"
+            yield row, decoding_reason(reason_of(str(error)))
         finally:
             pipeline.release_outputs()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -14,6 +12,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.tensors import TensorCPU, TensorListCPU
 
 from dalirefurb.dali.graph import Feed, Graph, Input
+from dalirefurb.dali.insides import abandon_pipelines, failed_row, reason_of, shut_down
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places
 
@@ -137,7 +136,7 @@ class Replica:
         not go while it works.
         """
         if self._pipeline is not None:
-            self._pipeline._shutdown()
+            shut_down(self._pipeline)
         self._pipeline = None
         self._fed.clear()
 
@@ -201,17 +200,7 @@ def views(images: Any) -> Images:
     return Images.on_demand(len(images), lambda: [np.asarray(image) for image in images], locate)
 
 
-def _leave_alone() -> None:
-    """Keep DALI from shutting down a parent's pipelines in a forked child: it would wait for the parent's threads."""
-    pipelines: set[Any] = getattr(Pipeline, "_pipes", set())
-    for reference in pipelines:
-        pipeline = reference()
-        if pipeline is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))
-    pipelines.clear()
-
-
-os.register_at_fork(after_in_child=_leave_alone)
+os.register_at_fork(after_in_child=abandon_pipelines)
 
 
 def tensors_of(feed: Feed, declared: Input) -> Any:
@@ -231,8 +220,7 @@ class GraphError(Exception):
     """DALI failed; `reason` is the operator's own message, `row` the row among the misses, where it is known."""
 
     def __init__(self, message: str, row: int | None = None) -> None:
-        inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
-        named = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
-        self.reason = (inner.group(1) if inner else message).strip()
-        self.row = int(named.group(1)) if named else row
+        named = failed_row(message)
+        self.reason = reason_of(message)
+        self.row = row if named is None else named
         super().__init__(self.reason)

@@ -9,13 +9,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 from nvidia.dali import types as dali_types
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.plugin.numba import NumbaFunction
 
 from dalirefurb.dali import REPLICA_OPTIONS, Graph, Input
+from dalirefurb.dali.insides import operator_of_addresses, run_signature, setup_signature
 from dalirefurb.kernels.llvm import c_function, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import WORK
@@ -46,7 +45,7 @@ def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> P
     pipeline = Pipeline(batch_size=max_rows, num_threads=threads, device_id=None, **REPLICA_OPTIONS)
     with pipeline:
         inputs = [TASKS.node(), *([graph.trace()] if graph else [])]
-        operator = _Compiled(
+        operator = operator_of_addresses()(
             _compile_operate().address,
             [dali_types.UINT8],
             [dali_types.INT64, dali_types.UINT8][: len(inputs)],
@@ -60,16 +59,6 @@ def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> P
     return pipeline
 
 
-class _Compiled(NumbaFunction):
-    """DALI's operator, of C functions that are there already: it would compile its own for seconds, each time."""
-
-    def _get_run_fn_cpu(self, run_fn: int, *_: Any) -> int:
-        return run_fn
-
-    def _get_setup_fn_cpu(self, setup_fn: int) -> int:
-        return setup_fn
-
-
 def compile_operator() -> tuple[Any, Any]:
     """Compile what DALI's operator calls: for the sizes of its outputs, and to carry out a batch."""
     return _compile_setup(), _compile_operate()
@@ -78,19 +67,17 @@ def compile_operator() -> tuple[Any, Any]:
 @cache
 def _compile_setup() -> Any:
     """Compile what says how large outputs are: a byte each."""
-    address, number = types.uint64, types.int32
 
     def setup(shapes: Any, _: Any, outputs: Any, __: Any, ___: Any, inputs: Any, rows: Any) -> None:
         for shape in memory(np.int64(shapes), (rows,), np.int64):
             memory(shape, (1,), np.int64)[0] = 1
 
-    return c_function(setup, types.void(address, address, number, address, address, number, number))
+    return c_function(setup, setup_signature())
 
 
 @cache
 def _compile_operate() -> Any:
     sources = source_digest()
-    address, number = types.uint64, types.int32
 
     def carry_out(
         _: Any, __: Any, ___: Any, outputs: Any, samples: Any, shapes: Any, ____: Any, inputs: Any, rows: Any
@@ -111,5 +98,4 @@ def _compile_operate() -> Any:
                 origins[row] = places[1, i]
         share(given.pool, given.work)
 
-    signature = types.void(address, address, address, number, address, address, address, number, number)
-    return c_function(carry_out, signature)
+    return c_function(carry_out, run_signature())

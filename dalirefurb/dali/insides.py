@@ -1,0 +1,140 @@
+"""DALI's insides: each use of what DALI does not promise, with the reason why nothing that it promises will do.
+
+These are private names, how compiled functions are called, and the wording of errors. No other module uses any.
+`tests/dali/test_insides.py` has a test for each, which says what a new version of DALI has changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from typing import Any
+
+from nvidia.dali.pipeline import Pipeline
+
+_HEADER_CODES = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
+
+
+def random_operator(pipeline: Pipeline) -> str | None:
+    """Name a pipeline's first operator that draws random numbers by itself; None if it has none.
+
+    `Pipeline._ops`, and the schema behind each one's `_op`: nothing public lists a pipeline's operators, or tells which
+    take a seed. The pipeline must be serialised or built.
+    """
+    for operator in pipeline._ops:
+        if operator._op.schema.HasRandomSeedArg():
+            name: str = operator._op.schema.Name()
+            return name
+    return None
+
+
+def shut_down(pipeline: Pipeline) -> None:
+    """End a pipeline's threads now, and wait for them, though others may still refer to it.
+
+    `Pipeline._shutdown`: by what is public a pipeline ends when nobody refers to it any more.
+    """
+    pipeline._shutdown()
+
+
+def abandon_pipelines() -> None:
+    """Keep DALI from shutting down a parent's pipelines in a forked child: it would wait for the parent's threads.
+
+    `Pipeline._pipes`: nothing public lists the pipelines that are ended at exit, or takes one off that list.
+    """
+    pipelines: set[Any] = getattr(Pipeline, "_pipes", set())
+    for reference in pipelines:
+        pipeline = reference()
+        if pipeline is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pipeline))
+    pipelines.clear()
+
+
+def set_size(iterator: Any, num_samples: int) -> None:
+    """Set what the `size` of a `DALIGenericIterator` is.
+
+    `DALIGenericIterator._size`: its constructor's `size` is deprecated, and warns, where no reader is named.
+    """
+    iterator._size = num_samples
+
+
+@cache
+def operator_of_addresses() -> Any:
+    """Return DALI's Numba operator for functions given as addresses: see `run_signature` and `setup_signature`.
+
+    `NumbaFunction._get_run_fn_cpu` and `_get_setup_fn_cpu`: the public operator takes Python functions only. It would
+    compile them for seconds, each time, and run a batch's samples one after the other.
+    """
+    from nvidia.dali.plugin.numba import NumbaFunction
+
+    class _Compiled(NumbaFunction):
+        """DALI's operator, of C functions that are there already."""
+
+        def _get_run_fn_cpu(self, run_fn: int, *_: Any) -> int:
+            return run_fn
+
+        def _get_setup_fn_cpu(self, setup_fn: int) -> int:
+            return setup_fn
+
+    return _Compiled
+
+
+def run_signature() -> Any:
+    """Return Numba's signature of a function that makes the outputs of a batch.
+
+    `NumbaFunction._run_fn_sig`: with which arguments DALI calls such a function is documented nowhere. They are the
+    addresses of the outputs' samples, shapes and numbers of dimensions, and how many outputs there are; the same of the
+    inputs; and the number of rows. Samples and shapes are addresses in turn, of shape (outputs or inputs, rows), and of
+    a shape each element is an int64.
+    """
+    from numba import types
+
+    address, number = types.uint64, types.int32
+    return types.void(address, address, address, number, address, address, address, number, number)
+
+
+def setup_signature() -> Any:
+    """Return Numba's signature of a function that says how large the outputs of a batch are.
+
+    `NumbaFunction._setup_fn_sig`: as for `run_signature`, without the addresses of samples.
+    """
+    from numba import types
+
+    address, number = types.uint64, types.int32
+    return types.void(address, address, number, address, address, number, number)
+
+
+def reason_of(message: str) -> str:
+    """Return an operator's own message, without what DALI says around it.
+
+    DALI raises a `RuntimeError`, of which nothing but the text tells what failed.
+    """
+    inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
+    return (inner.group(1) if inner else message).strip()
+
+
+def failed_row(message: str) -> int | None:
+    """Return the row of the sample that could not be decoded, where a message names it: nothing but the text does."""
+    named = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
+    return int(named.group(1)) if named else None
+
+
+def header_reason(reason: str) -> str:
+    """Say in words what nvImageCodec's code means, of those codes that files lead to: DALI passes on the number only.
+
+    Args:
+        reason: Operator's own message, as of `reason_of`.
+    """
+    return next((meaning for code, meaning in _HEADER_CODES.items() if code in reason), reason)
+
+
+def decoding_reason(reason: str) -> str:
+    """Say of the only sample of a batch why it could not be decoded, without its row: only the text tells it.
+
+    Args:
+        reason: Operator's own message, as of `reason_of`.
+    """
+    said = reason.removeprefix("Failed to decode sample #0 :").strip()
+    if said.startswith("Invalid sample_type"):
+        return "its pixels are of a type that DALI does not know"
+    return said or "its data are damaged, or end early"

@@ -1,0 +1,265 @@
+"""DALI's insides: for each use a test, which says in a sentence what the installed version of DALI has changed."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+import sys
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import nvidia.dali
+import pytest
+import torch
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dalirefurb.dali import insides
+from dalirefurb.dali.graph import ENCODED
+from dalirefurb.dali.runner import REPLICA_OPTIONS, tensors_of
+from dalirefurb.dali_iterator import RefurbIterator
+from tests.mutations import notorious
+from tests.pictures import encode, jpeg, picture
+from tests.test_imports import MODULES, imported_by
+
+
+@contextmanager
+def needed(part: str, purpose: str) -> Iterator[None]:
+    """Fail with a sentence if a part of DALI is gone, or does something else."""
+    try:
+        yield
+    except Exception as error:
+        pytest.fail(
+            f"DALI {nvidia.dali.__version__} has changed {part}, which dalirefurb needs to {purpose}: mend "
+            f"dalirefurb/dali/insides.py, or keep the bound in pyproject.toml below this version. "
+            f"{type(error).__name__}: {error}"
+        )
+
+
+def pipeline_of(*outputs: Any, batch_size: int = 1) -> Pipeline:
+    pipeline = Pipeline(batch_size=batch_size, num_threads=2, device_id=None, **REPLICA_OPTIONS)
+    pipeline.set_outputs(*outputs)
+    pipeline.build()
+    return pipeline
+
+
+def constant() -> Pipeline:
+    return pipeline_of(types.Constant(np.zeros(1, np.uint8)))
+
+
+def test_a_pipelines_random_operators_are_found() -> None:
+    drawn = pipeline_of(fn.cast(fn.random.coin_flip(), dtype=types.DALIDataType.UINT8))
+    given = pipeline_of(fn.cast(ENCODED.node(), dtype=types.DALIDataType.UINT8))
+    with needed("Pipeline._ops, or the schema behind their _op", "refuse recipes whose pixels depend on the batch"):
+        name = insides.random_operator(drawn)
+        assert name is not None
+        assert "CoinFlip" in name
+        assert insides.random_operator(given) is None
+
+
+def threads() -> set[str]:
+    return {each.name for each in Path("/proc/self/task").iterdir()}
+
+
+def test_a_pipeline_that_is_referred_to_can_be_shut_down() -> None:
+    before = threads()
+    pipeline = constant()
+    pipeline.run()
+    made = threads() - before
+    assert made
+    with needed("Pipeline._shutdown", "end a pipeline's threads before what it was fed goes"):
+        insides.shut_down(pipeline)
+        deadline = time.monotonic() + 10
+        while made & threads() and time.monotonic() < deadline:  # The system may take a moment to forget them.
+            time.sleep(0.01)
+        assert not made & threads(), "its threads are still there"
+        insides.shut_down(pipeline)
+
+
+def test_a_forked_child_can_leave_its_parents_pipelines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with needed("Pipeline._pipes", "let a forked child end without waiting for its parent's threads"):
+        monkeypatch.setattr(Pipeline, "_pipes", set())
+        pipeline = constant()
+        assert Pipeline._pipes == {weakref.ref(pipeline)}, "it does not hold weak references to all pipelines"
+        references = sys.getrefcount(pipeline)
+        insides.abandon_pipelines()
+        assert Pipeline._pipes == set()
+        assert sys.getrefcount(pipeline) == references + 1, "the pipeline may be shut down when it is collected"
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(pipeline))
+        insides.shut_down(pipeline)
+
+
+class TenSamples:
+    batch_size = 4
+    num_samples = 10
+    with_indices = False
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        return iter([])
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_the_size_of_an_iterator_can_be_set() -> None:
+    with needed("DALIGenericIterator._size", "tell the size of an epoch as DALI's iterators do"):
+        iterator = RefurbIterator(TenSamples())
+        assert iterator.size == 10
+        insides.set_size(iterator, 11)
+        assert iterator.size == 11
+
+
+def test_what_our_iterator_keeps_in_itself_is_nothing_that_dalis_keeps() -> None:
+    plain = DALIGenericIterator([constant()], ["data"], auto_reset=True, prepare_first_batch=False)
+    (adapter,) = ast.parse(inspect.getsource(RefurbIterator)).body
+    ours = {node.attr for node in ast.walk(adapter) if isinstance(node, ast.Attribute) and node.attr.startswith("_")}
+    ours = {name for name in ours if not name.startswith("__")}
+    assert len(ours) > 2
+    with needed("DALIGenericIterator's own attributes", "keep others beside them"):
+        shared = ours & {*vars(plain), *dir(plain)}
+        assert not shared, f"both keep {sorted(shared)}"
+
+
+ADDRESS, NUMBER = ctypes.c_uint64, ctypes.c_int32
+RUN = ctypes.CFUNCTYPE(None, *[ADDRESS, ADDRESS, ADDRESS, NUMBER] * 2, NUMBER)
+SET_UP = ctypes.CFUNCTYPE(None, *[ADDRESS, ADDRESS, NUMBER] * 2, NUMBER)
+
+
+def array(address: int, shape: tuple[int, ...], dtype: str) -> Any:
+    """View what C code points to."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(int(address)), dtype).reshape(shape)
+
+
+def test_numbas_operator_takes_addresses_of_functions_and_calls_them_as_we_say() -> None:
+    pytest.importorskip("numba")
+    seen: dict[str, Any] = {}
+    images = [np.arange(2 * columns * 3, dtype=np.uint8).reshape(2, columns, 3) for columns in (4, 5)]
+
+    @SET_UP
+    def set_up(out_shapes: int, out_ndims: int, outputs: int, shapes: int, ndims: int, inputs: int, rows: int) -> None:
+        seen["set up"] = outputs, inputs, rows, array(out_ndims, (outputs,), "i4"), array(ndims, (inputs,), "i4")
+        seen["shape"] = array(array(shapes, (inputs, rows), "i8")[1, 1], (3,), "i8").tolist()
+        for each in array(out_shapes, (outputs, rows), "i8")[0]:
+            array(each, (1,), "i8")[0] = 1
+
+    @RUN
+    def run(
+        out: int, out_shapes: int, _: int, outputs: int, given: int, shapes: int, __: int, inputs: int, rows: int
+    ) -> None:
+        places, sides = array(given, (inputs, rows), "i8"), array(shapes, (inputs, rows), "i8")
+        seen["run"] = outputs, inputs, rows
+        seen["made"] = [array(each, (1,), "i8").tolist() for each in array(out_shapes, (outputs, rows), "i8")[0]]
+        for row, made in enumerate(array(out, (outputs, rows), "i8")[0]):
+            number, side = array(places[0, row], (1,), "i8")[0], array(sides[1, row], (3,), "i8")
+            array(made, (1,), "u1")[0] = number + array(places[1, row], tuple(side), "u1").max()
+
+    with needed("NumbaFunction._get_run_fn_cpu, _get_setup_fn_cpu or their arguments", "run compiled kernels"):
+        pipeline = Pipeline(batch_size=2, num_threads=2, device_id=None, **REPLICA_OPTIONS)
+        with pipeline:
+            inputs = [
+                fn.external_source(name="number", dtype=types.DALIDataType.INT64, ndim=1),
+                fn.external_source(name="image", dtype=types.DALIDataType.UINT8, ndim=3),
+            ]
+            operator = insides.operator_of_addresses()(
+                ctypes.cast(run, ctypes.c_void_p).value,
+                [types.DALIDataType.UINT8],
+                [types.DALIDataType.INT64, types.DALIDataType.UINT8],
+                [1],
+                [1, 3],
+                setup_fn=ctypes.cast(set_up, ctypes.c_void_p).value,
+                batch_processing=True,
+            )
+            # Called with other arguments than these, compiled code would read and write anywhere.
+            assert operator._run_fn_sig(batch_processing=True) == insides.run_signature()
+            assert operator._setup_fn_sig() == insides.setup_signature()
+            pipeline.set_outputs(operator(*inputs))
+        pipeline.build()
+        pipeline.feed_input("number", [np.array([100]), np.array([200])])
+        pipeline.feed_input("image", images)
+        pipeline.schedule_run()
+        (made,) = pipeline.share_outputs()
+        assert [np.asarray(each).tolist() for each in made] == [[123], [229]]
+        pipeline.release_outputs()
+        outputs, inputs_seen, rows, *ndims = seen["set up"]
+        assert (outputs, inputs_seen, rows) == seen["run"] == (1, 2, 2)
+        assert [each.tolist() for each in ndims] == [[1], [1, 3]]
+        assert (seen["shape"], seen["made"]) == ([2, 5, 3], [[1], [1]])
+
+
+def dalis_words(node: Any, encoded: Sequence[bytes]) -> str:
+    """Let DALI fail on samples; return what it says."""
+    pipeline = pipeline_of(node, batch_size=len(encoded))
+    pipeline.feed_input("sample", tensors_of([np.frombuffer(sample, np.uint8) for sample in encoded], ENCODED))
+    pipeline.schedule_run()
+    with pytest.raises(RuntimeError) as caught:
+        pipeline.share_outputs()
+    return str(caught.value)
+
+
+def test_an_errors_text_tells_which_sample_failed_and_why() -> None:
+    good = jpeg(picture(0, height=40, width=50))
+    message = dalis_words(fn.decoders.image(ENCODED.node()), [good, good, good[: len(good) // 2]])
+    with needed("the wording of its errors", "tell users which file is broken, and why, in a line"):
+        assert insides.failed_row(message) == 2, message
+        assert insides.reason_of(message).startswith("Failed to decode sample #2 :"), message
+        assert "pipeline" not in insides.reason_of(message), message
+        alone = dalis_words(fn.decoders.image(ENCODED.node()), [good[: len(good) // 2]])
+        assert insides.decoding_reason(insides.reason_of(alone)) == "its data are damaged, or end early", alone
+
+
+def test_an_errors_text_tells_of_a_type_that_dali_does_not_know() -> None:
+    odd = notorious()["BMP of a type that DALI does not know"]
+    message = dalis_words(fn.decoders.image(ENCODED.node()), [odd])
+    with needed("the wording of its errors", "tell users of pixels of a type that it does not know"):
+        assert "of a type that DALI does not know" in insides.decoding_reason(insides.reason_of(message)), message
+
+
+@pytest.mark.parametrize(
+    ("encoded", "meaning"),
+    [
+        (jpeg(picture(0, height=40, width=50))[:30], "its header is broken"),
+        (encode(picture(0, height=40, width=50), "GIF"), "its format is none that it knows"),
+    ],
+    ids=["cut", "GIF"],
+)
+def test_an_errors_text_tells_of_a_header_that_cannot_be_read(encoded: bytes, meaning: str) -> None:
+    message = dalis_words(fn.peek_image_shape(ENCODED.node()), [encoded])
+    with needed("nvImageCodec's codes or how DALI tells them", "tell users what is wrong with a file's header"):
+        assert insides.header_reason(insides.reason_of(message)) == meaning, message
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        module
+        for module in MODULES
+        if module != "dali.insides" and any(name.split(".")[0] in ("nvidia", "dali") for name in imported_by(module))
+    ],
+)
+def test_no_other_module_uses_what_is_private_to_somebody_else(module: str) -> None:
+    used = {
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(MODULES[module].read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.endswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+    }
+    assert not used, (
+        f"dalirefurb.{module} uses {sorted(used)}: what is private to DALI is used in dalirefurb.dali.insides alone, "
+        f"with the reason and a test"
+    )
+
+
+def test_a_change_of_dalis_is_told_in_a_sentence() -> None:
+    sentence = r"DALI \d\S+ has changed Pipeline._pipes, which dalirefurb needs to let go: mend .*no attribute '_gone'"
+    with pytest.raises(pytest.fail.Exception, match=sentence), needed("Pipeline._pipes", "let go"):
+        Pipeline._gone  # noqa: B018

@@ -31,9 +31,6 @@ def pieces(size: int, sets: Sequence[Sequence[Interval]]) -> Iterator[tuple[int,
     >>> list(pieces(10, [[(0, 2), (8, 10)], [(1, 3)]]))
     [(0, 1, [True, False]), (1, 2, [True, True]), (2, 3, [False, True]), (3, 8, [False, False]), (8, 10, [True, False])]
     """
-    if size and not any(sets):
-        yield 0, size, [False] * len(sets)
-        return
     cuts = sorted({0, size, *(end for intervals in sets for interval in intervals for end in interval)})
     for start, stop in pairwise(cuts):
         yield start, stop, [any(first <= start < last for first, last in intervals) for intervals in sets]

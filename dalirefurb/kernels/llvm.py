@@ -8,10 +8,12 @@ nothing on whether they are negative.
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Timer
@@ -77,12 +79,25 @@ def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options
     timer.daemon = True
     timer.start()
     try:
-        with in_one_module(function):
+        with in_one_module(function), _uncollected():
             return compiler(signature, cache=True, error_model="numpy", **options)(function)
     except Exception:  # Numba found no folder for its cache, a full disk, or half a file; any other error comes again.
         return compiler(signature, error_model="numpy", **options)(function)
     finally:
         timer.cancel()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let no garbage be collected meanwhile: beside all that PyTorch has loaded, it takes a tenth of the time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @cache

@@ -7,7 +7,6 @@ among such loops and would hold them all.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
@@ -43,21 +42,7 @@ def in_one_module(function: Callable[..., Any]) -> Iterator[None]:
             original = getattr(owner, name)
             setattr(owner, name, changed(original))
             stack.callback(setattr, owner, name, original)
-        stack.enter_context(_uncollected())
         yield
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Let no garbage be collected meanwhile: beside all that PyTorch has loaded, it takes a tenth of the time."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callable[..., Any]]]]:

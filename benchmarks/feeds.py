@@ -107,13 +107,15 @@ class StockFeed:
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Make the pipeline, run it, and let it go."""
-        graph = _photographs if isinstance(self._source, FileList) else _arrays
+        on_files = isinstance(self._source, FileList)
+        graph = _photographs if on_files else _arrays
+        options = {"hardware": self._feed.hardware} if on_files else {}
         with warnings.catch_warnings(record=True):  # DALI's auto_aug uses names that DALI deprecates.
             pipeline = pipeline_def(enable_conditionals=True)(graph)(
                 self._source,
                 self._size,
                 device=self._feed.final_device,
-                hardware=self._feed.hardware,
+                **options,
                 batch_size=self._batch_size,
                 num_threads=harness.cores(),
                 device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
@@ -152,7 +154,7 @@ def _photographs(source: FileList, size: int, *, device: Device, hardware: bool)
     return _augmented(fn.resize(images, size=[size, size]), size), labels
 
 
-def _arrays(source: Arrays, size: int, *, device: Device, hardware: bool) -> tuple[Any, Any]:
+def _arrays(source: Arrays, size: int, *, device: Device) -> tuple[Any, Any]:
     batches = _shuffled(source, Pipeline.current().max_batch_size)
     images, labels = fn.external_source(batches, num_outputs=2, layout=["HWC", ""], no_copy=True)
     if device == "gpu":

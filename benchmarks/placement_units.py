@@ -202,8 +202,13 @@ def headspace(size: int, batch_size: int, model: Model) -> Contender:
 
 
 def feed_names(unit: Unit) -> list[str]:
-    """Name the feeds of a unit in the order of their turns, which is another one in every other round."""
-    names = [feed.name for feed in FEEDS if torch.cuda.is_available() or not feed.needs_gpu]
+    """Name the feeds of a unit in the order of their turns, which is another one in every other round.
+
+    Of arrays none is decoded, so it is the same with a JPEG engine and without.
+    """
+    encoded = unit.workload.data == PHOTOGRAPHS
+    feeds = [feed for feed in FEEDS if feed.hardware or encoded]
+    names = [feed.name for feed in feeds if torch.cuda.is_available() or not feed.needs_gpu]
     if unit.model != ALONE:
         names.append(HEADSPACE)
     return names if unit.round % 2 == 0 else names[::-1]

@@ -15,7 +15,7 @@ import torch
 from feeds import FEEDS
 from harness import cores
 from networks import NETWORKS
-from placement_units import ALONE, HEADSPACE, Config, Turn, Workload
+from placement_units import ALONE, HEADSPACE, Config, Turn, Workload, feed_names
 
 from dalirefurb import Arrays
 
@@ -188,6 +188,12 @@ def test_there_is_a_feed_for_each_placement_with_and_without_reuse_and_stock_dal
         "stock DALI, gpu",
         "stock DALI, gpu, no JPEG engine",
     ]
+
+
+def test_arrays_have_no_turn_without_the_jpeg_engine(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    names = {unit.workload.data: feed_names(unit) for unit in script.left(Config(), [])}
+    assert set(names["photographs"]) - set(names["arrays"]) == {"stock DALI, gpu, no JPEG engine"}
 
 
 def test_every_model_of_the_configuration_can_be_built():

@@ -89,6 +89,16 @@ def choose_mix(kernels: Kernels) -> Mix | None:
     return compile_mix()
 
 
+def compile_kernels(kernels: Kernels, recipe: Recipe) -> None:
+    """Compile what a recipe needs, where kernels are chosen; what was compiled before is loaded."""
+    if kernels == "dali":
+        return
+    from dalirefurb.kernels.ahead import compile_for
+
+    stages, split = _stages(recipe), max(recipe.split - recipe.encoded, 0)
+    compile_for(stages[:split], stages[split:], recipe.output)
+
+
 def compile_orders(kernels: Kernels) -> None:
     """Have compiled code compute random orders in this process from now on, see `rng.walk`: the same, sooner."""
     if kernels == "dali":

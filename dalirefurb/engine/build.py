@@ -10,7 +10,7 @@ import torch
 
 from dalirefurb.augment.custom import Custom
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_orders
+from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_kernels, compile_orders
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
@@ -83,6 +83,7 @@ def assemble(
         fallback=configuration.bad_samples.fallback(),
         substitutes=substitutes,
     )
+    compile_kernels(kernels, recipe)
     compile_orders(kernels)
     input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
     device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None

@@ -17,7 +17,7 @@ from dalirefurb.dali import REPLICA_OPTIONS, Graph, Input
 from dalirefurb.dali.insides import operator_of_addresses, run_signature, setup_signature
 from dalirefurb.kernels.llvm import c_function, memory, source_digest
 from dalirefurb.kernels.program import Work
-from dalirefurb.kernels.rows import WORK
+from dalirefurb.kernels.record import WORK
 from dalirefurb.kernels.thread_pool import KernelThreadPool, share
 
 TASK = np.dtype([("work", np.int64), ("first", np.int64), ("pool", np.int64), ("wrong", np.int64)])

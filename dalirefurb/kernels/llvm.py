@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Timer
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -25,9 +26,10 @@ from numba import cfunc, njit, types
 from numba.core import cgutils
 from numba.core.typing.npydecl import parse_dtype
 from numba.extending import intrinsic as _numba_intrinsic
+from numba.extending import register_jitable
 from numba.np.arrayobj import np_cfarray
 
-from dalirefurb.augment import operations
+from dalirefurb import augment
 from dalirefurb.kernels.one_module import in_one_module
 
 _SLOW_S = 2.0
@@ -40,6 +42,11 @@ def compiled(function: Function) -> Function:
     wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     # What Numba rewrites are expressions of whole arrays, of which there are none.
     return cast(Function, njit(nogil=True, error_model="numpy", no_rewrites=True, **wrappers)(function))
+
+
+def jitable(function: Function) -> Function:
+    """Have kernels call a function that Python calls, too, with arrays in place of numbers."""
+    return cast(Function, register_jitable(no_rewrites=True)(function))
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,12 +62,14 @@ def kept(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     return cast(Callable[..., Any], _kept(njit, function, signature, nogil=True))
 
 
+@cache
 def source_digest() -> int:
     """Return a number that a C function is to refer to in a closure.
 
     Numba looks at a function's own file, and at what a closure refers to, to tell whether what it kept is of today.
     """
-    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(operations.__file__)]
+    folders = Path(__file__).parent, Path(augment.__file__).parent
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
@@ -71,6 +80,19 @@ def c_function(function: Callable[..., Any], signature: Any) -> Any:
         What has an `address`, and as `ctypes` what Python can call.
     """
     return _kept(cfunc, function, signature)
+
+
+def with_functions(template: Callable[..., Any], name: str, **functions: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of another name, whose global names mean these functions, which are to be compiled with it.
+
+    Numba keeps what it compiles by a function's name and by what is in its closure, where functions would be others in
+    every process.
+    """
+    template = cast(FunctionType, template)
+    scope = {**template.__globals__, **{each: compiled(function) for each, function in functions.items()}}
+    named = FunctionType(template.__code__, scope, name, None, template.__closure__)
+    named.__qualname__ = name
+    return named
 
 
 def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options: bool) -> Any:
@@ -208,16 +230,15 @@ exchange = _atomic("xchg")
 
 
 @intrinsic
-def call(typing_context: Any, function: Any, one: Any, other: Any) -> Any:
-    """Call a C function of two int64, given its address."""
+def call(typing_context: Any, function: Any, numbers: Any) -> Any:
+    """Call a C function of some int64, a tuple, that returns one, given its address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number = ir.IntType(64)
-        kind = ir.FunctionType(ir.VoidType(), [number, number]).as_pointer()
-        builder.call(builder.inttoptr(arguments[0], kind), arguments[1:])
-        return context.get_dummy_value()
+        number, given = ir.IntType(64), cgutils.unpack_tuple(builder, arguments[1])
+        kind = ir.FunctionType(number, [number] * len(given)).as_pointer()
+        return builder.call(builder.inttoptr(arguments[0], kind), given)
 
-    return types.void(types.int64, types.int64, types.int64), generate
+    return types.int64(types.int64, types.UniTuple(types.int64, len(numbers))), generate
 
 
 @intrinsic

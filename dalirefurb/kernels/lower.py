@@ -1,12 +1,19 @@
 """Lowering: the kernel operations of a recipe's stages, with a row of numbers for every image.
 
-    stage                                            step       beside DALI's operators
-    RandomResizedCrop, Resize, bilinear              RESIZE     within 1 level
-    RandomResizedCrop, Resize, nearest               RESIZE     exact
-    CenterCrop, RandomCrop                           CROP       exact; part of the RESIZE before it, if there is one
-    HorizontalFlip                                   FLIP       exact; likewise
-    RandAugment's, AutoAugment's, TrivialAugment's   OPERATE    see `operate`
-    the output                                       -          exact
+    stage                                   beside DALI's operators
+    RandomResizedCrop, Resize, bilinear     within 1 level
+    RandomResizedCrop, Resize, nearest      exact
+    CenterCrop, RandomCrop                  exact; part of the resize before it, if there is one
+    HorizontalFlip                          exact; likewise
+    operations of augmentation policies
+        posterize, solarize                 exact
+        brightness, contrast                exact
+        color, sharpness                    exact on processors that multiply and add in one step, else within 1 level
+        warp, nearest                       exact on such processors, else either of two pixels that are as near
+        warp, bilinear                      within 1 level
+        auto contrast                       exact
+        equalize                            exactly Pillow's, which DALI's is not in small pictures
+    the output                              exact
 
 Decoding stays DALI's, and so does a recipe that has a user's own stage.
 """
@@ -24,11 +31,15 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.operations import Group
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
 
-WIDTH = 10
+WIDTH = 16
 """Numbers of a step, at most."""
+
+UNTOUCHED = -1
+"""In place of a kernel: the image stays as it is."""
 
 MIRROR, START, FULL = 4, 5, 7
 """Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
@@ -41,17 +52,17 @@ Numbers = NDArray[np.float64]
 
 
 class Code(IntEnum):
-    """What a step does, and with which numbers."""
+    """What is known of a step beside its kernels, and which numbers it takes then."""
 
-    RESIZE = 0
+    OTHER = 0
+    """Nothing. The image keeps its size, unless its stage says otherwise."""
+    RESIZE = 1
     """Row, column, height and width of a window; whether to mirror it; row and column where what it becomes is cropped;
     height and width of that."""
-    CROP = 1
+    CROP = 2
     """Row and column of a window."""
-    FLIP = 2
-    """Whether to mirror."""
-    OPERATE = 3
-    """Group and matrix of an operation."""
+    FLIP = 3
+    """Nothing: it is chosen or not."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +70,22 @@ class KernelOp:
     """One call of a kernel for each image.
 
     Attributes:
-        code: Code of the kernel that is called.
-        stage: Stage whose parameters the kernel takes.
+        code: Code that says what is known of the step.
+        stage: Stage whose parameters the kernels take.
+        kernels: Names of the kernels that rows choose among, such as "warp.nearest"; None: one that no row chooses.
         write: Function that lays the stage's parameters out as numbers, given the heights and widths of the images that
             enter.
-        bilinear: Whether the kernel interpolates.
-        fill: Levels of the channels where there is no source.
+        choose: Function from the stage's parameters to the kernel of each row, int64 (n,), below 0 where the image
+            stays as it is; None: all take the first.
         mirror: Flip that the kernel does on the way; None: it does none.
         crop: CROP after the kernel and its flip, of which only the window is made; None: there is none.
     """
 
     code: Code
     stage: Stage
+    kernels: tuple[str | None, ...]
     write: Callable[[Parameters, Sizes, Numbers], None]
-    bilinear: bool = False
-    fill: tuple[int, ...] = (0, 0, 0)
+    choose: Callable[[Parameters], NDArray[Any]] | None = None
     mirror: HorizontalFlip | None = None
     crop: KernelOp | None = None
 
@@ -82,15 +94,19 @@ class KernelOp:
         heights, widths = self.stage.output_sizes(heights, widths)
         return (heights, widths) if self.crop is None else self.crop.output_sizes(heights, widths)
 
-    def lay_out(self, drawn: Mapping[str, Any], sizes: Sizes, numbers: Numbers) -> None:
-        """Write a row of numbers for each image.
+    def lay_out(self, drawn: Mapping[str, Any], sizes: Sizes, chosen: NDArray[np.int64], numbers: Numbers) -> None:
+        """Write what each image is given.
 
         Args:
             drawn: Parameters of all stages, as "<stage>/<parameter>".
             sizes: Heights and widths of the images that enter, in pixels.
-            numbers: Numbers to write, one row for each image, shape (n, `WIDTH`).
+            chosen: Kernel of each image, (n,), to be written where it is not the first.
+            numbers: Numbers of each image, shape (n, `WIDTH`), to be written.
         """
-        self.write(self._parameters(drawn), sizes, numbers)
+        parameters = self._parameters(drawn)
+        self.write(parameters, sizes, numbers)
+        if self.choose is not None:
+            chosen[:] = self.choose(parameters)
         if self.mirror is not None:
             numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
         if self.code == Code.RESIZE:
@@ -98,6 +114,14 @@ class KernelOp:
             numbers[:, FULL], numbers[:, FULL + 1] = full
             if self.crop is not None:
                 self.crop.write(self.crop._parameters(drawn), full, numbers[:, START:FULL])
+
+    def largest(self, sizes: Sizes) -> Numbers:
+        """Return numbers with which kernels need the most memory, for images of these heights and widths, (n,)."""
+        numbers = np.zeros((len(sizes[0]), WIDTH))
+        if self.code == Code.RESIZE:
+            numbers[:, 2], numbers[:, 3] = sizes
+            numbers[:, FULL], numbers[:, FULL + 1] = self.stage.output_sizes(*sizes)
+        return numbers
 
     def _parameters(self, drawn: Mapping[str, Any]) -> Parameters:
         return {name: np.asarray(drawn[f"{self.stage.name}/{name}"]) for name in self.stage.parameters}
@@ -127,21 +151,53 @@ def _pads(stage: Stage) -> bool:
     return isinstance(stage, RandomCrop) and stage.padding > 0
 
 
+_RESIZES = {"bilinear": "resize.bilinear", "nearest": "crop_flip.pick"}
+_WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}
+_OPERATIONS = {
+    Group.POSTERIZE: "levels.posterize",
+    Group.SOLARIZE: "levels.solarize",
+    Group.BRIGHTNESS: "levels.brightness",
+    Group.CONTRAST: "levels.contrast",
+    Group.COLOR: "filters.color",
+    Group.SHARPNESS: "filters.sharpness",
+    Group.EQUALIZE: "levels.equalize",
+    Group.AUTO_CONTRAST: "levels.auto_contrast",
+}
+
+
 def _step(stage: Stage) -> KernelOp | None:
     """Return a stage's step; a subclass made by a user may do something else, so it has none."""
     if type(stage) is RandomResizedCrop:
-        return KernelOp(Code.RESIZE, stage, _window, stage.interpolation == "bilinear")
+        return KernelOp(Code.RESIZE, stage, (_RESIZES[stage.interpolation],), _window)
     if type(stage) is Resize:
-        return KernelOp(Code.RESIZE, stage, _everything, stage.interpolation == "bilinear")
+        return KernelOp(Code.RESIZE, stage, (_RESIZES[stage.interpolation],), _everything)
     if type(stage) is CenterCrop:
-        return KernelOp(Code.CROP, stage, _start)
+        return KernelOp(Code.CROP, stage, ("crop_flip.crop",), _start)
     if type(stage) is RandomCrop:
-        return KernelOp(Code.CROP, stage, _start if stage.padding else partial(_place, stage.margin))
+        return KernelOp(
+            Code.CROP, stage, ("crop_flip.crop",), _start if stage.padding else partial(_place, stage.margin)
+        )
     if type(stage) is HorizontalFlip:
-        return KernelOp(Code.FLIP, stage, _mirror)
+        return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, _if_mirrored)
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
-        return KernelOp(Code.OPERATE, stage, _operation, stage.interpolation == "bilinear", stage.fill_levels)
+        return _operate(stage)
     return None
+
+
+def _operate(layer: OperationLayer) -> KernelOp:
+    """Return the step of an operation for each image: a table of the groups that the layer's operations are of."""
+    names = {**_OPERATIONS, Group.WARP: _WARPS[layer.interpolation]}
+    used = {operation.group for operation in layer.table.operations}
+    kernels = tuple(names.get(group) if group in used else None for group in Group)
+
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        numbers[:, :9], numbers[:, 9:12] = parameters["matrix"].reshape(-1, 9), layer.fill_levels
+
+    def choose(parameters: Parameters) -> NDArray[Any]:
+        groups = parameters["group"]
+        return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
+
+    return KernelOp(Code.OTHER, layer, kernels, write, choose)
 
 
 def _window(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
@@ -161,9 +217,9 @@ def _place(margin: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) 
         np.rint(parameters[name].astype(np.float64) * margin, out=numbers[:, column])
 
 
-def _mirror(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-    numbers[:, 0] = parameters["mirror"]
+def _nothing(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    pass
 
 
-def _operation(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-    numbers[:, 0], numbers[:, 1:] = parameters["group"], parameters["matrix"].reshape(-1, 9)
+def _if_mirrored(parameters: Parameters) -> NDArray[Any]:
+    return np.where(parameters["mirror"] > 0, 0, UNTOUCHED)

@@ -1,15 +1,28 @@
-"""The last kernel: normalised numbers, in the layout and the type that the model wants."""
+"""Output: normalised numbers, in the layout and the type that the model wants, made by one function of each kind."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 
+from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.llvm import compiled, grey, intrinsic, prefetch
+from dalirefurb.kernels.llvm import (
+    c_function,
+    compiled,
+    grey,
+    intrinsic,
+    memory,
+    prefetch,
+    source_digest,
+    with_functions,
+)
+from dalirefurb.kernels.record import WORK
 
 LANES = 16
 """Pixels that are normalised at a time."""
@@ -21,27 +34,70 @@ _INT, _LONG = ir.IntType(32), ir.IntType(64)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-@compiled
-def normalise(
-    image: Any, view: Any, means: Any, scales: Any, channels_last: Any, streamed: Any, out: Any, coming: Any
-) -> None:
+def output_of(output: Output) -> str:
+    """Return the name of the function that makes an output, see `compile_output`."""
+    if output.dtype == "float32":
+        return "floats" if output.channels == 3 else "grey_floats"
+    if output.channels == 1:
+        return "grey_halves"
+    return "half_pixels" if output.channels_last else "half_planes"
+
+
+def _function(*_: Any) -> None:
+    """Stand for what makes an output, see `llvm.with_functions`."""
+
+
+@cache
+def compile_output(name: str) -> Any:
+    """Compile what makes an output, or load what was compiled before, once in a process.
+
+    Returns:
+        A C function of eleven int64: the address of a `WORK`; that of an image, with its bytes; the part of it that is
+        shown, see `floats`; the address of the result; and that of an image that is worked on next, with its bytes. It
+        returns 0.
+    """
+    sources = source_digest()
+
+    def run(
+        address: Any,
+        image: Any,
+        nbytes: Any,
+        start: Any,
+        stride: Any,
+        height: Any,
+        width: Any,
+        mirrored: Any,
+        target: Any,
+        coming: Any,
+        coming_bytes: Any,
+    ) -> Any:
+        _ = sources
+        work = memory(address, (1,), WORK)[0]
+        levels, following = memory(image, (nbytes,), np.uint8), memory(coming, (coming_bytes,), np.uint8)
+        _function(work, levels, (start, stride, height, width, mirrored != 0), target, following)
+        return 0
+
+    return c_function(with_functions(run, f"output_{name}", _function=OUTPUTS[name]), types.int64(*[types.int64] * 11))
+
+
+def floats(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
     """Subtract the mean and multiply, in float32.
 
     Args:
+        work: The `WORK`, with the mean and the factor of each channel. If it is streamed, numbers go past the caches to
+            memory, of which nothing is read first then: that takes half the time. Results are aligned then, a line is a
+            multiple of `LANES`, and others see them after a `fence`.
         image: Levels of the image, pixel after pixel.
-        view: Part of the image that is normalised: the byte where its first line begins, bytes from line to line,
-            height and width in pixels, and whether it is mirrored.
-        means: Mean of each channel, shape (3,).
-        scales: Factor of each channel, shape (3,).
-        channels_last: Whether `out` holds pixel after pixel, or channel after channel.
-        streamed: Whether numbers go past the caches to memory, of which nothing is read first then: that takes half
-            the time. `out` is aligned then, a line is a multiple of `LANES`, and others see it after a `fence`.
-        out: Normalised numbers, float32 of shape (3 * height * width,).
+        view: Part of the image that is shown: the byte where its first line begins, bytes from line to line, height and
+            width in pixels, and whether it is mirrored.
+        target: Address of the normalised numbers, float32 of shape (3 * height * width,).
         coming: Levels of an image that is worked on next. On the way it is brought to the caches, as far as pixels are
             counted here: to wait for one line of it after the other takes a quarter more time for all of a final part.
     """
     start, stride, height, width, mirrored = view
-    pixels = height * width
+    pixels, channels_last, streamed = height * width, work.channels_last != 0, work.streamed != 0
+    means, scales = memory(work.means, (3,), np.float32), memory(work.scales, (3,), np.float32)
+    out = memory(target, (3 * pixels,), np.float32)
     if stride == 3 * width and not mirrored:
         height, width = 1, pixels
     mean, scale = (means[0], means[1], means[2]), (scales[0], scales[1], scales[2])
@@ -132,10 +188,11 @@ def _spread(builder: Any, values: Any, channels: list[int]) -> Any:
     return _picked(builder, vector, channels)
 
 
-@compiled
-def normalise_grey(image: Any, view: Any, means: Any, scales: Any, out: Any) -> None:
-    """Make one number of a pixel's three levels: that of its grey level; for the arguments see `normalise`."""
+def grey_floats(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
+    """Make one number of a pixel's three levels: that of its grey level; for the arguments see `floats`."""
     start, stride, height, width, mirrored = view
+    means, scales = memory(work.means, (3,), np.float32), memory(work.scales, (3,), np.float32)
+    out = memory(target, (height * width,), np.float32)
     for y in range(height):
         for x in range(width):
             at = np.uint64(start + y * stride + 3 * (width - 1 - x if mirrored else x))
@@ -148,26 +205,32 @@ def _grey_at(image: Any, at: Any) -> Any:
     return grey(np.int32(image[at]), np.int32(image[at + np.uint64(1)]), np.int32(image[at + np.uint64(2)]))
 
 
-@compiled
-def half_grey(image: Any, table: Any, out: Any) -> None:
+def grey_halves(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
     """Look the numbers of grey levels up; for the arguments see `half_planes`."""
+    table, out = memory(work.halves, (3, 256), np.uint16), memory(target, (image.size // 3,), np.uint16)
     for i in range(image.size // 3):
         out[i] = table[0, np.uint64(_grey_at(image, np.uint64(3 * i)))]
 
 
-@compiled
-def half_planes(image: Any, table: Any, out: Any) -> None:
-    """Look float16 or bfloat16 numbers up, channel after channel; table and result hold their bits, uint16 (3, 256)."""
+def half_planes(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
+    """Look float16 or bfloat16 numbers up, channel after channel, for all of an image; `target` is for their bits."""
+    table, out = memory(work.halves, (3, 256), np.uint16), memory(target, (image.size,), np.uint16)
     pixels = image.size // 3
     for channel in range(3):
         for i in range(pixels):
             out[channel * pixels + i] = table[channel, np.uint64(image[np.uint64(3 * i + channel)])]
 
 
-@compiled
-def half_pixels(image: Any, table: Any, out: Any) -> None:
+def half_pixels(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
     """Do the same, pixel after pixel."""
+    table, out = memory(work.halves, (3, 256), np.uint16), memory(target, (image.size,), np.uint16)
     for i in range(0, image.size, 3):
         for channel in range(3):
             at = np.uint64(i + channel)
             out[at] = table[channel, np.uint64(image[at])]
+
+
+OUTPUTS: dict[str, Callable[..., None]] = {
+    each.__name__: each for each in (floats, grey_floats, grey_halves, half_pixels, half_planes)
+}
+"""What makes each kind of output."""

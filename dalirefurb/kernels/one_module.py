@@ -1,15 +1,13 @@
 """Compilation in one module: machine code is made of what Python calls, not of each function that it calls as well.
 
-Numba makes it of each, though it links their code into their callers. It also optimises each by itself and once more
-in each caller: that is kept for loops over pixels, which get faster by it, but not for functions that only choose
-among such loops and would hold them all.
+Numba makes it of each, though it links their code into their callers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary, JITCPUCodegen
@@ -17,17 +15,6 @@ from numba.core.compiler_lock import global_compiler_lock
 
 _TRIED_WITH = ((0, 68),)
 """Versions of Numba whose own parts are as this module takes them; with others every function is finished."""
-
-_CHOOSING: set[str] = set()
-"""Names of functions that are optimised in their callers only."""
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def choosing(function: _Function) -> _Function:
-    """Have a function optimised in its callers only: to be written under `compiled`."""
-    _CHOOSING.add(function.__qualname__)
-    return function
 
 
 @contextmanager
@@ -50,9 +37,6 @@ def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callab
 
     def of_outermost(library: Any) -> bool:
         return bool(library.name == outermost)
-
-    def optimised(original: Any) -> Callable[..., Any]:
-        return lambda library: None if library.name in _CHOOSING else original(library)
 
     def finished(original: Any) -> Callable[..., Any]:
         def finish(library: Any) -> None:
@@ -80,7 +64,6 @@ def _changes(outermost: str) -> Iterator[tuple[type, str, Callable[[Any], Callab
 
         return tell
 
-    yield CPUCodeLibrary, "_optimize_final_module", optimised
     yield CPUCodeLibrary, "_finalize_final_module", finished
     yield JITCodeLibrary, "get_pointer_to_function", found
     yield JITCPUCodegen, "set_env", told

@@ -13,15 +13,15 @@ from dalirefurb.augment.output import Output
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places
-from dalirefurb.kernels.lower import WIDTH, KernelOp
-from dalirefurb.kernels.normalize import LANES
-from dalirefurb.kernels.rows import DONE, FLOATS, HALVES, NOT_SPLIT, NOTHING, PROBLEMS, WORK
+from dalirefurb.kernels.kernel import compile_kernel
+from dalirefurb.kernels.lower import WIDTH, Code, KernelOp
+from dalirefurb.kernels.normalize import LANES, compile_output, output_of
+from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WORK
 from dalirefurb.kernels.scratch import Scratch
 
 STREAMED_BYTES = 16 << 20
 """Results of a batch from which on they are streamed."""
 
-_KINDS = {"float32": FLOATS, "float16": HALVES, "bfloat16": HALVES}
 _NOWHERE = np.empty(0, np.int64)
 _NO_PLACES = Places(_NOWHERE, np.empty((0, 2), np.int64))
 
@@ -122,10 +122,9 @@ class KernelProgram:
         brain = output is not None and output.dtype == "bfloat16"
         halves = brain_floats(numbers) if brain else numbers.astype(np.float16)
         self._record = np.zeros(1, WORK)
-        self._constants = {
+        self._constants: dict[str, NDArray[Any]] = {
+            "kernels": _addresses(steps),
             "codes": np.array([step.code for step in steps], np.int64),
-            "switches": np.array([step.bilinear for step in steps], np.bool_),
-            "fills": np.array([step.fill for step in steps], np.uint8).reshape(-1, 3),
             "means": means,
             "scales": scales,
             "halves": halves,
@@ -133,7 +132,9 @@ class KernelProgram:
         for name, array in self._constants.items():
             self._record[name] = _address(array)
         self._record["steps"], self._record["split"] = len(steps), self._split
-        self._record["kind"] = _KINDS[output.dtype] if output else NOTHING
+        self._record["choices"] = self._constants["kernels"].shape[1]
+        self._record["tail"] = self._tail()
+        self._record["output"] = compile_output(output_of(output)).address if output else 0
         self._record["grey"] = output is not None and output.channels == 1
         self._record["channels_last"] = output is None or output.channels_last
 
@@ -172,13 +173,13 @@ class KernelProgram:
             partials = reserve(sizes[self._split, :computed])
             written = partials.places.addresses
         arrays = {
-            "numbers": self._numbers(feeds, final or {}, sizes, computed),
             "sizes": sizes,
             "origins": np.concatenate([entering.addresses, at_hand.addresses]),
             "partials": written,
             "targets": targets,
             "done": np.zeros(count, np.uint8),
         }
+        arrays["chosen"], arrays["numbers"] = self._laid_out(feeds, final or {}, sizes, computed)
         record = self._record.copy()
         record["count"], record["computed"] = count, computed
         record["streamed"] = self.output is not None and results is not None and streamed(self.output, len(results))
@@ -230,20 +231,33 @@ class KernelProgram:
                 f"{width}; end with a crop or a resize to that size"
             )
 
-    def _numbers(
+    def _tail(self) -> int:
+        """Return the number of steps before the crops and flips at the end of the final part, if its output does these.
+
+        What makes halves looks at all pixels of an image.
+        """
+        tail = len(self._steps)
+        if self.output is None or self.output.dtype != "float32":
+            return tail
+        while tail > max(self._split, 0) and self._steps[tail - 1].code in (Code.CROP, Code.FLIP):
+            tail -= 1
+        return tail
+
+    def _laid_out(
         self, feeds: Mapping[str, Feed], final: Mapping[str, Feed], sizes: NDArray[np.int64], computed: int
-    ) -> NDArray[np.float64]:
-        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n, WIDTH)."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n), and (s, n, WIDTH)."""
         numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
+        chosen = np.zeros(numbers.shape[:2], np.int64)
         for place, step in enumerate(self._steps):
             of_all = 0 <= self._split <= place
             drawn, rows = (final, slice(None)) if of_all else (feeds, slice(computed))
             if len(numbers[place, rows]):
                 heights, widths = sizes[place, rows].T
-                step.lay_out(drawn, (heights, widths), numbers[place, rows])
+                step.lay_out(drawn, (heights, widths), chosen[place, rows], numbers[place, rows])
         if self._window is not None:
             numbers[0, :, :2] = 0
-        return numbers
+        return chosen, numbers
 
 
 def brain_floats(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -253,7 +267,7 @@ def brain_floats(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 
 def streamed(output: Output, count: int) -> bool:
-    """Tell whether results go past the caches, see `normalise`: of a batch that these would not hold for the model."""
+    """Tell whether results go past the caches, see `normalize.floats`: if they cannot hold a batch for the model."""
     height, width = output.sides
     vectors = output.dtype == "float32" and output.channels == 3 and width % LANES == 0
     return vectors and 12 * count * height * width >= STREAMED_BYTES
@@ -262,3 +276,13 @@ def streamed(output: Output, count: int) -> bool:
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _addresses(steps: tuple[KernelOp, ...]) -> NDArray[np.int64]:
+    """Return the addresses of the kernels that each step chooses among, (s, k); 0 where there is none."""
+    addresses = np.zeros((len(steps), max((len(step.kernels) for step in steps), default=1)), np.int64)
+    for place, step in enumerate(steps):
+        for choice, name in enumerate(step.kernels):
+            if name is not None:
+                addresses[place, choice] = compile_kernel(name).address
+    return addresses

@@ -5,18 +5,15 @@ memory of a thread   │ image on the way │ another one │ room for a kernel'
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.crop_flip import pick_bytes
-from dalirefurb.kernels.lower import Code, KernelOp
-from dalirefurb.kernels.operate import operate_bytes
-from dalirefurb.kernels.resize import resize_bytes, taps
-from dalirefurb.kernels.rows import MATRIX_BYTES
+from dalirefurb.kernels.kernel import kernel_named
+from dalirefurb.kernels.lower import KernelOp
 
 
 class Scratch(NamedTuple):
@@ -44,16 +41,12 @@ class Scratch(NamedTuple):
 
 
 def _room_bytes(step: KernelOp, before: Sizes, after: Sizes) -> NDArray[np.int64]:
-    """Return what a kernel needs for each image, at most: a window is not larger than its image."""
-    if step.code == Code.RESIZE:
-        full = step.stage.output_sizes(*before)
-        down, across = (taps(*sides) for sides in zip(before, full, strict=True))
-        needed = resize_bytes(before[1], full[1], *after, across, down) if step.bilinear else pick_bytes(after[1])
-    elif step.code == Code.OPERATE:
-        needed = MATRIX_BYTES + operate_bytes(before[1])
-    else:
-        needed = 0 * before[1]
-    return cast(NDArray[np.int64], needed)
+    """Return what any of a step's kernels needs for each image, at most: a window is not larger than its image."""
+    numbers = step.largest(before).T
+    most = np.zeros(len(before[0]), np.int64)
+    for name in filter(None, step.kernels):
+        np.maximum(most, kernel_named(name).room_bytes(*before, *after, numbers), out=most)
+    return most
 
 
 def _aligned(nbytes: NDArray[np.int64]) -> int:

@@ -150,7 +150,7 @@ def share(address: Any, work: Any) -> None:
     exchange(inside, 0)
     for _ in range(pool.threads):
         _sem_post(address + _BEGIN)
-    call(pool.run, work, 0)
+    call(pool.run, (work, 0))
     for _ in range(fetch_add(inside, _ENDED)):
         _wait(address + _END)
 
@@ -188,7 +188,7 @@ def _compile_serve() -> Any:
         _wait(address + _BEGIN)
         while not pool.closed:
             if fetch_add(inside, 1) >= 0:
-                call(pool.run, pool.work, number)
+                call(pool.run, (pool.work, number))
                 _sem_post(address + _END)
             _wait(address + _BEGIN)
 

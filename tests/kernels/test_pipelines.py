@@ -29,7 +29,7 @@ from dalirefurb.kernels.llvm import c_function, fetch_add, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import KernelProgram, Work
-from dalirefurb.kernels.rows import DONE, WORK
+from dalirefurb.kernels.record import DONE, WORK
 from dalirefurb.kernels.scratch import Scratch
 from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.one_batch import levels

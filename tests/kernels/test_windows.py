@@ -130,7 +130,7 @@ def test_crops_are_made_on_the_way_where_they_lie_inside_and_come_right_after() 
         ((resize, crop, flip), [Code.RESIZE, Code.FLIP]),
         ((resize, RandomCrop(32, margin=4)), [Code.RESIZE]),
         ((resize, padded), [Code.RESIZE, Code.CROP]),
-        ((resize, RandAugmentLayer(), crop), [Code.RESIZE, Code.OPERATE, Code.CROP]),
+        ((resize, RandAugmentLayer(), crop), [Code.RESIZE, Code.OTHER, Code.CROP]),
         ((resize, crop, CenterCrop(8, name="again")), [Code.RESIZE, Code.CROP]),
     ]
     for stages, codes in cases:

@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.llvm import compiled, memory
+from dalirefurb.kernels.kernel import kernel
+from dalirefurb.kernels.llvm import compiled, jitable, memory
+from dalirefurb.kernels.lower import FULL, MIRROR
+from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 
 _WEIGHT_BITS = 13
 _FIELD_BITS = 21
@@ -25,28 +28,21 @@ _MANY_TAPS = 64
 """The weights of more are not made whole: of such small ones rounding would leave too much."""
 
 
+@jitable
 def taps(source: Any, target: Any) -> Any:
     """Return how many source pixels are weighed for a target pixel."""
     return np.maximum(-(-2 * source // target), 2)
 
 
-def resize_bytes(width: Any, full_width: Any, lines: Any, columns: Any, across: Any, down: Any) -> Any:
-    """Return the bytes of memory that `resize` needs beside images, at most.
-
-    Args:
-        width: Width of the window of the source in pixels.
-        full_width: Width of the whole resized window in pixels, before it is cropped.
-        lines: Height of the part of the resized window that is made, in pixels.
-        columns: Width of the part of the resized window that is made, in pixels.
-        across: Number of source pixels that are weighed for a target pixel, from left to right.
-        down: Number of source pixels that are weighed for a target pixel, from top to bottom.
-    """
-    reach = columns * width // full_width + across + 3
+def bilinear_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    """Return the bytes of the tables of weights, and of the rows that are kept."""
+    window_height, window_width = np.int64(numbers[2]), np.int64(numbers[3])
+    full_height, full_width = np.maximum(np.int64(numbers[FULL]), 1), np.maximum(np.int64(numbers[FULL + 1]), 1)
+    across, down = taps(window_width, full_width), taps(window_height, full_height)
+    reach = columns * window_width // full_width + across + 3
     of_eight = across + columns * (1 + across) + lines * (1 + down) + reach
-    return 8 * of_eight + 12 * columns * (1 + down) + _TABLES * ALIGNMENT
-
-
-_taps = compiled(taps)
+    needed = 8 * of_eight + 12 * columns * (1 + down) + _TABLES * ALIGNMENT
+    return needed + window_refused(height, width, lines, columns, numbers)
 
 
 @compiled
@@ -151,36 +147,16 @@ def _average_row(
         row[at + np.uint64(2)] = np.float32(blue * (1 << _WEIGHT_BITS))
 
 
-@compiled
-def resize(
-    image: Any,
-    width: Any,
-    window: Any,
-    mirror: Any,
-    full: Any,
-    start: Any,
-    lines: Any,
-    columns: Any,
-    room: Any,
-    out: Any,
-) -> None:
+@kernel(bilinear_bytes)
+def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Resize a window, anti-aliased, with the triangular filter; mirror the result or not; crop it.
 
-    Args:
-        image: Levels of the source image, pixel after pixel.
-        width: Width of the source in pixels.
-        window: Window of the source that is resized: first row, first column, height and width in pixels.
-        mirror: Whether left and right of the resized window change places.
-        full: Height and width of the whole resized window in pixels, before it is cropped.
-        start: First row and column of the part that is made, in the resized window, mirrored if `mirror` says so.
-        lines: Height of the part of the resized window that is made, in pixels.
-        columns: Width of the part of the resized window that is made, in pixels.
-        room: Address of the memory that the kernel works in, as many bytes as `resize_bytes` returns.
-        out: Levels of the result, pixel after pixel.
+    For the numbers see `lower.Code.RESIZE`.
     """
-    top, left, window_height, window_width = window
+    (top, left, window_height, window_width), start, full = window_of(numbers)
+    mirror = numbers[MIRROR] > 0
     scale_x, scale_y = window_width / full[1], window_height / full[0]
-    across, down = _taps(window_width, full[1]), _taps(window_height, full[0])
+    across, down = taps(window_width, full[1]), taps(window_height, full[0])
     weights, room = memory(room, (across,), np.float64), _behind(room, 8 * across)
     firsts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
     wholes, parts = memory(room, (columns, across), np.int64), memory(room, (columns, across), np.float64)

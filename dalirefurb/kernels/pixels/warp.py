@@ -10,22 +10,42 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.augment.operations import MOST_PIXELS
+from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
 
-COLUMN_BYTES = 28
-"""Of memory that a warp needs beside images for each of their columns, at most."""
+FILL = 9
+"""Which numbers of a warp are the levels of the channels where there is no source, after a 3x3 matrix row by row: the
+map from the result's coordinates to the source's."""
+
+
+def nearest_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    """Return the bytes of an offset for each column; offsets have 32 bits."""
+    return 4 * width + REFUSED * (height * width > MOST_PIXELS)
+
+
+def bilinear_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    """Return the bytes of four pixels, an offset and two shares for each column; offsets have 32 bits."""
+    return 28 * width + REFUSED * (height * width > MOST_PIXELS)
 
 
 @compiled
-def _centred(matrix: Any) -> Any:
+def _centred(numbers: Any) -> Any:
     """Move the origin of a map from the corner of the first pixel to its centre, in single precision."""
     half = np.float32(0.5)
-    xx, xy, x0 = matrix[0], matrix[1], matrix[2]
-    yx, yy, y0 = matrix[3], matrix[4], matrix[5]
+    xx, xy, x0 = np.float32(numbers[0]), np.float32(numbers[1]), np.float32(numbers[2])
+    yx, yy, y0 = np.float32(numbers[3]), np.float32(numbers[4]), np.float32(numbers[5])
     return xx, xy, (half * xx + half * xy + x0) - half, yx, yy, (half * yx + half * yy + y0) - half
+
+
+@compiled
+def _filled(numbers: Any) -> Any:
+    return _pixel(
+        np.uint8(np.int32(numbers[FILL])), np.uint8(np.int32(numbers[FILL + 1])), np.uint8(np.int32(numbers[FILL + 2]))
+    )
 
 
 @compiled
@@ -48,21 +68,11 @@ def _store_last(out: Any, at: Any, pixel: Any) -> None:
         out[at + channel] = np.uint8(pixel >> np.uint32(8 * channel))
 
 
-@compiled
-def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, room: Any, out: Any) -> None:
-    """Show at each pixel the nearest source, or `fill` where there is none.
-
-    Args:
-        image: Levels of the source image, pixel after pixel.
-        height: Height of source and result in pixels.
-        width: Width of source and result in pixels.
-        matrix: Map from the result's coordinates to the source's, a 3x3 matrix row by row, float32 of shape (9,).
-        fill: Levels of the channels where there is no source, uint8 of shape (3,).
-        room: Address of the memory that the kernel works in, `COLUMN_BYTES` bytes for each column.
-        out: Levels of the result, pixel after pixel.
-    """
-    xx, xy, x0, yx, yy, y0 = _centred(matrix)
-    filled = _pixel(fill[0], fill[1], fill[2])
+@kernel(nearest_bytes)
+def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Show at each pixel the nearest source, or `FILL` where there is none."""
+    xx, xy, x0, yx, yy, y0 = _centred(numbers)
+    filled = _filled(numbers)
     last = 3 * (height * width - 1)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
     offsets = memory(room, (width,), np.int32)
@@ -90,16 +100,18 @@ def warp_nearest(image: Any, height: Any, width: Any, matrix: Any, fill: Any, ro
             store_pixel(out, line + 3 * x, load_pixel(image, offset - behind) >> np.uint32(8 * behind))
         for x in range(end, width - 1):
             store_pixel(out, line + 3 * x, filled)
-        for channel in range(3):
-            beyond = offsets[width - 1] < 0
-            out[line + 3 * width - 3 + channel] = fill[channel] if beyond else image[offsets[width - 1] + channel]
+        if offsets[width - 1] < 0:
+            _store_last(out, line + 3 * width - 3, filled)
+        else:
+            for channel in range(3):
+                out[line + 3 * width - 3 + channel] = image[offsets[width - 1] + channel]
 
 
-@compiled
-def warp_bilinear(image: Any, height: Any, width: Any, matrix: Any, fill: Any, room: Any, out: Any) -> None:
-    """Blend the four nearest sources at each pixel; around the source lies `fill`. For the arguments see above."""
-    xx, xy, x0, yx, yy, y0 = _centred(matrix)
-    filled = _pixel(fill[0], fill[1], fill[2])
+@kernel(bilinear_bytes)
+def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Blend the four nearest sources at each pixel; around the source lies `FILL`."""
+    xx, xy, x0, yx, yy, y0 = _centred(numbers)
+    filled = _filled(numbers)
     # Where all four are inside, and none is the last pixel.
     columns, rows = np.float32(width - 2), np.float32(height - 2)
     corner = 3 * ((height - 2) * width + width - 2)

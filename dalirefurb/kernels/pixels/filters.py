@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.llvm import compiled, fused, grey, level
+from dalirefurb.kernels.kernel import kernel
+from dalirefurb.kernels.llvm import fused, grey, level
 
 
-@compiled
-def color(image: Any, share: Any, grey_share: Any, out: Any) -> None:
-    """Blend with the grey picture; both shares are float32."""
+@kernel()
+def color(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Blend with the grey picture; the numbers are the picture's share and, the fourth, the grey one's."""
+    share, grey_share = np.float32(numbers[0]), np.float32(numbers[3])
     for i in range(0, image.size, 3):
         at = np.uint64(i)
         red, green, blue = image[at], image[at + np.uint64(1)], image[at + np.uint64(2)]
@@ -21,15 +23,15 @@ def color(image: Any, share: Any, grey_share: Any, out: Any) -> None:
         out[at + np.uint64(2)] = level(fused(added, grey_share, np.float32(blue) * share))
 
 
-@compiled
-def sharpness(image: Any, height: Any, width: Any, kernel: Any, out: Any) -> None:
-    """Filter all but the outermost pixels with 3x3 weights, float32 (9,), row by row."""
+@kernel()
+def sharpness(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Filter all but the outermost pixels; the numbers are 3x3 weights, row by row."""
     for i in range(image.size):
         out[i] = image[i]
     line = 3 * width
-    above_left, above, above_right = kernel[0], kernel[1], kernel[2]
-    left, centre, right = kernel[3], kernel[4], kernel[5]
-    below_left, below, below_right = kernel[6], kernel[7], kernel[8]
+    above_left, above, above_right = np.float32(numbers[0]), np.float32(numbers[1]), np.float32(numbers[2])
+    left, centre, right = np.float32(numbers[3]), np.float32(numbers[4]), np.float32(numbers[5])
+    below_left, below, below_right = np.float32(numbers[6]), np.float32(numbers[7]), np.float32(numbers[8])
     step, two_steps = np.uint64(3), np.uint64(6)
     for y in range(1, height - 1):
         for i in range(y * line + 3, (y + 1) * line - 3):

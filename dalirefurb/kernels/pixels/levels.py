@@ -1,4 +1,4 @@
-"""Kernels that map each channel's levels, whatever lies beside them, and their tables."""
+"""Kernels that map each channel's levels, whatever lies beside them: the first number says how far."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.operations import TRUNCATE
+from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, grey, memory
 
 _TRUNCATE = np.float32(TRUNCATE)
 # As DALI computes it, from a share of the highest level.
 _SHIFT = np.float32(255) * np.float32(-TRUNCATE / 255)
 
-LEVELS_BYTES = 3 * 256 * 5
-"""Of memory that a kernel needs beside images, at most: a table and counts of each channel's levels."""
+_TABLE_BYTES = 3 * 256
+_COUNT_BYTES = 3 * 256 * 4
+
+
+def tables_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    """Return the bytes of a table and counts of each channel's levels."""
+    return _TABLE_BYTES + _COUNT_BYTES + 0 * columns
 
 
 @compiled
@@ -23,49 +29,53 @@ def _level(value: Any) -> Any:
     return np.uint8(np.int32(min(max(value, np.float32(0)), np.float32(255)) + np.float32(0.5)))
 
 
-@compiled
-def posterize(image: Any, mask: Any, out: Any) -> None:
-    """Clear the bits that are 0 in `mask`."""
-    kept = np.uint8(mask)
+@kernel()
+def posterize(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Clear the bits that are 0 in the number."""
+    kept = np.uint8(np.int32(numbers[0]))
     for i in range(image.size):
         out[i] = image[i] & kept
 
 
-@compiled
-def solarize(image: Any, highest: Any, out: Any) -> None:
-    """Invert the levels above `highest`, which may be -1."""
-    first = np.int32(highest) + 1
+@kernel()
+def solarize(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Invert the levels above the number's negative, which may be -1."""
+    first = np.int32(-numbers[0]) + np.int32(1)
     for i in range(image.size):
         out[i] = ~image[i] if image[i] >= first else image[i]
 
 
 @compiled
-def scale(image: Any, factor: Any, shift: Any, out: Any) -> None:
+def _scale(image: Any, factor: Any, shift: Any, out: Any) -> None:
     """Multiply, then add; both numbers are float32."""
     for i in range(image.size):
         out[i] = _level(np.float32(image[i]) * factor + shift)
 
 
-@compiled
-def brightness(image: Any, factor: Any, out: Any) -> None:
+@kernel()
+def brightness(
+    image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
+) -> None:
     """Blend with black."""
-    scale(image, factor, _SHIFT, out)
+    _scale(image, np.float32(numbers[0]), _SHIFT, out)
 
 
-@compiled
-def contrast(image: Any, factor: Any, out: Any) -> None:
+@kernel()
+def contrast(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Blend with the mean level of the grey picture."""
-    total = np.int64(0)
+    factor, total = np.float32(numbers[0]), np.int64(0)
     for i in range(0, image.size, 3):
         at = np.uint64(i)
         total += grey(np.int32(image[at]), np.int32(image[at + np.uint64(1)]), np.int32(image[at + np.uint64(2)]))
     mean = np.floor(np.float32(total) / np.float32(image.size // 3) + np.float32(0.5))
-    scale(image, factor, (mean - factor * mean) + _SHIFT, out)
+    _scale(image, factor, (mean - factor * mean) + _SHIFT, out)
 
 
-@compiled
-def auto_contrast(image: Any, room: Any, out: Any) -> None:
-    """Stretch the levels of each channel to 0 .. 255; `room` is the address of memory, of `LEVELS_BYTES`."""
+@kernel(tables_bytes)
+def auto_contrast(
+    image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
+) -> None:
+    """Stretch the levels of each channel to 0 .. 255."""
     table = memory(room, (3, 256), np.uint8)
     for channel in range(3):
         low, high = np.uint8(255), np.uint8(0)
@@ -81,14 +91,13 @@ def auto_contrast(image: Any, room: Any, out: Any) -> None:
     _look_up(image, table, out)
 
 
-@compiled
-def equalize(image: Any, room: Any, out: Any) -> None:
+@kernel(tables_bytes)
+def equalize(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Spread the levels of each channel by how many pixels have a lower one, as Pillow: in steps of whole pixels.
 
-    A channel of so few pixels that a level's step would be none stays. `room` is the address of memory, of
-    `LEVELS_BYTES`.
+    A channel of so few pixels that a level's step would be none stays.
     """
-    table, counts = memory(room, (3, 256), np.uint8), memory(room + 768, (3, 256), np.int32)
+    table, counts = memory(room, (3, 256), np.uint8), memory(room + _TABLE_BYTES, (3, 256), np.int32)
     counts[:] = 0
     for i in range(0, image.size, 3):
         for channel in range(3):

@@ -1,0 +1,112 @@
+"""Kernel: the pixels of one stage or operation, compiled as a C function that the loop over rows calls.
+
+Each is compiled by itself, when a recipe first needs it, and all have the same arguments. So a table of addresses says
+what a recipe does, and what nobody uses is never compiled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from dalirefurb.kernels import pixels
+from dalirefurb.kernels.llvm import c_function, memory, source_digest, with_functions
+from dalirefurb.kernels.lower import WIDTH
+from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT
+
+_ARGUMENTS = 9
+
+REFUSED = -(1 << 60)
+"""Added to bytes of memory where an image is none that a kernel is for."""
+
+
+def _no_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    return 0 * columns
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What is done to one image.
+
+    Attributes:
+        function: Function of the image's levels, pixel after pixel, uint8 (3 * height * width,); its height and width
+            in pixels; those of the result, `lines` and `columns`; the step's numbers, float64 (`WIDTH`,); the address
+            of memory to work in; and the levels of the result, uint8 (3 * lines * columns,), all of which it writes.
+        room_bytes: Function that returns the bytes of memory that the kernel works in, at most, given heights, widths,
+            lines, columns and numbers, (`WIDTH`, ...), each for one image or for several; below 0 where an image is
+            none that the kernel is for.
+    """
+
+    function: Callable[..., None]
+    room_bytes: Callable[..., Any] = _no_bytes
+
+
+def kernel(room_bytes: Callable[..., Any] = _no_bytes) -> Callable[[Callable[..., None]], Kernel]:
+    """Make a kernel of a function, see `Kernel`."""
+    return lambda function: Kernel(function, room_bytes)
+
+
+def kernel_named(name: str) -> Kernel:
+    """Return the kernel of a name, such as "warp.nearest": that of its module in `pixels`, and its own there."""
+    module, _, own = name.partition(".")
+    found: Kernel = getattr(importlib.import_module(f"{pixels.__name__}.{module}"), own)
+    return found
+
+
+def kernel_names() -> list[str]:
+    """Return the names of all kernels."""
+    modules = [each.name for each in pkgutil.iter_modules(pixels.__path__)]
+    members = [(name, vars(importlib.import_module(f"{pixels.__name__}.{name}"))) for name in modules]
+    return [f"{module}.{name}" for module, own in members for name, each in own.items() if isinstance(each, Kernel)]
+
+
+def _function(*_: Any) -> None:
+    """Stand for a kernel's own function, see `llvm.with_functions`."""
+
+
+def _room_bytes(*_: Any) -> Any:
+    """Stand for a kernel's own, likewise."""
+
+
+@cache
+def compile_kernel(name: str) -> Any:
+    """Compile a kernel, or load what was compiled before, once in a process.
+
+    Returns:
+        A C function of nine int64: the address of an image, its height and width, those of the result, and the
+        addresses of the numbers and of memory to work in, with its bytes, and of the result. It returns what became of
+        the image, see `record`.
+    """
+    sources, kernel = source_digest(), kernel_named(name)
+
+    def run(
+        image: Any,
+        height: Any,
+        width: Any,
+        lines: Any,
+        columns: Any,
+        numbers: Any,
+        room: Any,
+        provided: Any,
+        out: Any,
+    ) -> Any:
+        _ = sources
+        given = memory(numbers, (WIDTH,), np.float64)
+        needed = _room_bytes(height, width, lines, columns, given)
+        if needed < 0:
+            return UNFIT
+        if needed > provided:
+            return CRAMPED
+        levels = memory(image, (3 * height * width,), np.uint8)
+        _function(levels, height, width, lines, columns, given, room, memory(out, (3 * lines * columns,), np.uint8))
+        return DONE
+
+    own = {"_function": kernel.function, "_room_bytes": kernel.room_bytes}
+    return c_function(with_functions(run, f"kernel_{name}", **own), types.int64(*[types.int64] * _ARGUMENTS))

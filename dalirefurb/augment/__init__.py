@@ -1,6 +1,7 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
@@ -18,6 +19,8 @@ __all__ = [
     "HorizontalFlip",
     "Parameter",
     "RandAugmentLayer",
+    "RandomApply",
+    "RandomChoice",
     "RandomCrop",
     "RandomResizedCrop",
     "Resize",

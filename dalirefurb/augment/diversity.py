@@ -30,15 +30,22 @@ def diversity(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
     return reused / _different(stages, (), reuse_factor)
 
 
+def joint(stages: Sequence[Stage]) -> NDArray[np.float64]:
+    """Return the probabilities of the joint outcomes of independent stages, as `Stage.outcomes`."""
+    probabilities = np.ones(1)
+    for stage in stages:
+        probabilities = np.outer(probabilities, stage.outcomes).ravel()
+    return probabilities
+
+
 def _different(final: Sequence[Stage], partial: Sequence[Stage], servings: int) -> float:
     """Return the expected number of different outcomes of the final stages in so many servings."""
-    if any(len(stage.outcomes) == 0 for stage in final):
-        return float(servings)
     total = 0.0
     for weight, probabilities, counts in _mixture(final, partial):
         # 1 - (1 - p)^r as the sum of p * (1 - p)^k, k < r, in which a tiny p is not lost beside 1.
-        unseen = sum((1 - probabilities) ** serving for serving in range(servings))
-        total += float(weight * ((counts * probabilities) @ unseen))
+        unseen = np.sum([(1 - probabilities) ** serving for serving in range(servings)], axis=0)
+        alone = max(1 - float(counts @ probabilities), 0.0)  # of outcomes that do not come twice
+        total += float(weight * ((counts * probabilities) @ unseen + alone * servings))
     return total
 
 
@@ -56,13 +63,13 @@ def _mixture(
     for stage in final:
         if stage.name in followed:
             continue  # Its outcomes are among those of the stage that follows it.
-        joint = stage.joint_outcomes
-        rows = joint.reshape(1, -1) if stage.follows is None or stage.follows.name in names else joint
+        pairs = stage.joint_outcomes
+        given = stage.follows is not None and stage.follows.name not in names
+        rows = [(row.sum(), row / row.sum()) for row in pairs if row.any()] if given else [(1.0, pairs.ravel())]
         mixture = [
-            (weight * row.sum(), *_product(probabilities, counts, row / row.sum()))
+            (weight * share, *_product(probabilities, counts, row))
             for weight, probabilities, counts in mixture
-            for row in rows
-            if row.any()
+            for share, row in rows
         ]
     return mixture
 

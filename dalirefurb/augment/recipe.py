@@ -197,9 +197,7 @@ class Recipe(metaclass=Explained):
     def __str__(self) -> str:
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
         reuse_factors = (2, 3)
-        steps = [
-            (stage.name, "yes" if stage.random else "no", str(len(stage.outcomes) or "many")) for stage in self.stages
-        ]
+        steps = [(stage.name, "yes" if stage.random else "no", _counted(stage.outcomes)) for stage in self.stages]
         steps.append((f"output {self.output.sides_text}, {self.output.dtype}", "no", "1"))
         rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
         for place, (name, random, outcomes) in enumerate(steps):
@@ -226,6 +224,11 @@ class Recipe(metaclass=Explained):
         # As it looks once it was saved and loaded: tuples become lists.
         as_loaded: dict[str, Any] = json.loads(json.dumps(values))
         return as_loaded
+
+
+def _counted(outcomes: NDArray[np.float64]) -> str:
+    """Return how many outcomes there are; see `Stage.outcomes`."""
+    return str(len(outcomes)) if outcomes.sum() > 1 - 1e-9 else "many"
 
 
 def _too_large(stage: Stage, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:

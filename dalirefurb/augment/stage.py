@@ -74,10 +74,10 @@ class Stage(metaclass=Explained):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """Probabilities of the distinguishable outcomes, shape (k,), summing to 1; (1.0,) if deterministic.
+        """Probabilities of the distinguishable outcomes, shape (k,); (1.0,) if deterministic.
 
-        An infinite or very large set of outcomes is an empty array: no two draws are expected to agree. A random stage
-        that does not count its outcomes is taken to have as many.
+        What is missing to a sum of 1 is shared by so many outcomes that no two draws of these are expected to agree:
+        all of it, an empty array, by default for a random stage.
         """
         return np.empty(0) if self.random else np.ones(1)
 

@@ -13,6 +13,7 @@
         warp, bilinear                      within 1 level
         auto contrast                       exact
         equalize                            exactly Pillow's, which DALI's is not in small pictures
+    RandomApply, RandomChoice               as the stages that they choose
     the output                              exact
 
 Decoding stays DALI's, and so does a recipe that has a user's own stage.
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Group
@@ -77,6 +79,8 @@ class KernelOp:
             enter.
         choose: Function from the stage's parameters to the kernel of each row, int64 (n,), below 0 where the image
             stays as it is; None: all take the first.
+        inside: Names of the stages that the stage is inside of, from the recipe's on.
+        taken: Parameters of these, as "<stage>/<parameter>", each with the value without which the image stays.
         mirror: Flip that the kernel does on the way; None: it does none.
         crop: CROP after the kernel and its flip, of which only the window is made; None: there is none.
     """
@@ -86,6 +90,8 @@ class KernelOp:
     kernels: tuple[str | None, ...]
     write: Callable[[Parameters, Sizes, Numbers], None]
     choose: Callable[[Parameters], NDArray[Any]] | None = None
+    inside: tuple[str, ...] = ()
+    taken: tuple[tuple[str, int], ...] = ()
     mirror: HorizontalFlip | None = None
     crop: KernelOp | None = None
 
@@ -107,6 +113,8 @@ class KernelOp:
         self.write(parameters, sizes, numbers)
         if self.choose is not None:
             chosen[:] = self.choose(parameters)
+        for name, value in self.taken:
+            chosen[np.asarray(drawn[name]) != value] = UNTOUCHED
         if self.mirror is not None:
             numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
         if self.code == Code.RESIZE:
@@ -124,25 +132,25 @@ class KernelOp:
         return numbers
 
     def _parameters(self, drawn: Mapping[str, Any]) -> Parameters:
-        return {name: np.asarray(drawn[f"{self.stage.name}/{name}"]) for name in self.stage.parameters}
+        return {name: np.asarray(drawn[_named(self.inside, self.stage, name)]) for name in self.stage.parameters}
 
 
 def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
     """Return the steps of consecutive stages, or None if one of them has no kernel."""
     steps: list[KernelOp] = []
     for stage in stages:
-        step = _step(stage)
-        if step is None:
+        own = _steps_of_stage(stage)
+        if own is None:
             return None
         before = steps[-1] if steps else None
-        if before is None or before.code != Code.RESIZE or before.crop is not None:
-            steps.append(step)
-        elif step.code == Code.CROP and not _pads(stage):
-            steps[-1] = replace(before, crop=step)
+        if before is None or before.code != Code.RESIZE or before.crop is not None or before.inside:
+            steps.extend(own)
+        elif own[0].code == Code.CROP and not _pads(stage):
+            steps[-1] = replace(before, crop=own[0])
         elif isinstance(stage, HorizontalFlip) and before.mirror is None:
             steps[-1] = replace(before, mirror=stage)
         else:
-            steps.append(step)
+            steps.extend(own)
     return tuple(steps)
 
 
@@ -163,6 +171,37 @@ _OPERATIONS = {
     Group.EQUALIZE: "levels.equalize",
     Group.AUTO_CONTRAST: "levels.auto_contrast",
 }
+
+
+def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
+    """Return a stage's steps; None if it has no kernel."""
+    if type(stage) is not RandomApply and type(stage) is not RandomChoice:
+        step = _step(stage)
+        return None if step is None else (step,)
+    steps: list[KernelOp] = []
+    for number, branch in enumerate(stage.branches):
+        for inner in branch:
+            own = _steps_of_stage(inner)
+            if own is None:
+                return None
+            steps.extend(_inside(stage, number, step) for step in own)
+    return tuple(steps)
+
+
+def _inside(stage: RandomApply | RandomChoice, branch: int, step: KernelOp) -> KernelOp:
+    """Return a step that only the samples of a stage's branch take."""
+    inside = (stage.name, *step.inside)
+    first = (_named((), stage, stage.CHOSEN), branch)
+    others = tuple((f"{stage.name}/{name.replace('/', '.', 1)}", value) for name, value in step.taken)
+    # The output does in passing what all samples take.
+    code = Code.OTHER if step.code == Code.CROP else step.code
+    return replace(step, code=code, inside=inside, taken=(first, *others))
+
+
+def _named(inside: tuple[str, ...], stage: Stage, parameter: str) -> str:
+    """Return the name of an input: a parameter of a stage, which may be inside of others."""
+    outermost, *others = *inside, stage.name
+    return f"{outermost}/{'.'.join((*others, parameter))}"
 
 
 def _step(stage: Stage) -> KernelOp | None:

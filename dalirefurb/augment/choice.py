@@ -1,0 +1,231 @@
+"""Stages that choose: other stages with a probability, or one of several.
+
+─┬─▶ applied ─▶ stages ─┬─▶        ─┬─▶ choice 0 ─▶ stages ─┬─▶
+└──────────────────────┘           ├─▶ choice 1 ─▶ stages ─┤
+└─▶ choice 2 ───────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.diversity import joint
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import number, require
+from dalirefurb.errors import ConfigurationError
+
+Stages = Stage | Sequence[Stage]
+"""One stage, or several, one after the other."""
+
+
+class _Choosing(Stage):
+    """Stages in branches, of which a sample takes one. An image leaves as large as it enters.
+
+    Attributes:
+        branches: Stages of each branch, with unique names.
+    """
+
+    name: str
+    CHOSEN: str
+    """Name of the parameter that says which branch a sample takes, int32."""
+
+    @property
+    def branches(self) -> tuple[tuple[Stage, ...], ...]:
+        """Stages of each branch."""
+        raise NotImplementedError
+
+    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Turn uniforms, (n,), into branches, (n,)."""
+        raise NotImplementedError
+
+    @property
+    def inner(self) -> tuple[Stage, ...]:
+        """All stages of all branches."""
+        return tuple(stage for branch in self.branches for stage in branch)
+
+    @cached_property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """One for the choice, and those of all branches."""
+        return 1 + sum(stage.num_uniforms for stage in self.inner)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The choice, and as "<stage>.<parameter>" those of all stages."""
+        inner = {f"{stage.name}.{name}": each for stage in self.inner for name, each in stage.parameters.items()}
+        return {self.CHOSEN: Parameter("int32"), **inner}
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that a stage cannot take, or would change the size of; see `Stage.refusal`."""
+        for stage in self.inner:
+            if (refusal := stage.refusal(heights, widths)) is not None:
+                return refusal
+            after = stage.output_sizes(heights, widths)
+            other = (after[0] != heights) | (after[1] != widths)
+            if other.any():
+                row = int(other.argmax())
+                return row, (
+                    f"{self.name}: {stage.name!r} must leave images as large as they enter, but one of {heights[row]} "
+                    f"x {widths[row]} becomes {after[0][row]} x {after[1][row]}: put it before {self.name!r}"
+                )
+        return None
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Choose, and draw for every stage; see `Stage.draw`.
+
+        Raises:
+            ConfigurationError: If a stage changes the size of an image.
+        """
+        if refusal := self.refusal(heights, widths):
+            raise ConfigurationError(refusal[1])
+        arrays: Arrays = {self.CHOSEN: self.choose(uniforms[:, 0]).astype(np.int32)}
+        taken = 1
+        for stage in self.inner:
+            own = np.ascontiguousarray(uniforms[:, taken : taken + stage.num_uniforms])
+            taken += stage.num_uniforms
+            drawn = stage.draw(own, heights, widths) if stage.parameters else {}
+            arrays |= {f"{stage.name}.{name}": rows for name, rows in drawn.items()}
+        return arrays
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Apply each sample's branch; call it where conditionals are enabled."""
+        return self._apply_from(0, images, parameters, parameters[self.CHOSEN])
+
+    def _apply_from(self, first: int, images: Node, parameters: Mapping[str, Node], chosen: Node) -> Node:
+        """Apply the branches from one on to the samples that did not take an earlier one."""
+        if first == len(self.branches) - 1:
+            return self._apply_branch(first, images, parameters)
+        if chosen == first:
+            made = self._apply_branch(first, images, parameters)
+        else:
+            made = self._apply_from(first + 1, images, parameters, chosen)
+        return made
+
+    def _apply_branch(self, branch: int, images: Node, parameters: Mapping[str, Node]) -> Node:
+        for stage in self.branches[branch]:
+            own = {name: parameters[f"{stage.name}.{name}"] for name in stage.parameters}
+            images = stage.apply(images, own)
+        return images
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return the fingerprints of stages in place of these."""
+        values = super().fingerprint()
+        return {**values, "stages": [[stage.fingerprint() for stage in branch] for branch in self.branches]}
+
+
+@dataclass(frozen=True)
+class RandomApply(_Choosing):
+    """Apply stages with a probability: all of them or none, as torchvision's `RandomApply`.
+
+    Attributes:
+        stages: A stage, or several, one after the other. Each must leave images as large as they enter.
+        probability: Probability that they are applied.
+    """
+
+    stages: Stages
+    probability: float = 0.5
+    name: str = "random_apply"
+
+    CHOSEN = "skipped"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", _checked(self.name, [self.stages])[0])
+        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+
+    @property
+    def branches(self) -> tuple[tuple[Stage, ...], ...]:
+        """The stages, or none."""
+        assert isinstance(self.stages, tuple)
+        return self.stages, ()
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Those of the stages, and one for doing nothing."""
+        return np.append(self.probability * joint(self.branches[0]), 1 - self.probability)
+
+    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Take the stages where a uniform is below the probability."""
+        return (uniforms >= self.probability).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class RandomChoice(_Choosing):
+    """Apply one of several stages, as torchvision's `RandomChoice`.
+
+    Attributes:
+        stages: What there is to choose from: stages, or for each choice several, one after the other; an empty list
+            does nothing. Each must leave images as large as they enter.
+        probabilities: Probability of each, in proportion; None: all the same.
+    """
+
+    stages: Sequence[Stages]
+    probabilities: tuple[float, ...] | None = None
+    name: str = "random_choice"
+
+    CHOSEN = "choice"
+
+    def __post_init__(self) -> None:
+        options, name = self.stages, f"{self.name}: stages"
+        listed = isinstance(options, (list, tuple)) and len(options) > 0
+        require(listed, name, "a list of stages to choose from", options, "pass such as [GaussianBlur(9), Solarize()]")
+        object.__setattr__(self, "stages", _checked(self.name, options))
+        if self.probabilities is None:
+            return
+        given = self.probabilities
+        numbers = isinstance(given, (list, tuple, np.ndarray)) and len(given) == len(options)
+        fits = numbers and all(isinstance(each, (int, float)) and 0 <= each < np.inf for each in given)
+        wanted = f"{len(options)} numbers, one for each choice, whose sum is positive"
+        require(fits and sum(given) > 0, f"{self.name}: probabilities", wanted, given, "leave it out for equal ones")
+        object.__setattr__(self, "probabilities", tuple(float(each) for each in given))
+
+    @property
+    def branches(self) -> tuple[tuple[Stage, ...], ...]:
+        """The choices."""
+        return self.stages  # type: ignore[return-value]
+
+    @cached_property
+    def _shares(self) -> NDArray[np.float64]:
+        weights = np.array(self.probabilities or (1.0,) * len(self.stages))
+        shares: NDArray[np.float64] = weights / weights.sum()
+        return shares
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Those of each choice."""
+        return np.concatenate(
+            [share * joint(branch) for share, branch in zip(self._shares, self.branches, strict=True)]
+        )
+
+    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Give each choice its share of 0..1."""
+        bounds = self._shares.cumsum()
+        bounds[bounds >= bounds[-1]] = 1.0  # Rounding must leave no gap, and what has no share must get none.
+        return np.searchsorted(bounds, uniforms, side="right")
+
+
+def _checked(name: str, options: Sequence[Stages]) -> tuple[tuple[Stage, ...], ...]:
+    """Return the stages of each option; refuse what cannot be one of them."""
+    branches = tuple(tuple(each) if isinstance(each, (list, tuple)) else (each,) for each in options)
+    stages = [stage for branch in branches for stage in branch]
+    for stage in stages:
+        remedy = "pass such as GaussianBlur(9), or a list of stages"
+        require(isinstance(stage, Stage), f"{name}: stages", "stages of dalirefurb.augment", stage, remedy)
+        if isinstance(stage, Decode) or stage.follows is not None:
+            raise ConfigurationError(
+                f"{name}: stages must stand alone, but {stage.name!r} depends on what comes before it: make it a stage "
+                f"of the recipe"
+            )
+    names = [stage.name for stage in stages]
+    repeated = sorted({each for each in names if names.count(each) > 1})
+    if repeated:
+        raise ConfigurationError(
+            f"{name}: every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than "
+            f"once; pass name= to tell them apart"
+        )
+    return branches

@@ -5,6 +5,7 @@ from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Parameter, Stage
@@ -17,6 +18,7 @@ __all__ = [
     "Custom",
     "Decode",
     "HorizontalFlip",
+    "KernelStage",
     "Parameter",
     "RandAugmentLayer",
     "RandomApply",

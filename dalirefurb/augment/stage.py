@@ -38,7 +38,7 @@ class Parameter:
     """One per-sample input of a stage.
 
     Attributes:
-        dtype: Type of the values, "float32", "int32" or "uint8".
+        dtype: Type of the values, "float32", "float64", "int32" or "uint8".
         shape: Shape for one sample; () for a scalar.
     """
 

@@ -40,6 +40,7 @@ _DTYPES = {
     "int64": types.DALIDataType.INT64,
     "float32": types.DALIDataType.FLOAT,
     "float16": types.DALIDataType.FLOAT16,
+    "float64": types.DALIDataType.FLOAT64,
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
+from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
@@ -54,6 +55,16 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices) ->
     Raises:
         ConfigurationError: If they cannot be had.
     """
+    chosen = _chosen(kernels, recipe, devices)
+    if chosen == "dali":
+        for stage in recipe.stages:
+            for each in (stage, *getattr(stage, "inner", ())):
+                if isinstance(each, KernelStage):
+                    each.refuse_dali()
+    return chosen
+
+
+def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernels:
     on_cpu = devices.partial == devices.final == "cpu"
     installed = importlib.util.find_spec("numba") is not None
     without = [stage.name for stage in _stages(recipe) if steps_of((stage,)) is None]

@@ -46,7 +46,7 @@ def compile_for(partial: tuple[Stage, ...], final: tuple[Stage, ...], output: Ou
         output: Output that the model receives.
     """
     steps = (*(steps_of(partial) or ()), *(steps_of(final) or ()))
-    kernels = dict.fromkeys(f"kernel {name}" for step in steps for name in step.kernels if name is not None)
+    kernels = dict.fromkeys(f"kernel {name}" for step in steps for name in step.kernels if isinstance(name, str))
     _compile_all([*_FUNCTIONS, f"output {output_of(output)}", *kernels])
 
 

@@ -17,11 +17,12 @@ import numpy as np
 from numba import types
 
 from dalirefurb.kernels import pixels
-from dalirefurb.kernels.llvm import c_function, memory, source_digest, with_functions
+from dalirefurb.kernels.llvm import c_function, compiled, memory, source_digest, with_functions
 from dalirefurb.kernels.lower import WIDTH
 from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT
 
-_ARGUMENTS = 9
+ARGUMENTS = 9
+"""Of what `compile_kernel` returns."""
 
 REFUSED = -(1 << 60)
 """Added to bytes of memory where an image is none that a kernel is for."""
@@ -108,5 +109,5 @@ def compile_kernel(name: str) -> Any:
         _function(levels, height, width, lines, columns, given, room, memory(out, (3 * lines * columns,), np.uint8))
         return DONE
 
-    own = {"_function": kernel.function, "_room_bytes": kernel.room_bytes}
-    return c_function(with_functions(run, f"kernel_{name}", **own), types.int64(*[types.int64] * _ARGUMENTS))
+    own = {"_function": compiled(kernel.function), "_room_bytes": compiled(kernel.room_bytes)}
+    return c_function(with_functions(run, f"kernel_{name}", **own), types.int64(*[types.int64] * ARGUMENTS))

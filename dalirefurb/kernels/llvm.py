@@ -44,6 +44,11 @@ def compiled(function: Function) -> Function:
     return cast(Function, njit(nogil=True, error_model="numpy", no_rewrites=True, **wrappers)(function))
 
 
+def inlined(function: Function) -> Function:
+    """Compile one kernel as a part of what calls it, so that what is known there of shapes makes its loops faster."""
+    return cast(Function, njit(nogil=True, error_model="numpy", no_rewrites=True, inline="always")(function))
+
+
 def jitable(function: Function) -> Function:
     """Have kernels call a function that Python calls, too, with arrays in place of numbers."""
     return cast(Function, register_jitable(no_rewrites=True)(function))
@@ -82,15 +87,20 @@ def c_function(function: Callable[..., Any], signature: Any) -> Any:
     return _kept(cfunc, function, signature)
 
 
+def c_function_not_kept(function: Callable[..., Any], signature: Any) -> Any:
+    """Compile what is called as a C function, and keep nothing on disk."""
+    with in_one_module(function), _uncollected():
+        return cfunc(signature, error_model="numpy")(function)
+
+
 def with_functions(template: Callable[..., Any], name: str, **functions: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of another name, whose global names mean these functions, which are to be compiled with it.
+    """Return a function of another name, whose global names mean these functions, which are `compiled` or `inlined`.
 
     Numba keeps what it compiles by a function's name and by what is in its closure, where functions would be others in
     every process.
     """
     template = cast(FunctionType, template)
-    scope = {**template.__globals__, **{each: compiled(function) for each, function in functions.items()}}
-    named = FunctionType(template.__code__, scope, name, None, template.__closure__)
+    named = FunctionType(template.__code__, {**template.__globals__, **functions}, name, None, template.__closure__)
     named.__qualname__ = name
     return named
 

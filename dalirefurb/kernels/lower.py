@@ -13,6 +13,7 @@
         warp, bilinear                      within 1 level
         auto contrast                       exact
         equalize                            exactly Pillow's, which DALI's is not in small pictures
+    KernelStage                             -
     RandomApply, RandomChoice               as the stages that they choose
     the output                              exact
 
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
@@ -48,6 +50,9 @@ MIRROR, START, FULL = 4, 5, 7
 
 Parameters = Mapping[str, NDArray[Any]]
 """What a stage drew, by name; see `Stage.draw`."""
+
+KernelName = str | KernelStage
+"""The library's kernels by name, such as "warp.nearest"; of the user's own the stage."""
 
 Numbers = NDArray[np.float64]
 """One row per image, shape (n, `WIDTH`), of zeros."""
@@ -74,7 +79,7 @@ class KernelOp:
     Attributes:
         code: Code that says what is known of the step.
         stage: Stage whose parameters the kernels take.
-        kernels: Names of the kernels that rows choose among, such as "warp.nearest"; None: one that no row chooses.
+        kernels: Kernels that rows choose among; None: one that no row chooses.
         write: Function that lays the stage's parameters out as numbers, given the heights and widths of the images that
             enter.
         choose: Function from the stage's parameters to the kernel of each row, int64 (n,), below 0 where the image
@@ -87,7 +92,7 @@ class KernelOp:
 
     code: Code
     stage: Stage
-    kernels: tuple[str | None, ...]
+    kernels: tuple[KernelName | None, ...]
     write: Callable[[Parameters, Sizes, Numbers], None]
     choose: Callable[[Parameters], NDArray[Any]] | None = None
     inside: tuple[str, ...] = ()
@@ -218,6 +223,8 @@ def _step(stage: Stage) -> KernelOp | None:
         )
     if type(stage) is HorizontalFlip:
         return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, _if_mirrored)
+    if type(stage) is KernelStage:
+        return KernelOp(Code.OTHER, stage, (stage,), _uniforms if stage.uniforms else _nothing)
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
         return _operate(stage)
     return None
@@ -254,6 +261,11 @@ def _start(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
 def _place(margin: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
     for column, name in enumerate(("row_position", "column_position")):
         np.rint(parameters[name].astype(np.float64) * margin, out=numbers[:, column])
+
+
+def _uniforms(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    given = parameters["uniforms"]
+    numbers[:, : given.shape[1]] = given
 
 
 def _nothing(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:

@@ -77,7 +77,9 @@ def compile_output(name: str) -> Any:
         _function(work, levels, (start, stride, height, width, mirrored != 0), target, following)
         return 0
 
-    return c_function(with_functions(run, f"output_{name}", _function=OUTPUTS[name]), types.int64(*[types.int64] * 11))
+    return c_function(
+        with_functions(run, f"output_{name}", _function=compiled(OUTPUTS[name])), types.int64(*[types.int64] * 11)
+    )
 
 
 def floats(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:

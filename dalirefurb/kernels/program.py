@@ -16,6 +16,7 @@ from dalirefurb.image_batch import Images, Places
 from dalirefurb.kernels.kernel import compile_kernel
 from dalirefurb.kernels.lower import WIDTH, Code, KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
+from dalirefurb.kernels.own import compile_own
 from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WORK
 from dalirefurb.kernels.scratch import Scratch
 
@@ -284,5 +285,6 @@ def _addresses(steps: tuple[KernelOp, ...]) -> NDArray[np.int64]:
     for place, step in enumerate(steps):
         for choice, name in enumerate(step.kernels):
             if name is not None:
-                addresses[place, choice] = compile_kernel(name).address
+                compiled = compile_kernel(name) if isinstance(name, str) else compile_own(name)
+                addresses[place, choice] = compiled.address
     return addresses

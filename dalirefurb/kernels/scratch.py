@@ -44,8 +44,9 @@ def _room_bytes(step: KernelOp, before: Sizes, after: Sizes) -> NDArray[np.int64
     """Return what any of a step's kernels needs for each image, at most: a window is not larger than its image."""
     numbers = step.largest(before).T
     most = np.zeros(len(before[0]), np.int64)
-    for name in filter(None, step.kernels):
-        np.maximum(most, kernel_named(name).room_bytes(*before, *after, numbers), out=most)
+    for name in step.kernels:
+        if isinstance(name, str):
+            np.maximum(most, kernel_named(name).room_bytes(*before, *after, numbers), out=most)
     return most
 
 

@@ -313,6 +313,18 @@ def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
         assert each["ratio"]["median"] == pytest.approx(median(ratios))
 
 
+def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):
+    pytest.importorskip("numba")
+    written, printed = quick("cold_start", tmp_path / "cold.json", "--data", folder)
+    cold, warm = written["results"]["starts"]
+    assert (cold["kind"], warm["kind"]) == ("cold", "warm")
+    assert all(start[step] > 0 for start in (cold, warm) for step in ("torch_s", "source_s", "loader_s", "batch_s"))
+    (claim,) = written["results"]["claims"]
+    assert claim["figure"]["median"] == cold["loader_s"]
+    assert claim["most"] == 8
+    assert "seconds of a cold Loader(), simple" in printed
+
+
 def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(tmp_path):
     written, printed = quick("planning", tmp_path / "planning.json")
     plans, claims = written["results"]["plans"], written["results"]["claims"]

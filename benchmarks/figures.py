@@ -64,6 +64,14 @@ def draw_throughput(run: Run) -> Figure:
     return figure
 
 
+LACKS = {
+    "simplified": "without the operations left out",
+    "SmartCache": "a part of the samples an epoch",
+    "AutoAssist": "easy samples less often",
+}
+"""What the share of different images does not tell of a technique, by how its name begins."""
+
+
 def draw_techniques(run: Run) -> Figure:
     """Draw images/s of each technique beside its own bound, and the diversity that it keeps."""
     techniques = run["results"]["techniques"][::-1]
@@ -73,9 +81,14 @@ def draw_techniques(run: Run) -> Figure:
     rows = np.arange(len(techniques))
     speed.vlines(bounds, rows - 0.42, rows + 0.42, color=RED, linewidth=2, label="its bound")
     speed.set_xlabel("images/s, consumer does nothing")
-    for row, each in enumerate(techniques):
-        kept.annotate(f"{each['diversity']:.2f}", (0, row), (4, 0), textcoords="offset points", va="center")
-    kept.set_xlabel("different images of standard's")
+    for row, (each, bar) in enumerate(zip(techniques, kept.patches, strict=True)):
+        lacks = next((text for name, text in LACKS.items() if each["name"].startswith(name)), None)
+        if lacks is not None:
+            bar.set(facecolor="white", edgecolor=GRAY, hatch="///")
+        told = f"{each['diversity']:.2f}" + ("" if lacks is None else f", {lacks}")
+        box = {"facecolor": "white" if lacks else "none", "edgecolor": "none", "pad": 1}
+        kept.annotate(told, (0, row), (4, 0), textcoords="offset points", va="center", bbox=box)
+    kept.set_xlabel("different images, as a share of standard's;\nhatched: of other images, or fewer")
     figure.legend(*speed.get_legend_handles_labels(), ncols=2, loc="outside lower center")
     figure.suptitle(_caption(run), fontsize=10)
     return figure
@@ -241,7 +254,7 @@ def _whiskers(spreads: Spreads) -> list[list[float]]:
 def _speed_beside_diversity(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, Axes, Axes]:
     """Make a place for bars of images/s, and draw beside it the share of different images that each row keeps."""
     size = (11, 1.8 + 0.36 * len(rows))
-    figure, (speed, kept) = plt.subplots(1, 2, figsize=size, width_ratios=(3, 1), sharey=True)
+    figure, (speed, kept) = plt.subplots(1, 2, figsize=size, width_ratios=(2, 1), sharey=True)
     kept.barh(range(len(rows)), [row["diversity"] for row in rows], 0.7, color=GRAY)
     kept.set_xlim(0, 1)
     return figure, speed, kept

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
+    "doctor": {"errors", "kernels", "source", "store", "system"},
     "dali_iterator": {"dali", "nvidia", "numpy", "torch"},
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "numpy", "torch"},

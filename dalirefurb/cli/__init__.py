@@ -1,4 +1,4 @@
-"""The command line: `dalirefurb train FOLDER`, and `show`, `demo`, `cache` and `compile`.
+"""The command line: `dalirefurb train FOLDER`, and `show`, `demo`, `cache`, `compile` and `doctor`.
 
 Exit status: 0 done; 1 a sample cannot be read or decoded, or is damaged in a store, or the machine has failed; 2
 anything else to correct; 130 interrupted; 141 whoever read its output has gone; 143 terminated, or 129 hung up.

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from dalirefurb.cli import cache, explanations
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.compile import compile_kernels
+from dalirefurb.cli.doctor import doctor
 from dalirefurb.cli.numbers import Number, learning_rate, path
 from dalirefurb.cli.show import PRESETS, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
@@ -75,7 +76,14 @@ def parser() -> Parser:
         add_arguments(made)
     _add_cache(add("cache", **explanations.CACHE))
     add("compile", **explanations.COMPILE).set_defaults(command=compile_kernels)
+    _add_doctor(add("doctor", **explanations.DOCTOR))
     return root
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=doctor)
+    parser.add_argument("folder", type=path, metavar="FOLDER", nargs="?", help="of a data set, whose disk is looked at")
+    parser.add_argument("--json", action="store_true", help="print all findings and figures as JSON")
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:

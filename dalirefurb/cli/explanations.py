@@ -119,3 +119,23 @@ example, in a Dockerfile:
   ENV NUMBA_CACHE_DIR=/opt/dalirefurb-kernels
   RUN mkdir -m 777 -p $NUMBA_CACHE_DIR && dalirefurb compile && chmod -R a+rwX $NUMBA_CACHE_DIR""",
 }
+
+DOCTOR: dict[str, Any] = {
+    "help": "examine this machine, and what is installed",
+    "description": """\
+Examine this machine and what is installed: do DALI, CUDA, CuPy, PyTorch and the driver fit together, how many cores may
+be used and what keeps them busy, how much memory and how fast a disk there is. Takes less than ten seconds.""",
+    "epilog": """\
+what is printed, a line for each finding, with what to do about it:
+  good     all is well
+  note     to be known when figures of speed are read: such as a data set that the page cache holds already
+  slow     a loader will be slower than it could be
+  wrong    something will fail
+  unknown  it could not be found out
+
+exit status: 1 if something is wrong, else 0
+
+examples:
+  dalirefurb doctor
+  dalirefurb doctor photos/ --json > machine.json""",
+}

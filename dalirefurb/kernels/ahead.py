@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from numba.core.caching import FunctionCache
+
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Stage
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
@@ -65,6 +67,15 @@ def compile_ahead() -> Path | None:
     compile_pool()
     folder = compile_run()._cache.cache_path
     return None if folder is None else Path(folder)
+
+
+def kept_kernels() -> tuple[Path | None, int]:
+    """Return the folder where compiled functions are kept, None if none can be written, and how many are there."""
+    try:
+        folder = Path(FunctionCache(compile_named).cache_path)
+    except RuntimeError:  # Numba found no folder.
+        return None, 0
+    return folder, len([*folder.glob("*.nbi")])
 
 
 def _compile_all(names: Sequence[str]) -> None:

@@ -1,0 +1,85 @@
+"""The machine: cores that may be used, what keeps them busy, and memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from dalirefurb.doctor.finding import Finding, size_text
+from dalirefurb.store.available import available_bytes
+from dalirefurb.system.control_groups import text
+from dalirefurb.system.cores import usable_cores
+
+_WATCHED_S = 1.0
+_BUSY_CORES = 0.25
+_FEW_CORES = 2
+_LITTLE_BYTES = 2_000_000_000
+
+
+def cores(root: Path) -> Iterator[Finding]:
+    """Compare the cores that may be used with those that there are."""
+    usable, there, named = usable_cores(root), os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    values = {"usable_cores": usable, "cores": there, "affinity_cores": named}
+    said = f"{usable} of {there} may be used"
+    if usable < there:
+        limit = "the process's affinity" if named <= usable else "the CPU quota of its control group"
+        yield Finding("cores", "note", f"{said}: {limit} says so", values=values)
+    elif usable < _FEW_CORES:
+        remedy = "a loader and a training loop share it: give the process two or more"
+        yield Finding("cores", "slow", said, remedy, values)
+    else:
+        yield Finding("cores", "good", said, values=values)
+
+
+def load(root: Path) -> Iterator[Finding]:
+    """Watch for a second what other processes take of the cores."""
+    before, own_before, began = _busy_s(root), sum(os.times()[:4]), time.perf_counter()
+    time.sleep(_WATCHED_S)
+    after, own_after, ended = _busy_s(root), sum(os.times()[:4]), time.perf_counter()
+    if before is None or after is None:
+        yield Finding("other processes", "unknown", "the system keeps no account of what its cores do")
+        return
+    busy, stolen = ((late - early) / (ended - began) for early, late in zip(before, after, strict=True))
+    busy = max(busy - (own_after - own_before) / (ended - began), 0.0)
+    values = {"busy_cores": round(busy, 2), "stolen_cores": round(stolen, 2)}
+    if busy >= _BUSY_CORES:
+        remedy = "end them, or take figures of speed as those of a busy machine"
+        yield Finding("other processes", "slow", f"keep {busy:.1f} cores busy", remedy, values)
+    else:
+        yield Finding("other processes", "good", f"keep {busy:.1f} cores busy", values=values)
+    if stolen >= _BUSY_CORES:
+        said = f"its host takes {stolen:.1f} of its cores for others"
+        yield Finding("virtual machine", "slow", said, "measure at another time, or on another machine", values)
+
+
+def _busy_s(root: Path) -> tuple[float, float] | None:
+    """Return the seconds that all cores have worked, and those that a host had them wait; None if it is not told."""
+    lines = text(root / "proc/stat").splitlines()
+    if not lines or not lines[0].startswith("cpu "):
+        return None
+    ticks = [int(field) for field in lines[0].split()[1:9]]
+    user, nice, system, _, _, interrupts, soft_interrupts, stolen = ticks
+    second = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + interrupts + soft_interrupts) / second, stolen / second
+
+
+def memory(root: Path) -> Iterator[Finding]:
+    """Say how much memory a store may take, and whether the machine swaps."""
+    available = available_bytes(root)
+    if available is None:
+        yield Finding("memory", "unknown", "the system keeps no account of its memory")
+        return
+    values = {"available_bytes": available}
+    said = f"{size_text(available)} are available"
+    if available < _LITTLE_BYTES:
+        remedy = "end other processes, raise the limit of the container, or keep the cache in a DiskStore"
+        yield Finding("memory", "slow", said, remedy, values)
+    else:
+        yield Finding("memory", "good", said, values=values)
+    table = dict(line.split(":", 1) for line in text(root / "proc/meminfo").splitlines() if ":" in line)
+    swapped = (int(table.get("SwapTotal", "0").split()[0]) - int(table.get("SwapFree", "0").split()[0])) * 1024
+    if swapped > _LITTLE_BYTES:
+        remedy = "what was swapped out comes back at the speed of a disk: give stores less memory"
+        yield Finding("memory", "slow", f"{size_text(swapped)} are swapped out", remedy, {"swapped_bytes": swapped})

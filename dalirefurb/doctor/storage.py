@@ -1,0 +1,136 @@
+"""Storage: how fast the disk and shared memory are, and what of a data set the page cache holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from dalirefurb.doctor.finding import Finding, size_text
+from dalirefurb.source.files import EXTENSIONS
+
+_BLOCK = os.urandom(4 << 20)
+_LONGEST_S = 1.5
+_MOST_BYTES = 256 << 20
+_FILES_LOOKED_AT = 200
+_FILES_READ = 50
+_SLOW_BYTES_PER_S = 100e6
+_MOSTLY = 0.5
+
+
+def shared_memory() -> Iterator[Finding]:
+    """Say how much shared memory there is, and how fast it is."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield Finding("shared memory", "note", "there is none at /dev/shm; the library needs none")
+        return
+    free = shutil.disk_usage(folder).free
+    written, read, _ = _speeds(folder, min(_MOST_BYTES, free // 2))
+    values = {"free_bytes": free, "write_bytes_per_s": written, "read_bytes_per_s": read}
+    said = f"{size_text(free)} free, written at {size_text(written)}/s and read at {size_text(read)}/s"
+    yield Finding("shared memory", "good", f"{said}; the library needs none, PyTorch's workers do", values=values)
+
+
+def temporary_folder() -> Iterator[Finding]:
+    """Measure the disk of the temporary folder, where a `DiskStore` often is."""
+    folder = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    written, from_disk, from_cache = _speeds(folder, min(_MOST_BYTES, free // 2), drop=True)
+    values = {
+        "free_bytes": free,
+        "write_bytes_per_s": written,
+        "read_bytes_per_s": from_disk,
+        "page_cache_bytes_per_s": from_cache,
+    }
+    said = (
+        f"{folder}: {size_text(free)} free, written at {size_text(written)}/s, read at {size_text(from_disk)}/s from "
+        f"the disk and at {size_text(from_cache)}/s from the page cache"
+    )
+    if from_disk < _SLOW_BYTES_PER_S:
+        remedy = "put a DiskStore on a local disk that is faster, or keep less in it: coverage, or a smaller image size"
+        yield Finding("temporary folder", "slow", said, remedy, values)
+    else:
+        yield Finding("temporary folder", "good", said, values=values)
+
+
+def data_set(folder: Path) -> Iterator[Finding]:
+    """Say how much of a data set's first files the page cache holds, and how fast the others are read."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file())
+    files = list(islice(found, _FILES_LOOKED_AT))
+    if not files:
+        remedy = f"pass the folder of a data set; images end with {', '.join(sorted(EXTENSIONS))}"
+        yield Finding("data set", "note", f"{folder} holds no images", remedy)
+        return
+    shares = [share for path in files if (share := _cached_share(path)) is not None]
+    values: dict[str, float | str | None] = {"files_looked_at": len(files)}
+    if shares:
+        share = sum(shares) / len(shares)
+        values["page_cache_share"] = round(share, 3)
+        said = f"{share:.0%} of {len(files)} of its files is in the page cache"
+        if share >= _MOSTLY:
+            remedy = "what is measured now reads memory; a larger data set, or a first epoch elsewhere, reads the disk"
+            yield Finding("data set", "note", said, remedy, values)
+        else:
+            yield Finding("data set", "good", said, values=values)
+    cold = [path for path, share in zip(files, shares, strict=False) if share == 0.0][:_FILES_READ]
+    if cold:
+        began = time.perf_counter()
+        nbytes = sum(len(path.read_bytes()) for path in cold)
+        speed = nbytes / (time.perf_counter() - began)
+        rate = len(cold) / (time.perf_counter() - began)
+        said = f"one thread reads {rate:,.0f} files/s from its disk, {size_text(speed)}/s"
+        yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
+
+
+def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, float, float]:
+    """Write a file and read it twice; return bytes per second of each.
+
+    Args:
+        folder: Folder where the file is, until it is deleted.
+        most: Largest number of bytes to write.
+        drop: Whether it is dropped from the page cache before it is read first.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        began, blocks = time.perf_counter(), 0
+        while blocks * len(_BLOCK) < max(most, len(_BLOCK)) and time.perf_counter() - began < _LONGEST_S:
+            file.write(_BLOCK)
+            blocks += 1
+        os.fsync(file.fileno())
+        speeds = [blocks * len(_BLOCK) / (time.perf_counter() - began)]
+        if drop:
+            with suppress(OSError):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        buffer = bytearray(len(_BLOCK))
+        for _ in range(2):
+            file.seek(0)
+            began, nbytes = time.perf_counter(), 0
+            while (count := file.readinto(buffer)) and time.perf_counter() - began < _LONGEST_S:
+                nbytes += count
+            speeds.append(nbytes / (time.perf_counter() - began))
+    return speeds[0], speeds[1], speeds[2]
+
+
+def _cached_share(path: Path) -> float | None:
+    """Return the share of a file's beginning, middle and end that the page cache holds; None if it is not told."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return None
+        held = [_is_cached(file.fileno(), place) for place in sorted({0, size // 2, size - 1})]
+    known = [each for each in held if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _is_cached(file: int, place: int) -> bool | None:
+    """Tell whether the page cache holds a byte of an open file; None if the file system does not say so."""
+    try:
+        return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    except (OSError, AttributeError, NotImplementedError):
+        return None

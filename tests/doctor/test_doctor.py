@@ -1,0 +1,240 @@
+"""The doctor finds what is wrong, says what to do about it, and never fails itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dalirefurb.cli import main
+from dalirefurb.doctor import Finding, examine, machine, packages, storage
+from dalirefurb.errors import ConfigurationError
+from tests.pictures import write_folder
+
+GB = 1 << 20
+"""In the units of /proc/meminfo."""
+
+
+def of(topic: str, findings: Iterator[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.topic == topic]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A machine with plenty of everything, and nothing else to do."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(
+        f"MemTotal: {64 * GB} kB\nMemAvailable: {48 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {8 * GB} kB\n"
+    )
+    (tmp_path / "proc/stat").write_text("cpu  100 0 50 9000 0 0 0 0 0 0\n")
+    return tmp_path
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What is installed, to be changed."""
+    there = {"nvidia-dali-cuda120": "2.4.0", "torch": "2.11.0+cu130", "numpy": "2.1.0", "numba": "0.68.1"}
+    monkeypatch.setattr(packages, "_installed", lambda: there)
+    monkeypatch.setattr(packages, "_of_torch", lambda: 12)
+    return there
+
+
+def with_driver(root: Path, version: str) -> Path:
+    where = root / "proc/driver/nvidia"
+    where.mkdir(parents=True)
+    (where / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Jan 7 2025\n")
+    return root
+
+
+# Packages
+
+
+def test_what_fits_together_is_good(installed: dict[str, str], root: Path) -> None:
+    installed["cupy-cuda12x"] = "14.0.0"
+    found = [*packages.versions(), *packages.cuda(with_driver(root, "570.86.15"))]
+    assert [finding.state for finding in found] == ["good", "good"]
+    assert "nvidia-dali-cuda120 2.4.0" in found[0].said
+    assert found[1].said == "driver 570, for CUDA 12 and older"
+
+
+def test_two_wheels_of_dali_are_wrong_and_so_is_none(installed: dict[str, str]) -> None:
+    installed["nvidia-dali-cuda130"] = "2.4.0"
+    (finding,) = of("DALI", packages.versions())
+    assert finding.state == "wrong"
+    assert "nvidia-dali-cuda120 and nvidia-dali-cuda130" in finding.said
+    assert "they share a folder" in finding.remedy
+    installed.pop("nvidia-dali-cuda120")
+    installed.pop("nvidia-dali-cuda130")
+    assert of("DALI", packages.versions())[0].said.endswith("there is none")
+
+
+@pytest.mark.parametrize(("version", "sign"), [("2.5.0", "<2.5"), ("2.3.1", ">=2.4")])
+def test_a_version_outside_of_the_projects_bounds_is_wrong(
+    installed: dict[str, str], version: str, sign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = ["nvidia-dali-cuda120<2.5,>=2.4", "torch>=2.4", "cupy-cuda12x[ctk]>=99; extra == 'gpu'"]
+    monkeypatch.setattr(packages.metadata, "requires", lambda _: needed)
+    installed["nvidia-dali-cuda120"] = version
+    (finding,) = of("nvidia-dali-cuda120", packages.versions())
+    assert finding.state == "wrong"
+    assert finding.said == f"nvidia-dali-cuda120 must be {sign}, but {version} is installed"
+    assert finding.remedy.startswith("pip install 'nvidia-dali-cuda120")
+
+
+def test_a_driver_that_is_too_old_and_packages_of_different_cuda_are_wrong(
+    installed: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_of_torch", lambda: 13)
+    installed["cupy-cuda13x"] = "14.0.0"
+    found = [finding for finding in packages.cuda(with_driver(root, "550.54.14")) if finding.state == "wrong"]
+    assert [finding.said for finding in found] == [
+        "cupy-cuda13x is built for CUDA 13, but the driver is for CUDA 12",
+        "torch is built for CUDA 13, but the driver is for CUDA 12",
+        "CuPy is built for CUDA 13, and DALI for CUDA 12",
+    ]
+
+
+def test_a_pytorch_for_the_cpu_beside_a_gpu_is_told(
+    installed: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_of_torch", lambda: None)
+    found = [finding for finding in packages.cuda(with_driver(root, "570.86.15")) if finding.state == "slow"]
+    assert [finding.said for finding in found] == ["PyTorch is built for the CPU alone"]
+
+
+def test_a_machine_without_a_driver_runs_on_the_cpu(installed: dict[str, str], root: Path) -> None:
+    (finding,) = packages.cuda(root)
+    assert (finding.state, finding.said) == ("note", "there is no NVIDIA driver: all runs on the CPU")
+
+
+# The machine
+
+
+def test_processes_beside_and_a_host_that_takes_cores_away_are_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(_: float) -> None:
+        (root / "proc/stat").write_text("cpu  400 0 50 9000 0 0 0 200 0 0\n")
+
+    monkeypatch.setattr(machine.time, "sleep", later)
+    times = iter([0.0, 1.0])
+    monkeypatch.setattr(machine.time, "perf_counter", lambda: next(times))
+    load, host = machine.load(root)
+    assert (load.state, load.said) == ("slow", "keep 3.0 cores busy")
+    assert (host.state, host.said) == ("slow", "its host takes 2.0 of its cores for others")
+
+
+def test_a_machine_at_rest_is_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
+    (finding,) = machine.load(root)
+    assert (finding.state, finding.values["busy_cores"]) == ("good", 0.0)
+
+
+@pytest.mark.parametrize(("available", "state"), [(1 * GB, "slow"), (48 * GB, "good")])
+def test_little_memory_is_told(root: Path, available: int, state: str) -> None:
+    (root / "proc/meminfo").write_text(f"MemAvailable: {available} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    (finding,) = machine.memory(root)
+    assert finding.state == state
+    assert finding.values["available_bytes"] == available * 1024
+
+
+def test_swapping_is_told(root: Path) -> None:
+    (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {3 * GB} kB\n")
+    _, finding = machine.memory(root)
+    assert (finding.state, finding.said) == ("slow", "5.4 GB are swapped out")
+
+
+def test_what_the_system_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.time, "sleep", lambda _: None)
+    assert [finding.state for finding in (*machine.load(tmp_path), *machine.memory(tmp_path))] == ["unknown"] * 2
+
+
+# Storage
+
+
+def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    for path in folder.rglob("*.jpg"):
+        path.read_bytes()
+    finding, *_ = storage.data_set(folder)
+    share = finding.values.get("page_cache_share")
+    if share is None:
+        pytest.skip("the temporary folder's file system does not say what is in the page cache")
+    assert (share, finding.state) == (1.0, "note")
+    assert finding.said == "100% of 6 of its files is in the page cache"
+
+
+def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    monkeypatch.setattr(storage, "_is_cached", lambda *_: False)
+    first, second = storage.data_set(folder)
+    assert (first.state, first.values["page_cache_share"]) == ("good", 0.0)
+    assert float(second.values["files_per_s"] or 0) > 0
+
+
+def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
+    (finding,) = storage.temporary_folder()
+    assert finding.state == "slow"
+    assert "read at 40.0 MB/s from the disk and at 5.0 GB/s from the page cache" in finding.said
+
+
+def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+    assert min(storage._speeds(tmp_path, 8 << 20, drop=True)) > 0
+    assert [*tmp_path.iterdir()] == []
+
+
+# As a whole
+
+
+def test_an_examination_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[Finding]:
+        raise OSError(5, "Input/output\nerror")
+
+    for module, name in ((storage, "shared_memory"), (storage, "temporary_folder"), (machine, "load")):
+        monkeypatch.setattr(module, name, broken)
+    found = [finding for finding in examine() if finding.state == "unknown"]
+    assert [finding.topic for finding in found] == ["other processes", "shared memory", "temporary folder"]
+    assert all(finding.said.startswith("could not be examined (OSError: [Errno 5]") for finding in found)
+    assert not any("\n" in finding.said for finding in found)
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="must be a folder of a data set"):
+        next(examine(tmp_path / "none"))
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What the command finds."""
+    findings = [Finding("cores", "good", "2"), Finding("disk", "slow", "is slow", "buy one", {"bytes_per_s": 3.5})]
+    monkeypatch.setattr("dalirefurb.cli.doctor.examine", lambda folder: iter(findings))
+    return findings
+
+
+def test_the_command_prints_findings_and_remedies(found: list[Finding], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out == (
+        "good     cores: 2\nslow     disk: is slow\n         -> buy one\n\n"
+        "no things are wrong, 1 makes a loader slower\n"
+    )
+    found.append(Finding("DALI", "wrong", "is missing"))
+    assert main(["doctor"]) == 1
+    assert capsys.readouterr().out.endswith("1 thing is wrong, 1 makes a loader slower\n")
+
+
+def test_the_command_prints_json(found: list[Finding], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert [each["topic"] for each in written] == [finding.topic for finding in found]
+    assert written[1]["values"] == {"bytes_per_s": 3.5}
+
+
+def test_this_machine_is_examined_without_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=3)
+    assert main(["doctor", str(folder), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert {"packages", "GPU", "cores", "memory", "temporary folder", "data set"} <= {each["topic"] for each in written}
+    assert "unknown" not in {each["state"] for each in written if each["topic"] != "data set"}

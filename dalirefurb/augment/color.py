@@ -117,7 +117,7 @@ _USUAL, _USUAL_HUE = "0.4 is usual, 0 changes nothing", "0.1 is usual, 0 changes
 
 @dataclass(frozen=True)
 class RandomGrayscale(Stage):
-    """Show the grey picture, in three equal channels, with a probability, exactly as torchvision does with Pillow.
+    """Show the grey picture, in three equal channels, with a probability, within 1 level of torchvision and Pillow.
 
     Attributes:
         probability: Probability of grey.

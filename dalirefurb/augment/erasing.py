@@ -172,10 +172,10 @@ class RandomErasing(PaintedWindows):
         fits = (height < heights) & (width < widths)
         first = fits.argmax(axis=2)[..., None]
         painted = fits.any(axis=2) & (np.arange(self.windows) < counts)  # (n, windows)
-        height, width = (np.take_along_axis(side, first, axis=2)[..., 0] * painted for side in (height, width))
+        height, width = (np.take_along_axis(side, first, axis=2)[..., 0] for side in (height, width))
         row = np.floor(of_window[..., -3] * (heights[..., 0] - height + 1))
         column = np.floor(of_window[..., -2] * (widths[..., 0] - width + 1))
-        window = np.stack([row, column, height, width], axis=2).astype(np.int32)
+        window = (np.stack([row, column, height, width], axis=2) * painted[..., None]).astype(np.int32)
         keys = np.floor(of_window[..., -1] * KEYS).astype(np.int32)
         return {"window": window, **({"levels": self._levels(keys)} if self.noise is None else {"key": keys})}
 

@@ -80,7 +80,9 @@ def test_a_hue_is_turned_by_a_share_of_the_circle(by: Maker, hue: float) -> None
     stage = only("hue", hue) if hue else ColorJitter(hue=(0.0, 1e-9))
     parameters = {**drawn(stage, list(KINDS.values()))}
     parameters["factor"][:, 0, 0, 0] = hue
-    for (kind, picture), served in zip(KINDS.items(), made(stage, list(KINDS.values()), parameters, by=by), strict=True):
+    for (kind, picture), served in zip(
+        KINDS.items(), made(stage, list(KINDS.values()), parameters, by=by), strict=True
+    ):
         exact = turned(picture, hue)
         assert np.abs(served - exact).max() <= 0.501, kind
         # torchvision makes levels of shares by cutting 255.999 times these.
@@ -211,7 +213,9 @@ def test_a_recipe_tells_what_reuse_keeps_of_colours() -> None:
 @pytest.mark.parametrize("name", JITTERS[:3])
 @pytest.mark.parametrize("value", [-0.1, (1.2, 0.8), (-0.1, 1), (1, 2, 3), "much", True, float("nan"), (0, math.inf)])
 def test_an_impossible_factor_is_refused_in_one_line(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"color_jitter: {name} must be a number of at least 0.*: 0.4 is usual"):
+    with pytest.raises(
+        ConfigurationError, match=f"color_jitter: {name} must be a number of at least 0.*: 0.4 is usual"
+    ):
         ColorJitter(**{name: value})
 
 

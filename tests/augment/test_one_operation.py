@@ -44,7 +44,9 @@ def differences(stage: Stage, by: Maker, pillow: Any) -> dict[str, NDArray[np.in
 @pytest.mark.parametrize("threshold", [0, 1, 64, 127.5, 128, 200, 255, 256])
 def test_solarize_inverts_the_levels_from_its_threshold_on(by: Maker, threshold: float) -> None:
     stage = Solarize(threshold)
-    assert all((each == 0).all() for each in differences(stage, by, lambda im: ImageOps.solarize(im, threshold)).values())
+    assert all(
+        (each == 0).all() for each in differences(stage, by, lambda im: ImageOps.solarize(im, threshold)).values()
+    )
 
 
 @by_each

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.blur import LONGEST_KERNEL
-from dalirefurb.kernels.kernel import kernel
+from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, level, memory
 
 _MOST_RADIUS = LONGEST_KERNEL // 2
@@ -17,8 +17,8 @@ _LEAST_WEIGHT = 2.0**-17
 
 
 def gaussian_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of memory that `gaussian` needs beside images."""
-    return 4 * (_MOST_RADIUS + 1) + 12 * (width + 2 * _MOST_RADIUS) + 12 * width
+    """Return the bytes of weights, of a row with its mirrored ends, and of a row."""
+    return 4 * (_MOST_RADIUS + 1) + 24 * (width + _MOST_RADIUS) + REFUSED * (numbers[1] > _MOST_RADIUS)
 
 
 @compiled

@@ -8,6 +8,8 @@ from nvidia.dali import fn, types
 from dalirefurb.augment.noise import FIRST, LONGEST_SIDE, ROW, SECOND, THIRD, Noise
 from dalirefurb.augment.stage import Node
 
+_BASE = 512
+
 
 def paint_levels(images: Node, window: Node, levels: Node) -> Node:
     """Paint a colour over a window of each image.
@@ -46,10 +48,17 @@ def _whole(value: int) -> Node:
     return types.Constant(value, dtype=types.UINT32)
 
 
+def _first(values: Node, count: Node) -> Node:
+    start = types.Constant(np.zeros(1, np.int32))
+    return fn.slice(values, start=start, shape=fn.reshape(count, shape=[1]), axes=[0])
+
+
 def _counted(count: Node) -> Node:
-    """Return 0, 1, ..., shape (count,)."""
-    ramp = types.Constant(np.arange(3 * LONGEST_SIDE, dtype=np.uint32))
-    return fn.slice(ramp, start=types.Constant(np.zeros(1, np.int32)), shape=fn.reshape(count, shape=[1]), axes=[0])
+    """Return 0, 1, ..., shape (count,), of a table of two digits: one of all numbers would be megabytes of a graph."""
+    low = types.Constant(np.arange(_BASE, dtype=np.uint32)[None])
+    high = types.Constant(np.arange(0, 3 * LONGEST_SIDE, _BASE, dtype=np.uint32))
+    rows = _first(high, count // types.Constant(_BASE, dtype=types.INT32) + types.Constant(1, dtype=types.INT32))
+    return _first(fn.reshape(fn.reshape(rows, shape=[-1, 1]) + low, shape=[-1]), count)
 
 
 def _levels(window: Node, key: Node, noise: Noise, device: str) -> Node:

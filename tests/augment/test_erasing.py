@@ -20,7 +20,8 @@ from tests.augment.test_operations import PICTURES, Picture
 from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, stage_pipeline
 
 UNLIKELY = 1e-4
-KINDS = list(PICTURES.values())
+LONG = np.random.default_rng(3).integers(0, 256, (1200, 1300, 3), np.uint8)
+KINDS = [*PICTURES.values(), LONG, LONG[:, :40].copy(), LONG[:50].copy()]
 STAGES = (
     RandomErasing(),
     RandomErasing(1.0, value=(1, 2, 3), count=(1, 4)),

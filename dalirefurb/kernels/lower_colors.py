@@ -88,6 +88,6 @@ def _paint(stage: PaintedWindows, place: int) -> Call:
             numbers[:, 4], numbers[:, 5:8], numbers[:, 8:11] = parameters["key"][:, place], *noise
 
     def choose(parameters: _Parameters) -> NDArray[Any]:
-        return parameters["window"][:, place, 2:].all(axis=1).astype(np.int64) - 1
+        return np.where(parameters["window"][:, place, 2:].all(axis=1), 0, -1)
 
     return Call(("erasing.paint" if noise is None else "erasing.noise",), write, choose)

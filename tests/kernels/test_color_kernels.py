@@ -21,6 +21,7 @@ from dalirefurb.augment import (
     HorizontalFlip,
     Invert,
     Posterize,
+    RandomApply,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
@@ -77,6 +78,28 @@ def test_a_recipe_of_the_others_serves_nearly_the_same(pipelines: Any, stage: St
     difference = np.abs(served(recipe, pictures, pipelines) - serve(recipe, pictures))
     assert (difference > 0.5).mean() < 0.02
     assert np.quantile(difference, 0.9999) < 2.5
+
+
+def test_stages_that_some_samples_get_leave_the_others_alone(pipelines: Any) -> None:
+    some = (Invert(), Cutout(12, holes=2), RandomErasing(value="pixel"))
+    stages = [RandomApply(stage, 0.5, name=f"some_{stage.name}") for stage in some]
+    recipe = Recipe(stages, Output(48), 0)
+    pictures = noise(*[(48, 48)] * 60)
+    assert np.array_equal(served(recipe, pictures, pipelines), serve(recipe, pictures))
+
+
+def test_simclrs_recipe_is_served_nearly_the_same(pipelines: Any) -> None:
+    stages = [
+        RandomCrop(48, margin=8),
+        HorizontalFlip(),
+        RandomApply(ColorJitter(0.8, 0.8, 0.8, 0.2), 0.8, name="jitter"),
+        RandomGrayscale(0.2),
+        RandomApply(GaussianBlur(5), 0.5, name="blur"),
+    ]
+    recipe = Recipe(stages, Output(48, mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255)), 1)
+    pictures = noise(*[(56, 56)] * 60)
+    difference = np.abs(served(recipe, pictures, pipelines) - serve(recipe, pictures))
+    assert (difference > 0.5).mean() < 0.02
 
 
 def test_a_jitter_has_a_step_for_each_operation_and_erasing_one_for_each_window() -> None:

@@ -22,12 +22,11 @@ JITTERS = ("brightness", "contrast", "saturation", "hue")
 class ColorJitter(Stage):
     """Change brightness, contrast, saturation and hue by random factors, in a random order.
 
-    The procedure is torchvision's: factors are uniform, those that can change nothing are left out, and levels are
-    whole numbers after each of the others. Brightness is within 1 level of torchvision's, of images and of tensors.
-    Contrast and saturation are too, of Pillow images, but where colours are taken far from grey or past it (see
-    `operations.Group`); of tensors, torchvision rounds the grey picture's mean and levels otherwise, which makes up to
-    one level more. Hue is turned without loss, within 1 level of what torchvision makes of tensors; of images it rounds
-    hue and saturation to 255 steps each, which changes colours by some levels even where the hue stays.
+    The procedure is torchvision's: factors are uniform, operations that can change nothing are left out, and levels are
+    whole numbers after each of them. One operation's levels are within 1 of what torchvision makes of Pillow images
+    (saturation's rarely 2), and within 2 of what it makes of tensors, whose mean and grey levels it rounds otherwise.
+    The hue's are within 1 of those of tensors. Of Pillow images torchvision rounds hue and saturation to 255 steps each,
+    which changes colours by some levels even where the hue stays: that is not done here.
 
     Attributes:
         brightness: Greatest change b of the factor of brightness, which is in max(0, 1 - b) .. 1 + b, or its least and

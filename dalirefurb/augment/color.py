@@ -25,8 +25,8 @@ class ColorJitter(Stage):
     The procedure is torchvision's: factors are uniform, operations that can change nothing are left out, and levels are
     whole numbers after each of them. One operation's levels are within 1 of what torchvision makes of Pillow images
     (saturation's rarely 2), and within 2 of what it makes of tensors, whose mean and grey levels it rounds otherwise.
-    The hue's are within 1 of those of tensors. Of Pillow images torchvision rounds hue and saturation to 255 steps each,
-    which changes colours by some levels even where the hue stays: that is not done here.
+    The hue's are within 1 of those of tensors; of Pillow images torchvision rounds hue and saturation to 255 steps
+    each, which changes colours by some levels even where the hue stays.
 
     Attributes:
         brightness: Greatest change b of the factor of brightness, which is in max(0, 1 - b) .. 1 + b, or its least and

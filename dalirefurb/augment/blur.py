@@ -16,6 +16,9 @@ from dalirefurb.checks import Interval, integer, interval, number, require
 LONGEST_KERNEL = 255
 """Pixels; compiled kernels have room for as many weights."""
 
+LEAST_SIGMA = 0.001
+"""Pixels; what is less blurs nothing either, but its square is lost in single precision."""
+
 
 @dataclass(frozen=True)
 class GaussianBlur(Stage):
@@ -27,7 +30,7 @@ class GaussianBlur(Stage):
 
     Attributes:
         kernel_size: Side of the kernel in pixels, an odd number.
-        sigma: Standard deviation of the Gaussian in pixels, or its least and greatest, drawn uniformly.
+        sigma: Standard deviation of the Gaussian in pixels, at least 0.001, or its least and greatest, drawn uniformly.
     """
 
     kernel_size: int
@@ -44,10 +47,10 @@ class GaussianBlur(Stage):
         object.__setattr__(self, "kernel_size", size)
         name, sigma, remedy = f"{self.name}: sigma", self.sigma, "(0.1, 2.0) is usual"
         if not isinstance(sigma, (tuple, list)):
-            one = number(name, sigma, "above 0", lambda sigma: 0 < sigma < math.inf, remedy)
+            one = number(name, sigma, "of at least 0.001", lambda sigma: LEAST_SIGMA <= sigma < math.inf, remedy)
             sigma = one, one
-        wanted = "a number above 0, or two with 0 < low <= high"
-        sigma = interval(name, sigma, wanted, lambda low, high: 0 < low <= high < math.inf, remedy)
+        wanted = "a number of at least 0.001, or two with 0.001 <= low <= high"
+        sigma = interval(name, sigma, wanted, lambda low, high: LEAST_SIGMA <= low <= high < math.inf, remedy)
         object.__setattr__(self, "sigma", sigma)
 
     @property

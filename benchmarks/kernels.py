@@ -22,7 +22,25 @@ from experiment import Experiment, Options
 from numpy.typing import NDArray
 
 from dalirefurb import ImageFolder, Output, Recipe, rng
-from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomResizedCrop, Stage
+from dalirefurb.augment import (
+    AdjustSharpness,
+    AutoContrast,
+    ColorJitter,
+    Cutout,
+    Decode,
+    Equalize,
+    GaussianBlur,
+    HorizontalFlip,
+    Invert,
+    Posterize,
+    RandAugmentLayer,
+    RandomErasing,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Solarize,
+    SolarizeAdd,
+    Stage,
+)
 from dalirefurb.augment.operations import OPERATIONS, Choice
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
@@ -35,6 +53,26 @@ from dalirefurb.kernels.runner import KernelRunner
 from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 Images = list[NDArray[np.uint8]]
+
+
+STAGES: dict[str, Stage] = {
+    "ColorJitter": ColorJitter(0.4, 0.4, 0.4, 0.1),
+    "- hue alone": ColorJitter(hue=0.1),
+    "RandomGrayscale": RandomGrayscale(1.0),
+    "GaussianBlur, 23 pixels": GaussianBlur(23),
+    "- 3 pixels": GaussianBlur(3),
+    "AdjustSharpness": AdjustSharpness(2.0),
+    "AutoContrast": AutoContrast(),
+    "Equalize": Equalize(),
+    "Invert": Invert(),
+    "Posterize": Posterize(4),
+    "Solarize": Solarize(),
+    "SolarizeAdd": SolarizeAdd(110),
+    "RandomErasing": RandomErasing(1.0),
+    "- of noise": RandomErasing(1.0, value="pixel"),
+    "Cutout": Cutout(112),
+}
+"""Stages beside those of recipes, always applied."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +143,8 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
         choice = Choice(np.full(len(images), row), layer.magnitude, np.arange(len(images)) % 2 == 0)
         parameters = layer.table.parameters(choice, heights=sides, widths=sides)
         yield Subject(f"- {operation.name}", (layer,), images, {layer.name: parameters})
+    for name, stage in STAGES.items():
+        yield Subject(name, (stage,), images, _drawn((stage,), images))
     yield Subject("output", (), images, {})
 
 

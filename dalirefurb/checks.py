@@ -11,6 +11,9 @@ import numpy as np
 
 from dalirefurb.errors import ConfigurationError
 
+Interval = tuple[float, float]
+"""A low number and a high one."""
+
 
 def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:
     """Refuse an argument of which something must hold, and does not.
@@ -76,3 +79,22 @@ def number(name: str, value: Any, limits: str, within: Callable[[float], bool], 
     holds = isinstance(value, Real) and not isinstance(value, bool) and within(value)  # type: ignore[arg-type]
     require(holds, name, f"a number {limits}", value, remedy)
     return float(value)
+
+
+def interval(name: str, value: object, wanted: str, within: Callable[[float, float], bool], remedy: str) -> Interval:
+    """Return two real numbers, a low and a high one, as plain floats; bools do not pass.
+
+    Args:
+        name: Name of the argument.
+        value: Value of the argument.
+        wanted: The words for what `within` tells, such as "two numbers with 0 < low <= high".
+        within: Whether a low and a high number are allowed.
+        remedy: What to pass.
+
+    Raises:
+        ConfigurationError: If `value` is not two numbers, or not allowed ones.
+    """
+    pair: Any = value if isinstance(value, (tuple, list)) and len(value) == 2 else (None, None)
+    holds = all(isinstance(each, Real) and not isinstance(each, bool) for each in pair) and within(*pair)
+    require(holds, name, wanted, value, remedy)
+    return float(pair[0]), float(pair[1])

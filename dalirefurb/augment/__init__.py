@@ -1,31 +1,47 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.blur import GaussianBlur
 from dalirefurb.augment.choice import RandomApply, RandomChoice
+from dalirefurb.augment.color import ColorJitter, RandomGrayscale, SolarizeAdd
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.erasing import Cutout, RandomErasing
 from dalirefurb.augment.kernel_stage import KernelStage
+from dalirefurb.augment.one_operation import AdjustSharpness, AutoContrast, Equalize, Invert, Posterize, Solarize
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Parameter, Stage
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 
 __all__ = [
+    "AdjustSharpness",
     "AutoAugmentFirst",
     "AutoAugmentSecond",
+    "AutoContrast",
     "CenterCrop",
+    "ColorJitter",
     "Custom",
+    "Cutout",
     "Decode",
+    "Equalize",
+    "GaussianBlur",
     "HorizontalFlip",
+    "Invert",
     "KernelStage",
     "Parameter",
+    "Posterize",
     "RandAugmentLayer",
     "RandomApply",
     "RandomChoice",
     "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
     "RandomResizedCrop",
     "Resize",
+    "Solarize",
+    "SolarizeAdd",
     "Stage",
     "TrivialAugmentLayer",
 ]

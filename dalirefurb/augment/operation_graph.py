@@ -11,12 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 
 from dalirefurb.augment.operations import TRUNCATE, Group
 from dalirefurb.augment.stage import Interpolation, Node, interpolation_type
 
-_Branch = Callable[[Node, Node], Node]
+Branch = Callable[[Node, Node], Node]
 """From images and matrices to images."""
 
 
@@ -33,23 +34,26 @@ def apply_operations(
         fill: Levels of the channels where a warp shows no source.
     """
     warp = partial(_warp, interpolation=interpolation, fill=[float(level) for level in fill])
-    branches = [warp if group is Group.WARP else _BRANCHES[group] for group in Group]
-    return _choose(branches, 0, parameters["group"], images, parameters["matrix"])
+    branches = [warp if group is Group.WARP else BRANCHES[group] for group in Group]
+    return choose(branches, 0, parameters["group"], images, parameters["matrix"])
 
 
-def _choose(branches: Sequence[_Branch], first: int, group: Node, images: Node, matrix: Node) -> Node:
-    """Halve the branches until one is left: a sample passes about log2 of them."""
+def choose(branches: Sequence[Branch], first: int, group: Node, images: Node, matrix: Node) -> Node:
+    """Apply to each image the branch of its number, of which the first one has the number `first`.
+
+    The branches are halved until one is left: a sample passes about log2 of them.
+    """
     if len(branches) == 1:
         return branches[0](images, matrix)
     half = len(branches) // 2
     if group < first + half:
-        chosen = _choose(branches[:half], first, group, images, matrix)
+        chosen = choose(branches[:half], first, group, images, matrix)
     else:
-        chosen = _choose(branches[half:], first + half, group, images, matrix)
+        chosen = choose(branches[half:], first + half, group, images, matrix)
     return chosen
 
 
-def _beside(images: Node, numbers: Node) -> Node:
+def beside(images: Node, numbers: Node) -> Node:
     """Return numbers on the images' device."""
     return numbers.gpu() if images.device == "gpu" else numbers
 
@@ -59,7 +63,7 @@ def _identity(images: Node, matrix: Node) -> Node:
 
 
 def _posterize_levels(images: Node, matrix: Node) -> Node:
-    return images & _beside(images, fn.cast(matrix[0, 0], dtype=types.UINT8))
+    return images & beside(images, fn.cast(matrix[0, 0], dtype=types.UINT8))
 
 
 def _solarize_levels(images: Node, matrix: Node) -> Node:
@@ -73,6 +77,11 @@ def _brightness(images: Node, matrix: Node) -> Node:
 
 def _grey(images: Node) -> Node:
     return fn.color_space_conversion(images, image_type=types.RGB, output_type=types.GRAY)
+
+
+def grey_picture(images: Node) -> Node:
+    """Return the grey picture, in three equal channels."""
+    return fn.color_space_conversion(_grey(images), image_type=types.GRAY, output_type=types.RGB)
 
 
 def _contrast(images: Node, matrix: Node) -> Node:
@@ -90,7 +99,7 @@ def _size(images: Node) -> Node:
 
 def _color_blend(images: Node, matrix: Node) -> Node:
     """Let a filter two rows high blend each row with its grey one, laid below it; keep every other row."""
-    grey = fn.color_space_conversion(_grey(images), image_type=types.GRAY, output_type=types.RGB)
+    grey = grey_picture(images)
     size = _size(images)
     # (height, 2 * width) is (2 * height, width) with rows and grey rows in turn.
     pairs = fn.multi_paste(
@@ -100,7 +109,7 @@ def _color_blend(images: Node, matrix: Node) -> Node:
         output_size=size * types.Constant(np.array([1, 2], np.int32)),
     )
     pairs = fn.reshape(pairs, rel_shape=[2.0, 0.5, 1.0])
-    blended = fn.filter(pairs, _beside(images, matrix[:2, :1]), anchor=[0, 0])
+    blended = fn.filter(pairs, beside(images, matrix[:2, :1]), anchor=[0, 0])
     return fn.multi_paste(
         fn.reshape(blended, rel_shape=[0.5, 2.0, 1.0]),
         shapes_rel=types.Constant(np.array([[1, 0.5]], np.float32)),
@@ -115,7 +124,7 @@ def _sharpness_blend(images: Node, matrix: Node) -> Node:
     anchors = types.Constant(np.array([[0, 0], [1, 1]], np.int32))
     return fn.multi_paste(
         images,
-        fn.filter(images, _beside(images, matrix)),
+        fn.filter(images, beside(images, matrix)),
         in_anchors=anchors,
         out_anchors=anchors,
         shapes=fn.stack(size, inner),
@@ -148,7 +157,7 @@ def _auto_contrast(images: Node, matrix: Node) -> Node:
     return fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, dtype=types.UINT8)
 
 
-_BRANCHES: dict[Group, _Branch] = {
+BRANCHES: Mapping[Group, Branch] = {
     Group.IDENTITY: _identity,
     Group.POSTERIZE: _posterize_levels,
     Group.SOLARIZE: _solarize_levels,
@@ -159,3 +168,14 @@ _BRANCHES: dict[Group, _Branch] = {
     Group.EQUALIZE: _equalize,
     Group.AUTO_CONTRAST: _auto_contrast,
 }
+
+
+def apply_operation(images: Node, group: Group, matrix: NDArray[np.float32]) -> Node:
+    """Apply one operation to all images.
+
+    Args:
+        images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
+        group: Group of the operation, not a warp.
+        matrix: Numbers of the operation, shape (3, 3).
+    """
+    return BRANCHES[group](images, types.Constant(matrix))

@@ -121,7 +121,7 @@ def _color(magnitude: float) -> NDArray[np.float64]:
     return np.array([[1 + magnitude, 0, 0], [-magnitude, 0, 0], [0, 0, 0]])
 
 
-def _sharpness(magnitude: float) -> NDArray[np.float64]:
+def sharpness_weights(magnitude: float) -> NDArray[np.float64]:
     """Blend the picture with what Pillow's SMOOTH kernel makes of it."""
     smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
     return (1 + magnitude) * np.diag([0, 1, 0]) - magnitude * smooth
@@ -149,7 +149,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.9, True, _factor),
     Operation("Color", Group.COLOR, 0.0, 0.9, True, _color),
     Operation("Contrast", Group.CONTRAST, 0.0, 0.9, True, _factor),
-    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.9, True, _sharpness),
+    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.9, True, sharpness_weights),
     Operation("Posterize", Group.POSTERIZE, 0.0, 4.0, False, _posterize),
     Operation("Solarize", Group.SOLARIZE, 255.0, 0.0, False, _solarize),
     Operation("AutoContrast", Group.AUTO_CONTRAST),
@@ -173,7 +173,7 @@ WIDE_OPERATIONS: tuple[Operation, ...] = (
     Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.99, True, _factor),
     Operation("Color", Group.COLOR, 0.0, 0.99, True, _color),
     Operation("Contrast", Group.CONTRAST, 0.0, 0.99, True, _factor),
-    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.99, True, _sharpness),
+    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.99, True, sharpness_weights),
     Operation("Posterize", Group.POSTERIZE, 0.0, 6.0, False, _posterize),
     Operation("Solarize", Group.SOLARIZE, 255.0, 0.0, False, _solarize),
     Operation("AutoContrast", Group.AUTO_CONTRAST),

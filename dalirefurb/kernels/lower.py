@@ -13,6 +13,11 @@
         warp, bilinear                      within 1 level
         auto contrast                       exact
         equalize                            exactly Pillow's, which DALI's is not in small pictures
+    Solarize, Equalize, ...                 as the operations of policies
+    ColorJitter                             as these, and hue within 1 level; so later operations may differ by some
+    RandomGrayscale, SolarizeAdd            exact
+    GaussianBlur                            within 1 level
+    RandomErasing, Cutout                   exact
     KernelStage                             -
     RandomApply, RandomChoice               as the stages that they choose
     the output                              exact
@@ -34,10 +39,12 @@ from numpy.typing import NDArray
 from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.kernel_stage import KernelStage
+from dalirefurb.augment.one_operation import OneOperation
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.kernels.lower_colors import calls_of, write_same
 
 WIDTH = 16
 """Numbers of a step, at most."""
@@ -150,7 +157,7 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
         before = steps[-1] if steps else None
         if before is None or before.code != Code.RESIZE or before.crop is not None or before.inside:
             steps.extend(own)
-        elif own[0].code == Code.CROP and not _pads(stage):
+        elif own and own[0].code == Code.CROP and not _pads(stage):
             steps[-1] = replace(before, crop=own[0])
         elif isinstance(stage, HorizontalFlip) and before.mirror is None:
             steps[-1] = replace(before, mirror=stage)
@@ -181,6 +188,8 @@ _OPERATIONS = {
 def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
     """Return a stage's steps; None if it has no kernel."""
     if type(stage) is not RandomApply and type(stage) is not RandomChoice:
+        if (calls := calls_of(stage)) is not None:
+            return tuple(KernelOp(Code.OTHER, stage, *call) for call in calls)
         step = _step(stage)
         return None if step is None else (step,)
     steps: list[KernelOp] = []
@@ -227,6 +236,8 @@ def _step(stage: Stage) -> KernelOp | None:
         return KernelOp(Code.OTHER, stage, (stage,), _uniforms if stage.uniforms else _nothing)
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
         return _operate(stage)
+    if isinstance(stage, OneOperation) and type(stage).apply is OneOperation.apply:
+        return KernelOp(Code.OTHER, stage, (_OPERATIONS[stage.group],), partial(write_same, stage.matrix.ravel()))
     return None
 
 

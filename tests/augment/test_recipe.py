@@ -7,6 +7,20 @@ import pytest
 from nvidia.dali import fn, types
 
 from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, rng
+from dalirefurb.augment import (
+    AdjustSharpness,
+    AutoContrast,
+    ColorJitter,
+    Cutout,
+    Equalize,
+    GaussianBlur,
+    Invert,
+    Posterize,
+    RandomErasing,
+    RandomGrayscale,
+    Solarize,
+    SolarizeAdd,
+)
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
@@ -452,6 +466,33 @@ CHANGES = {
         "policy": "cifar10",
         "first": "other",
     },
+    ColorJitter(): {
+        "brightness": (0.5, 1.0),
+        "contrast": (0.5, 1.0),
+        "saturation": (0.5, 1.0),
+        "hue": (0.0, 0.1),
+        "name": "jitter",
+    },
+    RandomGrayscale(): {"probability": 0.2, "name": "grey"},
+    GaussianBlur(3): {"kernel_size": 5, "sigma": (0.1, 1.0), "name": "blur"},
+    Solarize(): {"threshold": 100, "name": "invert_bright"},
+    SolarizeAdd(40): {"addition": 41, "threshold": 100, "name": "add"},
+    Posterize(4): {"bits": 3, "name": "coarse"},
+    Invert(): {"name": "negative"},
+    Equalize(): {"name": "equal"},
+    AutoContrast(): {"name": "stretch"},
+    AdjustSharpness(2.0): {"factor": 1.5, "name": "sharpen"},
+    RandomErasing(): {
+        "probability": 0.4,
+        "scale": (0.02, 0.4),
+        "ratio": (0.3, 3.0),
+        "value": "pixel",
+        "count": 2,
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.2, 0.2, 0.2),
+        "name": "erasing",
+    },
+    Cutout(16): {"size": (16, 8), "probability": 0.5, "fill": (1, 2, 3), "holes": 2, "name": "holes"},
     Custom(invert, "invert"): {"name": "negative", "revision": 2, "size": (32, 32)},
     Output(32): {
         "size": 33,

@@ -18,7 +18,20 @@ from numba import types
 from numba.core.codegen import CPUCodeLibrary
 
 from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
-from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment import (
+    CenterCrop,
+    ColorJitter,
+    Cutout,
+    Equalize,
+    GaussianBlur,
+    HorizontalFlip,
+    RandAugmentLayer,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+)
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Stage
@@ -122,6 +135,9 @@ CASES: dict[str, tuple[Stage, ...]] = {
     "whole": (Resize(33), RandAugmentLayer("one", "bilinear"), RandAugmentLayer("two", "bilinear"), CenterCrop(24)),
     "nearest operations": (RandAugmentLayer("one"), RandAugmentLayer("two"), RandomResizedCrop(24)),
     "padded": (Resize(24), CenterCrop(24), RandomCrop(24, margin=8, padding=4), HorizontalFlip()),
+    "colours": (Resize(33), ColorJitter(0.4, 0.4, 0.4, 0.1), Equalize(), RandomGrayscale(0.5), RandomResizedCrop(24)),
+    "blurred": (GaussianBlur(255, (0.1, 90)), RandomResizedCrop(24)),
+    "erased": (Cutout(16, holes=3), RandomErasing(1.0, value="pixel", count=(1, 3)), RandomResizedCrop(24)),
 }
 SHAPES = [(1, 1), (1, 700), (700, 1), (2, 3000), (3000, 2), (24, 24), (300, 200), (97, 131), (5, 4), (25, 33)]
 
@@ -224,6 +240,21 @@ def test_a_window_that_is_outside_is_named_and_not_made(case: str, number: int, 
     work, results = prepared(CASES[case], [(30, 30), (40, 50)])
     arrays, *_ = work.kept[0]  # type: ignore[index]
     arrays["numbers"][0, 1, number] = value
+    with pytest.raises(GraphError, match=r"did not carry out 1 \(a window must lie within its image, "):
+        run(work)
+    assert np.isnan(results[1]).all()
+    assert not np.isnan(results[0]).any()
+
+
+@pytest.mark.parametrize("stage", [RandomErasing(1.0, value="pixel"), Cutout(4)], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_window_that_is_outside_is_named_and_not_painted(stage: Stage, number: int, before: bool) -> None:
+    """It begins a pixel before its image, or has a negative side; or it ends a pixel behind it."""
+    work, results = prepared((stage, CenterCrop(24)), [(30, 30), (40, 50)])
+    arrays, *_ = work.kept[0]  # type: ignore[index]
+    window = arrays["numbers"][0, 1]
+    window[number] = -1 if before else (40, 50)[number % 2] - window[(number + 2) % 4] + 1
     with pytest.raises(GraphError, match=r"did not carry out 1 \(a window must lie within its image, "):
         run(work)
     assert np.isnan(results[1]).all()

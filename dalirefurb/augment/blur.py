@@ -1,0 +1,76 @@
+"""Gaussian blur."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import Interval, integer, interval, number, require
+
+LONGEST_KERNEL = 255
+"""Pixels; compiled kernels have room for as many weights."""
+
+LEAST_SIGMA = 0.001
+"""Pixels; what is less blurs nothing either, but its square is lost in single precision."""
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Stage):
+    """Blur with a Gaussian kernel of random width, within 1 level of torchvision's; the border is mirrored.
+
+    SimCLR, and what came after it, blur half of the images of 224 pixels with a kernel of 23, a tenth of the side:
+    `RandomApply(GaussianBlur(23), 0.5)`. torchvision refuses images with a side of less than half a kernel, which here
+    are mirrored more than once.
+
+    Attributes:
+        kernel_size: Side of the kernel in pixels, an odd number.
+        sigma: Standard deviation of the Gaussian in pixels, at least 0.001, or its least and greatest, drawn uniformly.
+    """
+
+    kernel_size: int
+    sigma: float | Interval = (0.1, 2.0)
+    name: str = "gaussian_blur"
+
+    num_uniforms = 1
+    parameters: ClassVar[Mapping[str, Parameter]] = {"sigma": Parameter("float32")}
+
+    def __post_init__(self) -> None:
+        name, remedy = f"{self.name}: kernel_size", "pass an odd number, such as 23"
+        size = integer(name, self.kernel_size, 1, LONGEST_KERNEL, remedy)
+        require(size % 2 == 1, name, "odd", size, f"pass {size - 1} or {size + 1}")
+        object.__setattr__(self, "kernel_size", size)
+        name, sigma, remedy = f"{self.name}: sigma", self.sigma, "(0.1, 2.0) is usual"
+        if not isinstance(sigma, (tuple, list)):
+            one = number(name, sigma, "of at least 0.001", lambda sigma: LEAST_SIGMA <= sigma < math.inf, remedy)
+            sigma = one, one
+        wanted = "a number of at least 0.001, or two with 0.001 <= low <= high"
+        sigma = interval(name, sigma, wanted, lambda low, high: LEAST_SIGMA <= low <= high < math.inf, remedy)
+        object.__setattr__(self, "sigma", sigma)
+
+    @property
+    def sigmas(self) -> Interval:
+        """Least and greatest standard deviation."""
+        assert isinstance(self.sigma, tuple)
+        return self.sigma
+
+    @property
+    def random(self) -> bool:
+        """Whether the standard deviation varies."""
+        return self.sigmas[0] != self.sigmas[1]
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw standard deviations; see `Stage.draw`."""
+        low, high = self.sigmas
+        return {"sigma": (low + (high - low) * uniforms[:, 0]).astype(np.float32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Blur by DALI's operator."""
+        from nvidia.dali import fn
+
+        return fn.gaussian_blur(images, sigma=parameters["sigma"], window_size=self.kernel_size)

@@ -1,0 +1,180 @@
+"""Stages that change colours: by random factors, in a random order; to grey; and as AutoAugment's SolarizeAdd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import Interval, integer, interval, number
+
+JITTERS = ("brightness", "contrast", "saturation", "hue")
+"""The operations of `ColorJitter`, in the order of their numbers."""
+
+
+@dataclass(frozen=True)
+class ColorJitter(Stage):
+    """Change brightness, contrast, saturation and hue by random factors, in a random order.
+
+    The procedure is torchvision's: factors are uniform, operations that can change nothing are left out, and levels are
+    whole numbers after each of them. One operation's levels are within 1 of what torchvision makes of Pillow images
+    (saturation's rarely 2), and within 2 of what it makes of tensors, whose mean and grey levels it rounds otherwise.
+    The hue's are within 1 of those of tensors; of Pillow images torchvision rounds hue and saturation to 255 steps
+    each, which changes colours by some levels even where the hue stays.
+
+    Attributes:
+        brightness: Greatest change b of the factor of brightness, which is in max(0, 1 - b) .. 1 + b, or its least and
+            greatest.
+        contrast: The same of contrast.
+        saturation: The same of saturation.
+        hue: Greatest turn h of the hue, 0 .. 0.5, which is in -h .. h, or its least and greatest. 1 is a full turn.
+    """
+
+    brightness: float | Interval = 0
+    contrast: float | Interval = 0
+    saturation: float | Interval = 0
+    hue: float | Interval = 0
+    name: str = "color_jitter"
+
+    num_uniforms = 1 + len(JITTERS)  # the order, and a factor of each
+
+    def __post_init__(self) -> None:
+        for name in JITTERS[:3]:
+            given, wanted = getattr(self, name), "a number of at least 0, or two with 0 <= low <= high"
+            if not isinstance(given, (tuple, list)):
+                change = number(f"{self.name}: {name}", given, "of at least 0", lambda b: 0 <= b < math.inf, _USUAL)
+                given = max(0.0, 1 - change), 1 + change
+            given = interval(
+                f"{self.name}: {name}", given, wanted, lambda low, high: 0 <= low <= high < math.inf, _USUAL
+            )
+            object.__setattr__(self, name, given)
+        hue, wanted = self.hue, "a number in 0..0.5, or two with -0.5 <= low <= high <= 0.5"
+        if not isinstance(hue, (tuple, list)):
+            turn = number(f"{self.name}: hue", hue, "in 0..0.5", lambda h: 0 <= h <= 0.5, _USUAL_HUE)
+            hue = 0.0 - turn, turn
+        hue = interval(f"{self.name}: hue", hue, wanted, lambda low, high: -0.5 <= low <= high <= 0.5, _USUAL_HUE)
+        object.__setattr__(self, "hue", hue)
+
+    @property
+    def ranges(self) -> NDArray[np.float64]:
+        """Least and greatest factor of each of `JITTERS`, shape (4, 2)."""
+        return np.array([getattr(self, name) for name in JITTERS])
+
+    @property
+    def changing(self) -> tuple[int, ...]:
+        """Which of `JITTERS` can change something."""
+        neutral = (1.0, 1.0, 1.0, 0.0)
+        return tuple(i for i, name in enumerate(JITTERS) if getattr(self, name) != (neutral[i], neutral[i]))
+
+    @property
+    def random(self) -> bool:
+        """Whether a factor varies, or the order does."""
+        return len(self.changing) > 1 or bool(np.ptp(self.ranges, axis=1).any())
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Operations in order, as places in `changing`, if there are two; their factors f, each with 1 - f below it."""
+        count = len(self.changing)
+        order = {"operation": Parameter("int32", (count,))} if count > 1 else {}
+        return {**order, "factor": Parameter("float32", (count, 2, 1))} if count else {}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """The orders, if no factor varies."""
+        if np.ptp(self.ranges, axis=1).any():
+            return np.empty(0)
+        orders = math.factorial(len(self.changing))
+        return np.full(orders, 1 / orders)
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw an order and factors; see `Stage.draw`."""
+        changing = list(self.changing)
+        orders = np.array(list(permutations(range(len(changing)))), np.int32)
+        operations = orders[(uniforms[:, 0] * len(orders)).astype(np.int64)]  # (n, changing)
+        low, high = self.ranges[changing].T
+        factors = low + (high - low) * uniforms[:, 1:][:, changing]  # (n, changing)
+        factors = np.take_along_axis(factors, operations, axis=1)[..., None, None]  # (n, changing, 1, 1)
+        columns = np.concatenate([factors, 1 - factors], axis=2).astype(np.float32)
+        drawn = {"operation": operations, "factor": columns}
+        return {name: drawn[name] for name in self.parameters}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Apply the operations in each sample's order; call it where conditionals are enabled."""
+        from dalirefurb.augment.color_graph import apply_jitters
+
+        return apply_jitters(images, parameters, self.changing)
+
+
+_USUAL, _USUAL_HUE = "0.4 is usual, 0 changes nothing", "0.1 is usual, 0 changes nothing"
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(Stage):
+    """Show the grey picture, in three equal channels, with a probability, within 1 level of torchvision and Pillow.
+
+    Attributes:
+        probability: Probability of grey.
+    """
+
+    probability: float = 0.1
+    name: str = "random_grayscale"
+
+    num_uniforms = 1
+    parameters: ClassVar[Mapping[str, Parameter]] = {"grey": Parameter("int32")}
+
+    def __post_init__(self) -> None:
+        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.1 is usual")
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Grey or not."""
+        return np.array([self.probability, 1 - self.probability])
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw which are grey; see `Stage.draw`."""
+        return {"grey": (uniforms[:, 0] < self.probability).astype(np.int32)}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Make the samples drawn grey; call it where conditionals are enabled."""
+        from dalirefurb.augment.operation_graph import grey_picture
+
+        grey = parameters["grey"]
+        if grey:  # noqa: SIM108 - DALI traces statements
+            shown = grey_picture(images)
+        else:
+            shown = images
+        return shown
+
+
+@dataclass(frozen=True)
+class SolarizeAdd(Stage):
+    """Add to the levels below a threshold, up to 255, exactly as AutoAugment and timm.
+
+    Attributes:
+        addition: What is added to a level, -255 .. 255.
+        threshold: Least level 0 .. 255 that stays; with 256 none does.
+    """
+
+    addition: int
+    threshold: int = 128
+    name: str = "solarize_add"
+
+    def __post_init__(self) -> None:
+        remedy = "levels are 0 .. 255"
+        for name, least, most in (("addition", -255, 255), ("threshold", 0, 256)):
+            object.__setattr__(self, name, integer(f"{self.name}: {name}", getattr(self, name), least, most, remedy))
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Look the levels up."""
+        from nvidia.dali import fn
+        from nvidia.dali.types import DALIDataType
+
+        levels = np.arange(256)
+        table = np.where(levels < self.threshold, (levels + self.addition).clip(0, 255), levels)
+        return fn.lookup_table(images, keys=levels.tolist(), values=table.tolist(), dtype=DALIDataType.UINT8)

@@ -1,0 +1,259 @@
+"""Stages that paint over windows of an image: random erasing, and cutout."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.noise import KEYS, LONGEST_SIDE, Noise, byte_sums
+from dalirefurb.augment.operation_layer import Fill
+from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import Interval, integer, interval, number, require
+
+Channels = tuple[float, float, float]
+"""One number for each channel."""
+
+SCALE, RATIO = (0.02, 0.33), (0.3, 3.3)
+"""What random erasing takes, as torchvision publishes it: shares of the area, and height divided by width."""
+
+
+@dataclass(frozen=True)
+class PaintedWindows(Stage):
+    """A stage that paints over windows, each with one colour or with noise. Subclasses say which."""
+
+    @property
+    @abstractmethod
+    def chance(self) -> float:
+        """Probability that an image is painted over at all."""
+
+    @property
+    @abstractmethod
+    def windows(self) -> int:
+        """Number of windows of an image, at most."""
+
+    @property
+    def noise(self) -> Noise | None:
+        """What is painted, if it is another colour for each pixel."""
+        return None
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """First row and column, height and width of windows, 0 where there is none; levels, or keys of noise."""
+        window = Parameter("int32", (self.windows, 4))
+        if self.noise is None:
+            return {"window": window, "levels": Parameter("float32", (self.windows, 3))}
+        return {"window": window, "key": Parameter("int32", (self.windows,))}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Nothing painted; windows are too many to be counted."""
+        return np.array([1 - self.chance]) if self.chance < 1 else np.empty(0)
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Paint over the windows; call it where conditionals are enabled."""
+        from dalirefurb.augment.noise_graph import paint_levels, paint_noise
+
+        for place in range(self.windows):
+            window = parameters["window"][place]
+            if self.noise is None:
+                images = paint_levels(images, window, parameters["levels"][place])
+            else:
+                images = paint_noise(images, window, parameters["key"][place], self.noise)
+        return images
+
+
+@dataclass(frozen=True)
+class RandomErasing(PaintedWindows):
+    """Paint over a window of random area and aspect ratio (Zhong et al., AAAI 2020).
+
+    The published procedure of torchvision's and timm's `RandomErasing`: up to ten attempts for each window, then none.
+    These erase after normalisation, where 0 is the mean colour; here levels are painted, which are normalised later:
+    put it last. Random colours have their mean and deviation, but are rounded to levels, and cut off at 0 and 255.
+
+    Attributes:
+        probability: Probability that an image is painted over at all.
+        scale: Least and greatest share of the image's area, all windows together.
+        ratio: Least and greatest height divided by width, drawn uniformly in its logarithm.
+        value: What is painted: a level 0 .. 255, or one for each of 3 channels; "mean", the levels of `mean`;
+            "channel", a random colour for each window, as timm's "rand"; "pixel", a random colour for each pixel, as
+            timm's "pixel" and torchvision's "random".
+        count: Number of windows, or its least and greatest, drawn uniformly, as of timm.
+        mean: Means of random colours' channels, of pixels in 0..1, as of `Output`.
+        std: Standard deviations of random colours' channels, of pixels in 0..1, as of `Output`.
+    """
+
+    probability: float = 0.5
+    scale: Interval = SCALE
+    ratio: Interval = RATIO
+    value: Fill | Literal["mean", "channel", "pixel"] = "mean"
+    count: int | tuple[int, int] = 1
+    mean: Channels = IMAGENET_MEAN
+    std: Channels = IMAGENET_STD
+    name: str = "random_erasing"
+
+    ATTEMPTS = 10
+
+    def __post_init__(self) -> None:
+        name, published = self.name, "leave it out for the published one"
+        _check_probability(name, self.probability)
+        shares, ratios = "two numbers with 0 < low <= high <= 1", "two numbers with 0 < low <= high < inf"
+        scale = interval(f"{name}: scale", self.scale, shares, lambda low, high: 0 < low <= high <= 1, published)
+        ratio = interval(f"{name}: ratio", self.ratio, ratios, lambda low, high: 0 < low <= high < math.inf, published)
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "ratio", ratio)
+        if not (isinstance(self.value, str) and self.value in ("mean", "channel", "pixel")):
+            remedy = 'torchvision\'s 0 is "mean" here, as it comes after normalisation, and its "random" is "pixel"'
+            value = _checked_fill(f"{name}: value", self.value, 'or "mean", "channel" or "pixel"', remedy)
+            object.__setattr__(self, "value", value)
+        counts = self.count if isinstance(self.count, (tuple, list)) else (self.count, self.count)
+        wanted = "an int of at least 1, or two with 1 <= low <= high"
+        require(len(counts) == 2, f"{name}: count", wanted, self.count, "1 is usual")
+        low, high = (integer(f"{name}: count", each, 1, None, "1 is usual") for each in counts)
+        require(low <= high, f"{name}: count", wanted, self.count, "1 is usual")
+        object.__setattr__(self, "count", (low, high) if isinstance(self.count, (tuple, list)) else low)
+        for field in ("mean", "std"):
+            given, remedy = getattr(self, field), "pass the output's, of pixels in 0..1"
+            channels = given if isinstance(given, (tuple, list)) and len(given) == 3 else (None,)
+            within = "in 0..1, for each of 3 channels"
+            channels = [number(f"{name}: {field}", each, within, lambda v: 0 <= v <= 1, remedy) for each in channels]
+            object.__setattr__(self, field, tuple(channels))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Least and greatest number of windows."""
+        return (self.count, self.count) if isinstance(self.count, int) else self.count
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """Whether to paint and how many windows; of each area and ratio of all attempts, row, column and key."""
+        return 2 + self.windows * (2 * self.ATTEMPTS + 3)
+
+    @property
+    def chance(self) -> float:
+        """`probability`."""
+        return self.probability
+
+    @property
+    def windows(self) -> int:
+        """The greatest `count`."""
+        return self.counts[1]
+
+    @property
+    def noise(self) -> Noise | None:
+        """Levels of `mean` and `std`, if pixels differ."""
+        return Noise.of(self.mean, self.std) if self.value == "pixel" else None
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image too long for DALI's noise; see `Stage.refusal`."""
+        long = (np.maximum(heights, widths) > LONGEST_SIDE) & (self.value == "pixel")
+        return self._first_unfit(long, (heights, widths), f"have at most {LONGEST_SIDE:,} pixels a side")
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw windows: of each one's attempts the first that is smaller than its image; see `Stage.draw`."""
+        rows, (least, most) = len(uniforms), self.counts
+        counts = least + np.floor(uniforms[:, 1] * (most - least + 1))
+        counts = np.where(uniforms[:, 0] < self.probability, counts, 0)[:, None]  # (n, 1)
+        of_window = uniforms[:, 2:].reshape(rows, self.windows, -1)
+        attempts = of_window[..., :-3].reshape(rows, self.windows, self.ATTEMPTS, 2)
+        heights, widths = heights[:, None, None], widths[:, None, None]
+        low, high = self.scale
+        area = heights * widths * (low + (high - low) * attempts[..., 0]) / np.maximum(counts, 1)[..., None]
+        low, high = np.log(self.ratio)
+        ratio = np.exp(low + (high - low) * attempts[..., 1])
+        height, width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))  # (n, windows, ATTEMPTS)
+        fits = (height < heights) & (width < widths)
+        first = fits.argmax(axis=2)[..., None]
+        painted = fits.any(axis=2) & (np.arange(self.windows) < counts)  # (n, windows)
+        height, width = (np.take_along_axis(side, first, axis=2)[..., 0] for side in (height, width))
+        row = np.floor(of_window[..., -3] * (heights[..., 0] - height + 1))
+        column = np.floor(of_window[..., -2] * (widths[..., 0] - width + 1))
+        window = (np.stack([row, column, height, width], axis=2) * painted[..., None]).astype(np.int32)
+        keys = np.floor(of_window[..., -1] * KEYS).astype(np.int32)
+        return {"window": window, **({"levels": self._levels(keys)} if self.noise is None else {"key": keys})}
+
+    def _levels(self, keys: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the colours of windows, given keys, (n, windows): float32 of shape (n, windows, 3)."""
+        if self.value == "channel":
+            sums = byte_sums(keys.ravel())
+            return Noise.of(self.mean, self.std).levels(sums).reshape(*keys.shape, 3)
+        levels = np.rint(255 * np.array(self.mean)) if self.value == "mean" else self.value
+        return np.full((*keys.shape, 3), levels, np.float32)
+
+
+@dataclass(frozen=True)
+class Cutout(PaintedWindows):
+    """Paint over a square whose centre may be any pixel, as far as it is inside (DeVries and Taylor 2017).
+
+    The paper takes 16 pixels of CIFAR-10's images, 8 where there are 100 classes, of one size whatever is drawn. It
+    paints after normalisation, where 0 is the mean colour: for that pass the levels of the output's mean as `fill`. Of
+    an odd side its code leaves a pixel out.
+
+    Attributes:
+        size: Side of the square in pixels, or a height and a width.
+        probability: Probability that an image is painted over at all.
+        fill: Level 0 .. 255, or one for each of 3 channels.
+        holes: Number of squares.
+    """
+
+    size: Size
+    probability: float = 1.0
+    fill: Fill = 0
+    holes: int = 1
+    name: str = "cutout"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
+        _check_probability(self.name, self.probability)
+        object.__setattr__(self, "fill", _checked_fill(f"{self.name}: fill", self.fill, "", "use 0 for black"))
+        object.__setattr__(self, "holes", integer(f"{self.name}: holes", self.holes, 1, None, "1 is usual"))
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """Whether to paint; row and column of each centre."""
+        return 1 + 2 * self.holes
+
+    @property
+    def chance(self) -> float:
+        """`probability`."""
+        return self.probability
+
+    @property
+    def windows(self) -> int:
+        """`holes`."""
+        return self.holes
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw centres; see `Stage.draw`."""
+        sides = np.stack([heights, widths], axis=1)[:, None]  # (n, 1, 2)
+        centres = np.floor(uniforms[:, 1:].reshape(len(uniforms), self.holes, 2) * sides)
+        length = np.array(sides_of(self.size))
+        first = centres - length // 2
+        begin, end = first.clip(0), np.minimum(first + length, sides)  # (n, holes, 2)
+        painted = (uniforms[:, 0] < self.probability)[:, None, None]
+        window = np.concatenate([begin, (end - begin) * painted], axis=2).astype(np.int32)
+        return {"window": window, "levels": np.full((*window.shape[:2], 3), self.fill, np.float32)}
+
+
+def _check_probability(name: str, probability: float) -> None:
+    number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+
+
+def _checked_fill(name: str, fill: object, or_else: str, remedy: str) -> Fill:
+    """Return a level, or a tuple of three.
+
+    Raises:
+        ConfigurationError: If it is something else.
+    """
+    levels = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,) * 3
+    holds = len(levels) == 3 and all(type(level) is int and 0 <= level <= 255 for level in levels)
+    wanted = "a level in 0..255, " + (f"3 of them, {or_else}" if or_else else "or 3 of them")
+    require(holds, name, wanted, fill, remedy)
+    return levels if isinstance(fill, (tuple, list)) else fill  # type: ignore[return-value]

@@ -1,0 +1,152 @@
+"""Stages that do the same operation of `operations` to every image; `RandomApply` leaves some images out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.operations import Group, sharpness_weights
+from dalirefurb.augment.stage import Node, Stage
+from dalirefurb.checks import integer, number
+
+
+@dataclass(frozen=True)
+class OneOperation(Stage):
+    """One operation of a group of `operations`, which says how far its pixels may be from Pillow's."""
+
+    group: ClassVar[Group]
+
+    @property
+    @abstractmethod
+    def matrix(self) -> NDArray[np.float32]:
+        """Numbers of the operation, shape (3, 3), see `operations`."""
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Apply the operation."""
+        from dalirefurb.augment.operation_graph import apply_operation
+
+        return apply_operation(images, self.group, self.matrix)
+
+
+def _scalar(value: float) -> NDArray[np.float32]:
+    return np.diag([value, 0, 0]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Solarize(OneOperation):
+    """Invert the levels from a threshold on, exactly as torchvision and Pillow.
+
+    Attributes:
+        threshold: Least level 0 .. 255 that is inverted; with 256 none is.
+    """
+
+    threshold: float = 128
+    name: str = "solarize"
+
+    group = Group.SOLARIZE
+
+    def __post_init__(self) -> None:
+        remedy = "levels are 0 .. 255"
+        number(f"{self.name}: threshold", self.threshold, "in 0..256", lambda level: 0 <= level <= 256, remedy)
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """The highest level that stays as it is, negated."""
+        return _scalar(1 - np.ceil(self.threshold))
+
+
+@dataclass(frozen=True)
+class Invert(OneOperation):
+    """Invert all levels: what was black is white."""
+
+    name: str = "invert"
+
+    group = Group.SOLARIZE
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """As if from level 0 on."""
+        return _scalar(1)
+
+
+@dataclass(frozen=True)
+class Posterize(OneOperation):
+    """Keep the highest bits of every level, exactly as torchvision and Pillow.
+
+    Attributes:
+        bits: Number of bits that are kept, 0 .. 8: with 8 all are.
+    """
+
+    bits: int
+    name: str = "posterize"
+
+    group = Group.POSTERIZE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", integer(f"{self.name}: bits", self.bits, 0, 8, "a level has 8 bits"))
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """Mask of the bits that are kept."""
+        return _scalar(256 - 2 ** (8 - self.bits))
+
+
+@dataclass(frozen=True)
+class Equalize(OneOperation):
+    """Spread the histogram of each channel, as torchvision and Pillow; DALI's operator does small images otherwise.
+
+    Compiled kernels make exactly Pillow's pixels, DALI's operator pixels within 2 levels from 224 x 224 pixels on; see
+    `operations.Group.EQUALIZE` for smaller ones.
+    """
+
+    name: str = "equalize"
+
+    group = Group.EQUALIZE
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """Nothing."""
+        return _scalar(0)
+
+
+@dataclass(frozen=True)
+class AutoContrast(OneOperation):
+    """Stretch the levels of each channel to 0 .. 255, as torchvision and Pillow, within 1 level."""
+
+    name: str = "auto_contrast"
+
+    group = Group.AUTO_CONTRAST
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """Nothing."""
+        return _scalar(0)
+
+
+@dataclass(frozen=True)
+class AdjustSharpness(OneOperation):
+    """Blend with a smoothed image, as torchvision and Pillow, within 1 level; the outermost pixels stay.
+
+    Attributes:
+        factor: Share of the image: 0 smooths, 1 changes nothing, 2 sharpens.
+    """
+
+    factor: float
+    name: str = "adjust_sharpness"
+
+    group = Group.SHARPNESS
+
+    def __post_init__(self) -> None:
+        remedy = "1 changes nothing, 2 sharpens"
+        factor = number(f"{self.name}: factor", self.factor, "of at least 0", lambda f: 0 <= f < np.inf, remedy)
+        object.__setattr__(self, "factor", factor)
+
+    @property
+    def matrix(self) -> NDArray[np.float32]:
+        """Weights of a pixel and its neighbours."""
+        return sharpness_weights(self.factor - 1).astype(np.float32)

@@ -1,0 +1,169 @@
+"""Whatever stages a recipe has, in any order: the store and the split change nothing but time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish, Standard
+from dalirefurb.augment import (
+    AdjustSharpness,
+    AutoAugmentFirst,
+    AutoAugmentSecond,
+    AutoContrast,
+    CenterCrop,
+    ColorJitter,
+    Cutout,
+    Equalize,
+    GaussianBlur,
+    HorizontalFlip,
+    Invert,
+    KernelStage,
+    Posterize,
+    RandAugmentLayer,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+    Solarize,
+    SolarizeAdd,
+    Stage,
+    TrivialAugmentLayer,
+)
+from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.planning.planner import Planner
+from dalirefurb.store import Store
+
+HEIGHT, WIDTH, COUNT, BATCH_SIZE, EPOCHS = 26, 34, 11, 4, 3
+IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, HEIGHT, WIDTH, 3), np.uint8)
+SOURCE = Arrays(IMAGES, np.arange(COUNT))
+
+Make = Callable[[str], Stage | list[Stage]]
+"""From a stage's name to the stage, or to several that belong together."""
+
+KEEP_SIZE: dict[str, Make] = {
+    "flip": lambda name: HorizontalFlip(name=name),
+    "always flipped": lambda name: HorizontalFlip(1.0, name),
+    "rand_augment": lambda name: RandAugmentLayer(name, fill=(1, 2, 3)),
+    "rand_augment, bilinear": lambda name: RandAugmentLayer(name, "bilinear", magnitude=30),
+    "trivial_augment": lambda name: TrivialAugmentLayer(name),
+    "auto_augment": lambda name: [AutoAugmentFirst(f"{name}_1"), AutoAugmentSecond(f"{name}_2", first=f"{name}_1")],
+    "jitter": lambda name: ColorJitter(0.4, 0.4, 0.4, 0.2, name=name),
+    "grey": lambda name: RandomGrayscale(0.5, name=name),
+    "blur": lambda name: GaussianBlur(5, name=name),
+    "solarize": lambda name: Solarize(100, name=name),
+    "posterize": lambda name: Posterize(3, name=name),
+    "invert": lambda name: Invert(name=name),
+    "equalize": lambda name: Equalize(name=name),
+    "auto_contrast": lambda name: AutoContrast(name=name),
+    "sharpness": lambda name: AdjustSharpness(1.7, name=name),
+    "solarize_add": lambda name: SolarizeAdd(60, name=name),
+    "erasing": lambda name: RandomErasing(0.7, name=name),
+    "erasing, noise": lambda name: RandomErasing(0.7, value="pixel", count=(1, 3), name=name),
+    "cutout": lambda name: Cutout(9, 0.8, name=name),
+}
+COMPILED: dict[str, Make] = {"own": lambda name: KernelStage(shifted, name, uniforms=1)}
+"""Of stages that DALI cannot run."""
+
+TO_SIZE: dict[str, Make] = {
+    "resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), (0.3, 1.0), name=name),
+    "nearest resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="nearest", name=name),
+    "padded crop": lambda name: RandomCrop((HEIGHT, WIDTH), margin=6, padding=3, name=name),
+    "resized, cropped": lambda name: [
+        Resize((HEIGHT + 4, WIDTH + 4), name=f"{name}_resize"),
+        RandomCrop((HEIGHT, WIDTH), margin=4, name=f"{name}_crop"),
+    ],
+    "resized, centre": lambda name: [Resize(40, name=f"{name}_resize"), CenterCrop((HEIGHT, WIDTH), f"{name}_crop")],
+}
+
+
+def shifted(image: Any, uniforms: Any, out: Any) -> None:
+    """Darken by a random amount."""
+    less = int(100 * uniforms[0])
+    for i in range(image.size):
+        out.flat[i] = max(image.flat[i] - less, 0)
+
+
+def _listed(made: Stage | list[Stage]) -> list[Stage]:
+    return made if isinstance(made, list) else [made]
+
+
+@st.composite
+def stages_of(draw: st.DrawFn, kernels: Kernels) -> list[Stage]:
+    """Draw one to five stages; what keeps the size may be inside of others that choose."""
+    keep = {**KEEP_SIZE, **(COMPILED if kernels == "numba" else {})}
+    alone = {name: make for name, make in keep.items() if name != "auto_augment"}
+    stages: list[Stage] = []
+    for place in range(draw(st.integers(1, 5))):
+        kind = draw(st.sampled_from(["keep", "keep", "keep", "to size", "apply", "choice"]))
+        name = f"stage_{place}"
+        if kind in ("keep", "to size"):
+            kinds = keep if kind == "keep" else TO_SIZE
+            stages += _listed(kinds[draw(st.sampled_from(sorted(kinds)))](name))
+            continue
+        names = draw(st.lists(st.sampled_from(sorted(alone)), min_size=1, max_size=3, unique=True))
+        inner = [stage for number, each in enumerate(names) for stage in _listed(alone[each](f"inner_{number}"))]
+        stages.append(RandomApply(inner, 0.6, name) if kind == "apply" else RandomChoice([*inner, []], name=name))
+    return stages
+
+
+def served(recipe: Recipe, planner: Planner, store: Store | None, kernels: Kernels) -> torch.Tensor:
+    options = Prefetch(num_threads=2, replicas=1, look_ahead=2)
+    with Loader(SOURCE, recipe, planner, store, kernels=kernels, prefetch=options) as loader:
+        return torch.cat([images.clone() for _ in range(EPOCHS) for images, _ in loader])
+
+
+def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> None:
+    """Compare what a split serves with and without a store, and, without reuse, with what no split serves."""
+    output = Output((HEIGHT, WIDTH), "float16" if channels == 1 else "float32", channels=1 if channels == 1 else 3)
+    recipe = Recipe(stages, output, min(split, len(stages)))
+    planner = Refurbish(COUNT, batch_size=BATCH_SIZE, reuse_factor=2, seed=5)
+    assert torch.equal(served(recipe, planner, None, kernels), served(recipe, planner, MemoryStore(), kernels))
+    standard = Standard(COUNT, batch_size=BATCH_SIZE, seed=5)
+    once = Refurbish(COUNT, batch_size=BATCH_SIZE, reuse_factor=1, seed=5)
+    whole = served(recipe.at(0), standard, None, kernels)
+    assert torch.equal(whole, served(recipe, once, MemoryStore(), kernels))
+    assert whole.std() > 0
+
+
+def settled(function: Callable[..., None]) -> Callable[..., None]:
+    """Let an example take its time: it makes four loaders."""
+    profile = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=12)
+    return profile(function)
+
+
+SPLIT, CHANNELS = st.integers(0, 5), st.sampled_from([1, 3])
+
+
+@settled
+@given(stages_of("numba"), SPLIT, CHANNELS)
+def test_compiled_kernels_serve_the_same_whatever_the_stages_the_store_and_the_split(
+    stages: list[Stage], split: int, channels: int
+) -> None:
+    pytest.importorskip("numba")
+    check(stages, "numba", split, channels)
+
+
+@settled
+@given(stages_of("dali"), SPLIT, CHANNELS)
+def test_dalis_operators_serve_the_same_whatever_the_stages_the_store_and_the_split(
+    stages: list[Stage], split: int, channels: int
+) -> None:
+    check(stages, "dali", split, channels)
+
+
+@pytest.mark.parametrize("name", [*KEEP_SIZE, *COMPILED, *TO_SIZE])
+def test_each_stage_serves_the_same_whatever_the_store_and_the_split(name: str) -> None:
+    """Each is drawn, whatever hypothesis draws."""
+    pytest.importorskip("numba")
+    stages = [*_listed({**KEEP_SIZE, **COMPILED, **TO_SIZE}[name]("stage")), HorizontalFlip(name="last")]
+    check(stages, "numba", len(stages) - 1, 3)

@@ -126,16 +126,19 @@ class RandomApply(_Choosing):
     Attributes:
         stages: A stage, or several, one after the other. Each must leave images as large as they enter.
         probability: Probability that they are applied.
+        name: Name of the stage; by default made of the names of what it applies, such as "random_gaussian_blur".
     """
 
     stages: Stages
     probability: float = 0.5
-    name: str = "random_apply"
+    name: str = ""
 
     CHOSEN = "skipped"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stages", _checked(self.name, [self.stages])[0])
+        object.__setattr__(self, "stages", _checked(self.name or "random_apply", [self.stages])[0])
+        if not self.name:
+            object.__setattr__(self, "name", _joined("random", "_and_", self.branches[0]))
         number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
 
     @property
@@ -162,19 +165,23 @@ class RandomChoice(_Choosing):
         stages: What there is to choose from: stages, or for each choice several, one after the other; an empty list
             does nothing. Each must leave images as large as they enter.
         probabilities: Probability of each, in proportion; None: all the same.
+        name: Name of the stage; by default made of the names of what it chooses among, such as "either_blur_or_flip".
     """
 
     stages: Sequence[Stages]
     probabilities: tuple[float, ...] | None = None
-    name: str = "random_choice"
+    name: str = ""
 
     CHOSEN = "choice"
 
     def __post_init__(self) -> None:
-        options, name = self.stages, f"{self.name}: stages"
+        options, own = self.stages, self.name or "random_choice"
+        name = f"{own}: stages"
         listed = isinstance(options, (list, tuple)) and len(options) > 0
         require(listed, name, "a list of stages to choose from", options, "pass such as [GaussianBlur(9), Solarize()]")
-        object.__setattr__(self, "stages", _checked(self.name, options))
+        object.__setattr__(self, "stages", _checked(own, options))
+        if not self.name:
+            object.__setattr__(self, "name", _joined("either", "_or_", self.inner))
         if self.probabilities is None:
             return
         given = self.probabilities
@@ -207,6 +214,11 @@ class RandomChoice(_Choosing):
         bounds = self._shares.cumsum()
         bounds[bounds >= bounds[-1]] = 1.0  # Rounding must leave no gap, and what has no share must get none.
         return np.searchsorted(bounds, uniforms, side="right")
+
+
+def _joined(first: str, between: str, stages: Sequence[Stage]) -> str:
+    """Return a name made of those of stages."""
+    return f"{first}_{between.join(stage.name for stage in stages) or 'nothing'}"
 
 
 def _checked(name: str, options: Sequence[Stages]) -> tuple[tuple[Stage, ...], ...]:

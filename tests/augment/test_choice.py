@@ -170,6 +170,14 @@ def test_what_is_without_number_is_left_out_of_the_sum() -> None:
     assert split.diversity(3) == pytest.approx((3 * 0.25 + 1 - 0.25**3) / 3)
 
 
+def test_names_say_what_is_inside_unless_they_are_given() -> None:
+    assert RandomApply(MIRROR).name == "random_flip"
+    assert RandomApply([MIRROR, RandAugmentLayer()]).name == "random_flip_and_rand_augment"
+    assert RandomChoice([MIRROR, [], RandAugmentLayer()]).name == "either_flip_or_rand_augment"
+    assert RandomApply([]).name == "random_nothing"
+    assert RandomApply(MIRROR, name="mine").name == "mine"
+
+
 def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
     stages: list[Stage] = [
         RandomApply(MIRROR, 0.5),
@@ -188,7 +196,7 @@ def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
     ("make", "said"),
     [
         (lambda: RandomApply(3), "random_apply: stages must be stages of dalirefurb.augment, got 3"),  # type: ignore[arg-type]
-        (lambda: RandomApply(MIRROR, 1.5), "random_apply: probability must be a number in 0..1, got 1.5"),
+        (lambda: RandomApply(MIRROR, 1.5), "random_flip: probability must be a number in 0..1, got 1.5"),
         (lambda: RandomApply([MIRROR, MIRROR]), "every stage must have a name of its own, but 'flip' occurs"),
         (lambda: RandomApply(Decode()), "stages must stand alone, but 'decode' depends on what comes before it"),
         (
@@ -197,12 +205,12 @@ def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
         ),
         (lambda: RandomChoice(MIRROR), "random_choice: stages must be a list of stages to choose from"),  # type: ignore[arg-type]
         (lambda: RandomChoice([]), "random_choice: stages must be a list of stages to choose from"),
-        (lambda: RandomChoice([MIRROR], (1, 2)), "random_choice: probabilities must be 1 numbers"),
-        (lambda: RandomChoice([MIRROR, []], (0, 0)), "random_choice: probabilities must be 2 numbers"),
-        (lambda: RandomChoice([MIRROR, []], (-1, 2)), "random_choice: probabilities must be 2 numbers"),
+        (lambda: RandomChoice([MIRROR], (1, 2)), "either_flip: probabilities must be 1 numbers"),
+        (lambda: RandomChoice([MIRROR, []], (0, 0)), "either_flip: probabilities must be 2 numbers"),
+        (lambda: RandomChoice([MIRROR, []], (-1, 2)), "either_flip: probabilities must be 2 numbers"),
         (
             lambda: served([RandomApply(CenterCrop(20))], 0, "dali"),
-            "random_apply: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20 x 20",
+            "random_center_crop: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20 x 20",
         ),
     ],
 )

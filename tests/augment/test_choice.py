@@ -210,7 +210,7 @@ def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
         (lambda: RandomChoice([MIRROR, []], (-1, 2)), "either_flip: probabilities must be 2 numbers"),
         (
             lambda: served([RandomApply(CenterCrop(20))], 0, "dali"),
-            "random_center_crop: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20 x 20",
+            "random_center_crop: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20",
         ),
     ],
 )

@@ -1,5 +1,6 @@
 import logging
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 def _no_progress(monkeypatch):
     """Commands do not tell what takes long, which a busy machine decides; tests of that set it back."""
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def traced_once():
+    """Each graph is traced once: that is most of the time of what makes the same loader hundreds of times."""
+    from dalirefurb.dali import Graph  # what needs no graph need not import DALI
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "serialize", cache(Graph.serialize))
+        yield
 
 
 @pytest.fixture(scope="session")

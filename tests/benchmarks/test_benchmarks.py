@@ -5,7 +5,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import chain, product
+from itertools import chain
 from statistics import median
 
 import echo_slow_source
@@ -321,22 +321,6 @@ def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):
     assert claim["figure"]["median"] == cold["loader_s"]
     assert claim["most"] == 8
     assert "seconds of a cold Loader(), simple" in printed
-
-
-def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(tmp_path):
-    written, printed = quick_alone("planning", tmp_path / "planning.json")
-    plans, claims = written["results"]["plans"], written["results"]["claims"]
-    names = list(dict.fromkeys(row["planner"] for row in plans))
-    assert [(row["planner"], row["num_samples"]) for row in plans] == list(product(names, (1000, 10_000)))
-    for row in plans:
-        kinds = [f"{order} {kind}" for order in ("NumPy", "compiled") for kind in ("next", "any", "first")]
-        assert min(row[kind][0] for kind in kinds) > 0
-        assert 0 < row["mb"] < 20
-    promised = {claim["name"]: claim["most"] for claim in claims}
-    assert promised["Refurbish, compiled: us a batch"] == 150
-    assert promised["Standard, NumPy: us a batch"] == 500
-    assert all(promised[f"{name}: us a batch, largest / smallest"] == 1.5 for name in names)
-    assert all(name in printed for name in promised)
 
 
 def test_planning_asks_for_batches_on_end_for_any_and_for_the_first_of_epochs():

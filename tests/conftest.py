@@ -1,3 +1,4 @@
+import gc
 import logging
 import os
 from functools import cache
@@ -12,6 +13,12 @@ settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_collection_finish():
+    """Have the garbage collector, which tests and trainers call often, look past modules and tests: they stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

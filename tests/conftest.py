@@ -1,5 +1,7 @@
+import gc
 import logging
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -8,15 +10,31 @@ from hypothesis import settings
 from dalirefurb.store.disk import slot_reader
 
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=60, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=40, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+def pytest_collection_finish():
+    """Have the garbage collector, which tests and trainers call often, look past modules and tests: they stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def _no_progress(monkeypatch):
     """Commands do not tell what takes long, which a busy machine decides; tests of that set it back."""
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
+
+
+@pytest.fixture(scope="module")
+def traced_once():
+    """Each graph is traced once: that is most of the time of what makes the same loader hundreds of times."""
+    from dalirefurb.dali import Graph  # what needs no graph need not import DALI
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "serialize", cache(Graph.serialize))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -91,15 +91,24 @@ class Files(Source):
         return {"files": len(self)}
 
 
-def broken_file(format_: str, seed: int, number: int, folder: Path | None = None) -> tuple[str, bytes]:
-    """Name a broken file, and return it; of the format "mixed" each format's in turn, and those that are notorious."""
+def broken_name(format_: str, seed: int, number: int) -> str:
+    """Name a broken file; of the format "mixed" each format's in turn, and those that are notorious."""
     if format_ == MIXED:
         number, turn = divmod(number, len(FORMATS) + 1)
         if turn == len(FORMATS):
-            known = list(notorious().items())
+            known = list(notorious())
             return known[number % len(known)]
         format_ = FORMATS[turn]
-    return f"{format_}-{seed}-{number}", mutation(seed, format_, number, folder)
+    return f"{format_}-{seed}-{number}"
+
+
+def broken_file(format_: str, seed: int, number: int, folder: Path | None = None) -> tuple[str, bytes]:
+    """Name a broken file, and return it."""
+    name = broken_name(format_, seed, number)
+    if name in notorious():
+        return name, notorious()[name]
+    format_, _, own_number = name.split("-")
+    return name, mutation(seed, format_, int(own_number), folder)
 
 
 # One round: what becomes of some broken files?

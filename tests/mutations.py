@@ -314,6 +314,7 @@ _ORIGINALS: dict[str, Callable[[], list[bytes]]] = {
 # Files that once ended a process, or harmed others in their batch
 
 
+@cache
 def notorious() -> dict[str, bytes]:
     """Return a file of each kind, by what is wrong with it."""
     return {

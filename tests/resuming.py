@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -54,10 +54,19 @@ def record(loader: Loader, planner: Planner, *, epochs: int) -> Record:
     return Record(states, batches)
 
 
-def assert_resumes_everywhere(recorded: Record, planner: Planner, resume: Resume) -> None:
-    """Resume from every state, each time with a new loader and store, and again and again with the same ones."""
+def assert_resumes_everywhere(
+    recorded: Record, planner: Planner, resume: Resume, *, cold_at: Iterable[int] | None = None
+) -> None:
+    """Resume from every state, each time with a new loader and store, and again and again with the same ones.
+
+    Args:
+        recorded: Run that is resumed.
+        planner: Planner of the run.
+        resume: Maker of loaders.
+        cold_at: Places, counted in batches, to resume from with a new loader and store; by default all.
+    """
     places = range(len(recorded.batches))
-    for place in places:
+    for place in places if cold_at is None else cold_at:
         with resume() as cold:
             _assert_goes_on(cold, planner, recorded, place)
     with resume() as warm:

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -129,8 +130,9 @@ def test_cifar10_trains_on_the_authors_files(pickled):
     assert [line[0] for line in lines(said)] == [0, 1]
 
 
-def test_imagenet_trains_on_a_folder_of_classes(folder):
-    said = run("imagenet_randaugment", "--data", folder, *SMALL_RESNET, "--epochs", "1", "--mixup", "0.2")
+def test_imagenet_trains_on_a_folder_of_classes(imagenet, folder, capsys):
+    imagenet.main(["--data", str(folder), *SMALL_RESNET, "--epochs", "1", "--mixup", "0.2"])
+    said = capsys.readouterr().out
     assert "36 images to train on, 4 to evaluate on" in said
     assert "cached: decode > random_resized_crop > flip > rand_augment_1; fresh: rand_augment_2" in said
     assert [line[0] for line in lines(said)] == [0]
@@ -314,16 +316,22 @@ def test_sigterm_and_sigint_end_a_pipeline_in_one_line(folder, tmp_path):
         assert re.fullmatch(told, said)
 
 
-def test_two_processes_stop_after_the_same_batch(folder, tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_two_processes_stop_after_the_same_batch_though_one_of_them_is_told_alone(folder, tmp_path):
     arguments = ["--data", folder, *SMALL_RESNET, "--epochs", "1000", "--checkpoint", tmp_path / "x.pt"]
-    command = [*torchrun, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]
-    with interruptible(command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}) as process:
-        for line in process.stdout:
+    command = [sys.executable, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    launched = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    usual = {**os.environ, **launched, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = [{**usual, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    with interruptible(command, env=ranks[0]) as first, interruptible(command, env=ranks[1]) as second:
+        for line in first.stdout:
             if line.startswith("epoch 0 "):
                 break
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=120)
+        second.send_signal(signal.SIGTERM)
+        (_, said), _ = (process.communicate(timeout=120) for process in (first, second))
+        assert [first.returncode, second.returncode] == [143, 143]
     (step,) = re.findall(r"^terminated after (\d+) batches: saved in ", said, re.MULTILINE)
     assert torch.load(tmp_path / "x.pt")["step"] == int(step)
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -85,6 +86,21 @@ def test_stock_dali_is_tried_as_one_pipeline_and_as_one_a_core_before_the_rounds
     tried = {(each["contender"], each["placement"]) for each in results(suite, "against")["calibration"]}
     placements = [str(placement) for placement in stock_dali.placements()]
     assert tried == {(name, each) for name in (stock_dali.NEAREST, stock_dali.DEFAULT) for each in placements}
+
+
+def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(suite):
+    plans, claims = (results(suite, "planning")[kind] for kind in ("plans", "claims"))
+    names = list(dict.fromkeys(row["planner"] for row in plans))
+    assert [(row["planner"], row["num_samples"]) for row in plans] == list(product(names, (1000, 10_000)))
+    for row in plans:
+        kinds = [f"{order} {kind}" for order in ("NumPy", "compiled") for kind in ("next", "any", "first")]
+        assert min(row[kind][0] for kind in kinds) > 0
+        assert 0 < row["mb"] < 20
+    promised = {claim["name"]: claim["most"] for claim in claims}
+    assert promised["Refurbish, compiled: us a batch"] == 150
+    assert promised["Standard, NumPy: us a batch"] == 500
+    assert all(promised[f"{name}: us a batch, largest / smallest"] == 1.5 for name in names)
+    assert all(name in suite[1] for name in promised)
 
 
 def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():

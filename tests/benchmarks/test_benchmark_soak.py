@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import soak
 
-from tests.benchmarks.running import quick, run
+from tests.benchmarks.running import quick_alone, run
 from tests.placements import NEEDS_GPU, ON_GPU, Placement
 
 
 def test_a_quick_soak_prints_and_writes_what_was_left_after_each_epoch_and_can_be_drawn(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    written, said = quick("soak", out)
+    written, said = quick_alone("soak", out)
     soaked, sizes = written["results"]["soaked"], soak.EXPERIMENT.quick
     assert [each["technique"] for each in soaked] == list(sizes.names or ())
     for each in soaked:

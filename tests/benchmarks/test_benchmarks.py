@@ -1,10 +1,11 @@
 import json
 import re
 import socket
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import chain, product
+from itertools import chain
 from statistics import median
 
 import echo_slow_source
@@ -13,7 +14,9 @@ import loaders
 import numpy as np
 import parts
 import planning
+import plot
 import pytest
+import small_images
 import throughput as throughput_script
 from sources import SlowSource, repeated
 
@@ -32,7 +35,7 @@ from dalirefurb import (
 )
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finish_thread import Served
-from tests.benchmarks.running import BENCHMARKS, quick, run, speeds_of
+from tests.benchmarks.running import BENCHMARKS, quick, quick_alone, run, speeds_of
 from tests.mosaics import write_mosaics
 
 LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "reuse factor 4", "every sample a hit"]
@@ -44,7 +47,7 @@ ROUNDS = 2
 def throughput(folder, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "throughput.json"
-    written, printed = quick("throughput", out, "--order", "crop_last", "--data", folder)
+    written, printed = quick_alone("throughput", out, "--order", "crop_last", "--data", folder)
     return written, out, printed
 
 
@@ -136,20 +139,15 @@ def test_a_plot_is_drawn_from_the_results_alone(script, request, tmp_path):
     ("results", "remedy"),
     [(None, "run that first"), ({"groups": []}, "read the table"), ([{"kernel": "flip"}], "read the table")],
 )
-def test_a_plot_without_results_that_have_one_is_refused_with_the_remedy(results, remedy, tmp_path):
+def test_a_plot_without_results_that_have_one_is_refused_with_the_remedy(
+    results, remedy, tmp_path, monkeypatch, capsys
+):
     path = tmp_path / "results.json"
     if results is not None:
         path.write_text(json.dumps({"results": results}))
-    done = run("plot.py", "--results", path)
-    assert done.returncode == 2
-    assert re.search(f"results.json (is|has) none: {remedy}", done.stderr)
-    assert "Traceback" not in done.stderr
-
-
-def test_data_that_is_no_folder_of_images_is_refused(tmp_path):
-    done = run("throughput.py", "--quick", "--data", tmp_path / "none")
-    assert done.returncode == 2
-    assert "--data must hold one folder of images per class" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["plot.py", "--results", str(path)])
+    assert plot.main() == 2
+    assert re.fullmatch(rf"--results must .*results.json (is|has) none: {remedy}.*\n", capsys.readouterr().err)
 
 
 # Partial images computed per image served, and stages in both parts.
@@ -325,22 +323,6 @@ def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):
     assert "seconds of a cold Loader(), simple" in printed
 
 
-def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(tmp_path):
-    written, printed = quick("planning", tmp_path / "planning.json")
-    plans, claims = written["results"]["plans"], written["results"]["claims"]
-    names = list(dict.fromkeys(row["planner"] for row in plans))
-    assert [(row["planner"], row["num_samples"]) for row in plans] == list(product(names, (1000, 10_000)))
-    for row in plans:
-        kinds = [f"{order} {kind}" for order in ("NumPy", "compiled") for kind in ("next", "any", "first")]
-        assert min(row[kind][0] for kind in kinds) > 0
-        assert 0 < row["mb"] < 20
-    promised = {claim["name"]: claim["most"] for claim in claims}
-    assert promised["Refurbish, compiled: us a batch"] == 150
-    assert promised["Standard, NumPy: us a batch"] == 500
-    assert all(promised[f"{name}: us a batch, largest / smallest"] == 1.5 for name in names)
-    assert all(name in printed for name in promised)
-
-
 def test_planning_asks_for_batches_on_end_for_any_and_for_the_first_of_epochs():
     config = planning.EXPERIMENT.config
     planner = config.planners(10_000)["Refurbish"]
@@ -500,7 +482,15 @@ def test_on_small_arrays_each_reuse_factor_is_compared_with_standard_and_its_bou
                 assert claim["least"] == 1.0
 
 
-def test_data_that_is_no_folder_of_mosaics_is_refused(folder):
-    done = run("small_images.py", "--quick", "--data", folder)
-    assert done.returncode == 2
-    assert "--data must be a folder of mosaics" in done.stderr
+@pytest.mark.parametrize(
+    ("script", "must"),
+    [(throughput_script, "hold one folder of images per class"), (small_images, "be a folder of mosaics")],
+    ids=["throughput", "small_images"],
+)
+def test_data_of_another_kind_is_refused_in_one_line(script, must, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exited:
+        script.EXPERIMENT.main(["--quick", "--data", str(tmp_path / "none")])
+    assert exited.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"--data must {must}")
+    assert said.count("\n") == 1

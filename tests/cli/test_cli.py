@@ -2,7 +2,6 @@ import errno
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -17,8 +16,7 @@ from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.store import DiskStore, StoreSpec
-from tests.interruptible import interruptible
-from tests.one_line import error_of, without_progress
+from tests.one_line import error_of
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -388,18 +386,6 @@ def test_a_plan_is_drawn_without_torch_and_dali(tmp_path, technique):
 print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == f"drawn: {tmp_path / 'plan.png'}\n[]\n"
-
-
-def test_an_interrupt_ends_training_at_once_in_one_line(photographs):
-    command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "100000"]
-    with interruptible(command) as process:
-        for line in process.stdout:
-            if line.startswith("    1 "):
-                break
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)  # It does not wait for the epochs to come.
-    assert without_progress(said) == "dalirefurb: interrupted\n"
-    assert process.returncode == 130
 
 
 def test_the_demo_prints_a_table_of_three_runs_and_draws_it(tmp_path, capsys):

@@ -337,13 +337,17 @@ def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, sh
     return done
 
 
-SIGNALS = [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated"), (signal.SIGINT, 130, "interrupted")]
+ENDED = [
+    ("making images", signal.SIGTERM, 143, "terminated"),
+    ("making images", signal.SIGHUP, 129, "terminated"),
+    ("making images", signal.SIGINT, 130, "interrupted"),
+    ("training", signal.SIGHUP, 129, "terminated"),
+]
 
 
-@pytest.mark.parametrize(("number", "status", "told"), SIGNALS, ids=["SIGTERM", "SIGHUP", "SIGINT"])
-@pytest.mark.parametrize("moment", ["making images", "training"])
-def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, number, status, told, moment):
-    """Neither images nor pictures, nor folders, nor processes."""
+@pytest.mark.parametrize(("moment", "number", "status", "told"), ENDED, ids=lambda each: getattr(each, "name", None))
+def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, moment, number, status, told):
+    """Neither images nor pictures, nor folders, nor processes. Trainings that get the other signals are below."""
     folders = ["--folder", str(tmp_path / "new" / "photographs"), "--out", str(tmp_path / "drawn" / "here")]
     long = ["--images", "20000"] if moment == "making images" else ["--images", "64", "--epochs", "9999"]
     command = [sys.executable, "-m", "dalirefurb", "demo", "--quick", "--size", "32", *long]
@@ -363,16 +367,24 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, 
     assert [path.name for path in tmp_path.rglob("*")] == ["temporary"]
 
 
-def test_a_training_that_is_terminated_says_so(photographs):
+def without_home():
+    """The environment of a process of a user that has no folder."""
+    usual = {name: value for name, value in os.environ.items() if name not in ("HOME", "NUMBA_CACHE_DIR")}
+    return {**usual, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1])}
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "told"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_training_that_is_ended_says_so_at_once_and_needs_no_home(photographs, number, status, told):
     command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "99999"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1])}
-    with interruptible(command, env=environment) as process:
+    with interruptible(command, env=without_home()) as process:
         for line in process.stdout:
             if line.startswith("    1 "):
                 break
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=100)
-    assert (process.returncode, without_progress(said)) == (143, "dalirefurb: terminated\n")
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)  # It does not wait for the epochs to come.
+    assert (process.returncode, without_progress(said)) == (status, f"dalirefurb: {told}\n")
 
 
 def test_a_signal_that_nohup_has_ignored_stays_ignored():
@@ -494,16 +506,11 @@ def test_a_path_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, comma
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [["train", "FOLDER", *SMALL], ["show", "--plan", "--num-samples", "99"], ["--help"], ["cache", "inspect", "x"]],
+    "arguments", [["show", "--plan", "--num-samples", "99"], ["--help"], ["cache", "inspect", "x"]]
 )
-def test_a_command_needs_no_home(photographs, tmp_path, arguments):
-    environment = {name: value for name, value in os.environ.items() if name not in ("HOME", "NUMBA_CACHE_DIR")}
-    environment["PYTHONPATH"] = str(Path(dalirefurb.__file__).parents[1])
-    command = [str(photographs) if each == "FOLDER" else each for each in arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "dalirefurb", *command], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+def test_a_command_needs_no_home(tmp_path, arguments):
+    command = [sys.executable, "-m", "dalirefurb", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, env=without_home(), capture_output=True, text=True)
     assert done.returncode == (2 if "cache" in arguments else 0)
     assert "Traceback" not in done.stderr
 

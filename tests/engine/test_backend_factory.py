@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from nvidia.dali.pipeline import Pipeline
 
 from dalirefurb import (
     Arrays,
@@ -34,6 +33,7 @@ from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.memory.slots import Rows
 from tests.pictures import picture, write_folder
+from tests.pipelines import living_pipelines
 
 pytest.importorskip("numba")
 from dalirefurb.kernels.buffers import Buffers
@@ -200,9 +200,9 @@ def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each
         announced=1,
     )
     factory = BackendFactory(rand_augment(SIZE), "numba", Devices(), max_rows=4, depths=depths)
-    before = set(Pipeline._pipes)
+    before = living_pipelines()
     part = factory.build("partial")
-    made = [each() for each in set(Pipeline._pipes) - before]
+    made = [each for each in living_pipelines() if each not in before]
     decoding = [each.num_threads for each in made if each.max_batch_size == 4]
     assert decoding == expected
     del part

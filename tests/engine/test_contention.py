@@ -29,7 +29,10 @@ dalirefurb.engine.engine._END_S = 0.35  # As if a third of a second were a minut
 source = ImageFolder(root)
 planner = Refurbish(len(source), batch_size=8, reuse_factor=2)
 loader = Loader(source, rand_augment(64), planner, MemoryStore(), kernels=kernels)
-for epoch in range(3):  # Left early, so that threads have to end in the middle of their work.
+next(iter(loader))
+print("ready", flush=True)
+sys.stdin.readline()
+for epoch in range(2):  # Left early, so that threads have to end in the middle of their work.
     next(iter(loader))
 digest = hashlib.blake2b()
 loader.set_epoch(3)
@@ -61,16 +64,24 @@ ENDS: list[tuple[Kernels, str, int]] = [("numba", "close", 0), ("numba", "raise"
 def test_beside_eight_busy_processes_every_batch_comes_and_every_end_is_clean(root: Path) -> None:
     expected = {kernels: served(root, kernels) for kernels, _, _ in ENDS}
     with ExitStack() as stack:
-        for _ in range(BUSY):
-            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            stack.callback(busy.kill)
         command = [sys.executable, "-X", "faulthandler", "-c", TRAINING, str(root)]
         trainings = [
-            stack.enter_context(subprocess.Popen([*command, kernels, end], stdout=PIPE, stderr=PIPE, text=True))
+            stack.enter_context(
+                subprocess.Popen([*command, kernels, end], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+            )
             for kernels, end, _ in ENDS
         ]
         for training in trainings:
             stack.callback(training.kill)
+            assert training.stdout is not None
+            assert training.stdout.readline() == "ready\n"  # It has imported and built in peace.
+        for _ in range(BUSY):
+            busy = stack.enter_context(subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]))
+            stack.callback(busy.kill)
+        for training in trainings:
+            assert training.stdin is not None
+            training.stdin.write("\n")
+            training.stdin.flush()
         for training, (kernels, _, code) in zip(trainings, ENDS, strict=True):
             out, said = training.communicate(timeout=LIMIT_S)
             assert out.strip() == expected[kernels], said

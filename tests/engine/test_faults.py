@@ -43,6 +43,7 @@ from tests.loading import flat_loader
 from tests.pictures import jpeg, picture
 from tests.resuming import losses_of
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 BATCHES = 6
 REFURBISH = Refurbish(12, batch_size=4, reuse_factor=2, seed=3)

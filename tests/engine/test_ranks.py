@@ -44,7 +44,10 @@ from tests.pictures import write_folder
 from tests.planners import owned
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
-pytestmark = pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
+pytestmark = [
+    pytest.mark.usefixtures("traced_once"),
+    pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_SAMPLES = 61
@@ -370,10 +373,13 @@ def test_an_assistant_serves_its_ranks_rows_and_is_loaded_by_that_rank_of_as_man
 
 
 def run_ranks(world_size: int, root: Path, out: Path, batches: int) -> list[Batch]:
-    """Serve batches by torchrun, from the state that is in `out`, if one is; return them joined."""
+    """Serve batches by torchrun, or alone, from the state that is in `out`, if one is; return them joined."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     command += ["-m", "tests.rank_worker", str(root), str(out), str(batches)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if world_size == 1:
+        command = [sys.executable, *command[-5:]]
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"} if world_size == 1 else {}
+    environment = {**os.environ, **alone, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=280)
     assert done.returncode == 0, done.stderr
     states = [(out / f"state-{rank}.json").read_text() for rank in range(world_size)]

@@ -28,7 +28,10 @@ from tests.engine.test_bit_identity import STORES, Batches, assert_same, serve
 from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 
-pytestmark = pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
+pytestmark = [
+    pytest.mark.usefixtures("traced_once"),
+    pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random"),
+]
 
 SIZE = 32
 NUM_SAMPLES = 23

@@ -64,6 +64,7 @@ from tests.lossy import Meddle
 from tests.pictures import write_folder
 from tests.planners import owned
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 EPOCHS = 3
 RECIPE = simple(SIZE)

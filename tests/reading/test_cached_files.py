@@ -56,6 +56,7 @@ from tests.reading.test_bad_samples import Counting
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("zstandard", reason="the extra `compress` is not installed")
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 NUM_SAMPLES = 20
 EPOCHS = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.fuzz import MIXED, ROUND, Epoch, Fuzzer, Outcome, broken_file, compared
+from tests.fuzz import MIXED, ROUND, Epoch, Fuzzer, Outcome, broken_name, compared
 from tests.mutations import FORMATS, mutation, notorious, originals
 
 MUTATIONS = int(os.environ.get("DALIREFURB_FUZZ", 2 * ROUND))
@@ -38,7 +38,7 @@ def test_a_mutation_depends_on_seed_format_and_number_alone(format_: str) -> Non
 
 
 def test_two_rounds_have_all_formats_and_all_that_are_notorious() -> None:
-    names = [broken_file(MIXED, 0, number)[0] for number in range(2 * ROUND)]
+    names = [broken_name(MIXED, 0, number) for number in range(2 * ROUND)]
     assert set(notorious()) <= set(names)
     assert {name.split("-")[0] for name in names} >= set(FORMATS)
 

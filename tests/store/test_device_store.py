@@ -35,6 +35,7 @@ from dalirefurb.store.device.gather import gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 from tests.loading import flat_loader
 from tests.pictures import picture
+from tests.pipelines import devices_of_operators
 from tests.store.test_store import SHAPE, SLOTS, Kind, StoreMachine, agree, image, ints
 
 EMPTY = 77
@@ -376,7 +377,7 @@ def test_a_final_graph_on_the_gpu_takes_partial_images_where_it_is_told(order: A
         batch_size=4, num_threads=1, device_id=None, prefetch_queue_depth=1
     )
     pipeline.serialize()
-    devices = {operator.name: operator.outputs[0].device for operator in pipeline._ops}
+    devices = devices_of_operators(pipeline)
     assert {entry.name: devices[entry.name] for entry in graph.inputs} == {
         entry.name: entering if entry.name == "partial" else "cpu" for entry in graph.inputs
     }

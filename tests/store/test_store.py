@@ -479,7 +479,7 @@ def test_threads_see_whole_samples_of_the_version_they_asked_for(store: Store) -
     def hammer(seed: int) -> None:
         rng = np.random.default_rng(seed)
         try:
-            for _ in range(1500):
+            for _ in range(600):
                 indices, versions = rng.integers(0, 4, 3), rng.integers(0, 2, 3)
                 names = (2 * indices + versions).tolist()
                 store.put(indices, versions, [np.full(SHAPE, name, np.uint8) for name in names])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -66,7 +65,3 @@ def main(folder: str) -> None:
         told["sizes"] = [training.total_batch_size, training.total_dataset_length]
     Path(folder, f"{accelerator.process_index}.json").write_text(json.dumps(told))
     accelerator.end_training()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -4,6 +4,11 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _traced_once(traced_once: None) -> None:
+    """Every checkpoint is resumed by a loader of its own."""
+
+
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
     """Networks here are tiny: more threads would only wait for each other."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,3 @@ def main(folder: str) -> None:
     told["expected_loss"] = float(nn.functional.cross_entropy(logits, labels))
     Path(folder, f"{settings.process_index}.json").write_text(json.dumps(told))
     torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -1,0 +1,65 @@
+"""Machine probes: what is installed, and whether it can be imported in every order."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+from first_light.findings import Finding
+
+_LIMIT_S = 60
+_USES = {
+    "torch": "import torch; torch.zeros(1, device='{torch}')",
+    "CuPy": "import cupy; cupy.zeros(1).get()",
+    "DALI": "import nvidia.dali.fn",
+}
+
+
+def versions(device: str) -> Iterator[Finding]:
+    """Tell versions; the packages must load, and be of one CUDA."""
+    names = ("numpy", "torch", "nvidia.dali", "nvidia.nvimgcodec", "numba", *(["cupy"] if device == "gpu" else []))
+    packages: dict[str, Any] = {}
+    for name in names:
+        try:
+            packages[name] = importlib.import_module(name)
+            yield Finding(name, "can be imported", packages[name].__version__, True)
+        except Exception as error:  # whatever a package without its libraries raises
+            yield Finding(name, "can be imported", f"{type(error).__name__}: {error}"[:200], False)
+    yield Finding("Python", "", platform.python_version(), None)
+    yield Finding("CPU cores", "", str(len(os.sched_getaffinity(0))), None)
+    if "nvidia.dali" in packages:
+        cuda = str(packages["nvidia.dali"].__cuda_version__)
+        yield Finding("CUDA of DALI", "", cuda, None)
+    if device == "gpu":
+        yield from _of_the_gpu(packages, cuda)
+
+
+def import_order(device: str) -> Iterator[Finding]:
+    """Import and use the packages in every order, in a process each."""
+    uses = {name: use for name, use in _USES.items() if device == "gpu" or name != "CuPy"}
+    for order in permutations(uses):
+        code = "; ".join(uses[name] for name in order).format(torch="cuda" if device == "gpu" else "cpu")
+        try:
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=_LIMIT_S)
+            last = (done.stderr.strip().splitlines() or [""])[-1]
+            seen = "all work" if done.returncode == 0 else f"exit status {done.returncode}: {last[-150:]}"
+        except subprocess.TimeoutExpired:
+            seen = f"hangs: killed after {_LIMIT_S} s"
+        yield Finding(" before ".join(order), "all work", seen, seen == "all work")
+
+
+def _of_the_gpu(packages: dict[str, Any], cuda_of_dali: str) -> Iterator[Finding]:
+    torch, cupy = packages["torch"], packages["cupy"]
+    free, total = torch.cuda.mem_get_info()
+    yield Finding("GPU", "", f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free", None)
+    yield Finding("CUDA of torch", "", str(torch.version.cuda), None)
+    runtime, driver = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.runtime.driverGetVersion()
+    seen = f"CuPy {runtime}, DALI {cuda_of_dali}"
+    yield Finding("CUDA of CuPy and DALI", "one major version", seen, str(runtime)[:2] == cuda_of_dali[:2])
+    yield Finding("driver", f"at least CUDA {runtime}", f"CUDA {driver}", driver >= runtime)

@@ -11,7 +11,6 @@ Kornia's RandAugment chooses the operations for a batch, and strengths for each 
 
 from __future__ import annotations
 
-import importlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from competitors.rows import why_not
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -55,12 +55,7 @@ class GpuRow(ABC):
 
     def missing(self) -> str | None:
         """Say why it cannot run here, None if it can."""
-        for package in self.packages:
-            try:
-                importlib.import_module(package)
-            except Exception as error:  # whatever a package without its libraries raises
-                return f"{package}: {type(error).__name__}: {error}"[:200]
-        return None
+        return next(filter(None, map(why_not, self.packages)), None)
 
     @abstractmethod
     def prepare(self, samples: Samples) -> None:

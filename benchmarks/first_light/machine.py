@@ -24,20 +24,14 @@ _USES = {
 def versions(device: str) -> Iterator[Finding]:
     """Tell versions; the packages must load, and be of one CUDA."""
     names = ("numpy", "torch", "nvidia.dali", "nvidia.nvimgcodec", "numba", *(["cupy"] if device == "gpu" else []))
-    packages: dict[str, Any] = {}
+    packages = {name: package for name in names if not isinstance(package := _imported(name), str)}
     for name in names:
-        try:
-            packages[name] = importlib.import_module(name)
-            yield Finding(name, "can be imported", packages[name].__version__, True)
-        except Exception as error:  # whatever a package without its libraries raises
-            yield Finding(name, "can be imported", f"{type(error).__name__}: {error}"[:200], False)
+        seen = packages[name].__version__ if name in packages else str(_imported(name))
+        yield Finding(name, "can be imported", seen, name in packages)
     yield Finding("Python", "", platform.python_version(), None)
     yield Finding("CPU cores", "", str(len(os.sched_getaffinity(0))), None)
-    if "nvidia.dali" in packages:
-        cuda = str(packages["nvidia.dali"].__cuda_version__)
-        yield Finding("CUDA of DALI", "", cuda, None)
-    if device == "gpu":
-        yield from _of_the_gpu(packages, cuda)
+    if device == "gpu" and len(packages) == len(names):
+        yield from _of_the_gpu(packages)
 
 
 def import_order(device: str) -> Iterator[Finding]:
@@ -54,12 +48,21 @@ def import_order(device: str) -> Iterator[Finding]:
         yield Finding(" before ".join(order), "all work", seen, seen == "all work")
 
 
-def _of_the_gpu(packages: dict[str, Any], cuda_of_dali: str) -> Iterator[Finding]:
+def _imported(name: str) -> Any:
+    """Return a package, or why it cannot be imported."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # whatever a package without its libraries raises
+        return f"{type(error).__name__}: {error}"[:200]
+
+
+def _of_the_gpu(packages: dict[str, Any]) -> Iterator[Finding]:
     torch, cupy = packages["torch"], packages["cupy"]
     free, total = torch.cuda.mem_get_info()
     yield Finding("GPU", "", f"{torch.cuda.get_device_name()}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free", None)
     yield Finding("CUDA of torch", "", str(torch.version.cuda), None)
     runtime, driver = cupy.cuda.runtime.runtimeGetVersion(), cupy.cuda.runtime.driverGetVersion()
-    seen = f"CuPy {runtime}, DALI {cuda_of_dali}"
-    yield Finding("CUDA of CuPy and DALI", "one major version", seen, str(runtime)[:2] == cuda_of_dali[:2])
+    of_dali = int(packages["nvidia.dali"].__cuda_version__)
+    same = runtime // 1000 == of_dali // 1000
+    yield Finding("CUDA of CuPy and DALI", "one major version", f"CuPy {runtime}, DALI {of_dali}", same)
     yield Finding("driver", f"at least CUDA {runtime}", f"CUDA {driver}", driver >= runtime)

@@ -150,11 +150,13 @@ def measure(config: Config, options: Options) -> None:
         )
     if config.device == "cpu" and options.out.parent == Path(__file__).parent / "results":
         refuse("results of --device cpu must not be among those of a GPU: pass --out FILE")
+    if unknown := {*(options.feeds or [])} - {*feed_names(config.device)}:
+        refuse(f"--feeds must be some of {feed_names(config.device)}, got {sorted(unknown)}")
     ends = time.time() + 60 * options.minutes
     missing, versions = available(options.python)
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", flush=True)
-    feeds = [name for name in feed_names(config.device) if name not in missing]
+    feeds = [name for name in options.feeds or feed_names(config.device) if name not in missing]
     record = Record(options.out, config, {"turns": RivalTurn})
     turns, longest = record.rows["turns"], 0.0
     source = repeated(options.data, config.epoch_batches * config.batch_size)
@@ -238,6 +240,7 @@ EXPERIMENT = Experiment(
             "help": "of those in the configuration, all by default",
         },
         "--device": {"choices": ("gpu", "cpu"), "default": "gpu", "help": "cpu only tries the script"},
+        "--feeds": {"nargs": "+", "metavar": "NAME", "help": "some of those in the table, all by default"},
         "--minutes": {"type": float, "default": 8, "help": "after which a call stops, 8 by default"},
         "--python": {
             "type": Path,

@@ -161,18 +161,18 @@ def _steps(out: Path, data: Path) -> list[Step]:
 def _dry_steps(out: Path, data: Path) -> list[Step]:
     """List what is run without a GPU: the same steps, at tiny sizes."""
     photos, arrays = data / "photos", data / "cifar10"
-    quick = {
-        "placement": ("placement.py", "--quick", "--data", str(photos), "--arrays", str(arrays)),
-        "rivals": ("gpu_rivals.py", "--quick", "--device", "cpu", "--data", str(photos)),
-    }
-    accuracy = ("accuracy.py", "--quick", "--workers", "1", "--data", str(arrays))
     return [
         *(probe_step(probe, "cpu") for probe in PROBES),
         _tests(GpuTests("GPU tests", "not gpu", ("tests/engine/test_gpu_decoding.py",), out)),
         Step("GPU tests, alone", lambda ends, first: Outcome("GPU tests, alone", NEEDS_GPU)),
-        _script(Script("placement", quick["placement"], out, photos, scripts.of_placement)),
-        _script(Script("rivals", quick["rivals"], out, photos, scripts.of_rivals)),
-        _script(Script("accuracy", accuracy, out, arrays, scripts.of_accuracy)),
+        *(
+            _script(Script(name, (*arguments, "--quick"), out, data, find, judged=False))
+            for name, arguments, find in (
+                ("placement", ("placement.py", "--data", str(photos), "--arrays", str(arrays)), scripts.of_placement),
+                ("rivals", ("gpu_rivals.py", "--device", "cpu", "--data", str(photos)), scripts.of_rivals),
+                ("accuracy", ("accuracy.py", "--workers", "1", "--data", str(arrays)), scripts.of_accuracy),
+            )
+        ),
     ]
 
 
@@ -224,7 +224,8 @@ def _tell(steps: Sequence[Step], record: Record, out: Path, options: argparse.Na
         for outcome in outcomes
         if outcome.was_run and (outcome.ended != DONE or any(each.right is False for each in outcome.findings))
     }
-    print(*(f"\n{step.name} is wrong: {step.if_wrong}" for step in steps if step.name in wrong), sep="")
+    for line in (f"\n{step.name} is wrong: {step.if_wrong}" for step in steps if step.name in wrong):
+        print(line)
     if options.dry:
         code = [probe.name for probe in PROBES if probe.on_cpu == "code" and probe.name in record.steps]
         not_run = [outcome.step for outcome in outcomes if outcome.ended == NEEDS_GPU]

@@ -65,6 +65,13 @@ class Outcome:
         return not self.ended.startswith(NOT_RUN)
 
 
+def last_words(reason: str) -> str:
+    """Return the line of a reason that says most: the last one, or the place where a process died."""
+    lines = [line.strip() for line in reason.strip().splitlines()] or [""]
+    places = [number for number, line in enumerate(lines) if line.endswith("(most recent call first):")]
+    return lines[places[0] + 1] if places and places[0] + 1 < len(lines) else lines[-1]
+
+
 class Record:
     """Outcomes that outlast a call: a JSON line each, appended as each step ends.
 

@@ -15,12 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from first_light.findings import DONE, Finding, Outcome
-from first_light.processes import Ended, run
+from first_light.findings import DONE, Finding, Outcome, last_words
+from first_light.processes import ROOT, Ended, run
 from first_light.recorder import EVENTS
 
-_LISTING_S = 120.0
-_FAILING = ("failed: exit status 1",)
+_PYTEST = ("-m", "pytest", "--rootdir", ".", "-q", "--no-header", "-p", "no:cacheprovider")
+_BEGINNING_S = 120.0
+_WELL = (DONE, "failed: exit status 1")
+_IMPORTED = "can be imported"
+_NO_TESTS = "failed: exit status 5"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class GpuTests:
         paths: Where the tests are.
         out: A folder for what outlasts a call.
         workers: Tests that run at a time.
-        quiet_s: Time in which some test must begin or end, else all have hung, in seconds.
+        root: Folder that `paths` are in.
+        quiet_s: Time in which some test must begin or end, once one has begun, else all have hung, in seconds.
     """
 
     name: str
@@ -41,21 +45,20 @@ class GpuTests:
     paths: tuple[str, ...]
     out: Path
     workers: int = 1
+    root: Path = ROOT
     quiet_s: float = 150.0
 
     def run(self, ends: float) -> Outcome | None:
         """Go on; return the outcome, None if time was over before."""
         began = time.time()
-        if not self._listed.exists():
-            listing = self._list()
-            if listing is not None:
-                return listing
+        if not self._listed.exists() and (failed := self._list()):
+            return failed
         tests = self._listed.read_text().splitlines()
         while left := [test for test in tests if test not in self._over()]:
             if time.time() + 5 >= ends:
                 return None
-            ended = self._pytest(left, self.workers, ends - time.time())
-            if ended.how in (DONE, *_FAILING):
+            ended = self._pytest(left, self.workers, ends)
+            if ended.how in _WELL:
                 never = [test for test in left if test not in self._over()]
                 self._add(never, "failed", "pytest did not run it")
             elif time.time() >= ends - 1:
@@ -63,8 +66,8 @@ class GpuTests:
             elif begun := self._begun():
                 for test in begun:
                     self._alone(test, ends)
-            else:
-                return Outcome(self.name, ended.how, time.time() - began, self._findings(tests), ended.reason)
+            elif self._over().keys().isdisjoint(left):
+                return Outcome(self.name, ended.how, time.time() - began, self._findings(tests), _said(ended))
         return Outcome(self.name, DONE, time.time() - began, self._findings(tests))
 
     @property
@@ -76,38 +79,50 @@ class GpuTests:
         return self.out / f"{self.name}.events"
 
     def _list(self) -> Outcome | None:
-        """List the tests; return an outcome if that does not work or there are none."""
-        options = ["--collect-only", "-q", "-m", self.marks, "-p", "no:cacheprovider", *self.paths]
-        ended = run(["-m", "pytest", *options], limit_s=_LISTING_S)
-        if ended.how != DONE:
-            return Outcome(self.name, ended.how, ended.seconds, [], (ended.output + ended.errors)[-2000:])
-        self._listed.write_text("".join(line + "\n" for line in ended.output.splitlines() if "::" in line))
+        """List the tests; return an outcome if there are none. A file that cannot be imported is a test that failed."""
+        options = ["--collect-only", "--continue-on-collection-errors", "-m", self.marks, *self.paths]
+        ended = run([*_PYTEST, *options], limit_s=_BEGINNING_S, folder=self.root)
+        lines = ended.output.splitlines()
+        tests = [line for line in lines if "::" in line and line.partition("::")[0].endswith(".py")]
+        if not tests:
+            return Outcome(self.name, DONE if ended.how == _NO_TESTS else ended.how, ended.seconds, [], _said(ended))
+        errors: dict[str, str] = {}
+        for line in lines:
+            if " ERROR collecting " in line:
+                file = line.partition(" ERROR collecting ")[2].split()[0]
+            elif line.startswith("E  "):
+                errors[f"{file}::{_IMPORTED}"] = line[1:].strip()
+        for test, line in errors.items():
+            self._add([test], "failed", line)
+        self._listed.write_text("".join(test + "\n" for test in [*tests, *errors]))
         return None
 
-    def _pytest(self, tests: Sequence[str], workers: int, limit_s: float) -> Ended:
+    def _pytest(self, tests: Sequence[str], workers: int, ends: float) -> Ended:
         several = ["-n", str(workers), "--max-worker-restart", "50"] if workers > 1 and _can_share() else []
-        options = ["-q", "-p", "no:cacheprovider", "-p", "first_light.recorder", "--no-header", *several]
-        quiet_since, size = time.monotonic(), -1
+        size, since, waits_s = self._size(), time.monotonic(), _BEGINNING_S
 
         def gone_quiet() -> bool:
-            nonlocal quiet_since, size
-            now = self._events.stat().st_size if self._events.exists() else 0
-            if now != size:
-                quiet_since, size = time.monotonic(), now
-            return time.monotonic() - quiet_since > self.quiet_s
+            nonlocal size, since, waits_s
+            if (now := self._size()) != size:
+                size, since, waits_s = now, time.monotonic(), self.quiet_s
+            return time.monotonic() - since > waits_s
 
         os.environ[EVENTS] = str(self._events)
-        return run(["-m", "pytest", *options, *tests], limit_s=limit_s, gone_quiet=gone_quiet)
+        options = ["-p", "first_light.recorder", *several]
+        return run(
+            [*_PYTEST, *options, *tests], limit_s=max(ends - time.time(), 1), folder=self.root, gone_quiet=gone_quiet
+        )
+
+    def _size(self) -> int:
+        return self._events.stat().st_size if self._events.exists() else 0
 
     def _alone(self, test: str, ends: float) -> None:
         """Run a test that was begun when its process died or hung."""
-        limit_s = min(self.quiet_s, ends - time.time())
-        if limit_s < 1:
+        if time.time() + 5 >= ends:
             return
-        ended = self._pytest([test], 1, limit_s)
-        cut_short = ended.hung and limit_s < self.quiet_s
-        if test not in self._over() and not cut_short:
-            self._add([test], ended.how, ended.reason)
+        ended = self._pytest([test], 1, ends)
+        if test not in self._over() and time.time() < ends - 1:
+            self._add([test], ended.how, _said(ended))
 
     def _lines(self) -> list[dict[str, str]]:
         lines = []
@@ -144,15 +159,15 @@ class GpuTests:
             bad = {test: each for test, each in outcomes.items() if each["outcome"] not in ("passed", "skipped")}
             findings.append(Finding(file, f"{len(own)} passed", seen, not bad))
             for test, each in outcomes.items():
-                last = (each.get("reason") or "").strip().splitlines()[-1:]
-                if test in bad:
-                    said = " ".join([each["outcome"], *last])[-200:]
-                    findings.append(Finding(test.partition("::")[2], "passes", said, False))
-                elif each["outcome"] == "skipped":
-                    findings.append(
-                        Finding(test.partition("::")[2], "passes", " ".join(["skipped", *last])[-200:], None)
-                    )
+                if each["outcome"] != "passed":
+                    seen = f"{each['outcome']} {last_words(each['reason'])}"[-200:]
+                    findings.append(Finding(test.partition("::")[2], "passes", seen, False if test in bad else None))
         return findings
+
+
+def _said(ended: Ended) -> str:
+    """Return the last of what pytest printed, and of what went to standard error."""
+    return f"{ended.reason}\n{ended.output.rstrip()[-1000:]}".strip()
 
 
 def _can_share() -> bool:

@@ -24,7 +24,7 @@ def waits(device: str) -> Iterator[Finding]:
     done, it waits for them.
     """
     ways: dict[str, Callable[[Any], Any]] = {"default": _by_default, "stream=-1": _without_waiting}
-    pipeline = pipeline_of(lambda: _graph(device), device)
+    pipeline = pipeline_of(lambda: blurring(device), device)
     for _ in range(2):
         _round(pipeline, _by_default, device)
     rounds = [{name: _round(pipeline, take, device) for name, take in ways.items()} for _ in range(_ROUNDS)]
@@ -39,7 +39,8 @@ def waits(device: str) -> Iterator[Finding]:
         yield Finding(f"{name}, the images", "those that DALI made", "those" if right else "others", right)
 
 
-def _graph(device: str) -> Any:
+def blurring(device: str) -> Any:
+    """Build a graph whose work takes a GPU a while."""
     from nvidia.dali import fn, types
 
     images = fn.external_source(name="images", dtype=types.UINT8, ndim=3, layout="HWC")

@@ -74,38 +74,60 @@ def made(graph: Callable[[], Any], feeds: Mapping[str, Any], device: str) -> lis
 
 def decoded(samples: Sequence[Sample], device: str, windows: Windows | None = None, **arguments: Any) -> list[Sample]:
     """Decode as the library does, or with other arguments; of each image the whole, or a window by `image_slice`."""
-    from nvidia.dali import fn, types
-
-    from dalirefurb.augment.decode import Decode
-
-    arguments = Decode()._arguments("gpu" if device == "gpu" else "cpu") | arguments
-    arguments = {name: value for name, value in arguments.items() if value is not None}
-
-    def graph() -> Any:
-        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        if windows is None:
-            return fn.decoders.image(encoded, **arguments)
-        start, shape = (fn.external_source(name=name, dtype=types.INT32, ndim=1) for name in ("start", "shape"))
-        return fn.decoders.image_slice(encoded, start=start, shape=shape, axes=[0, 1], **arguments)
-
-    feeds: dict[str, Any] = {"encoded": list(samples)}
-    if windows is not None:
-        feeds |= dict(zip(("start", "shape"), windows, strict=True))
-    return made(graph, feeds, device)
+    return made(decoding(device, windowed=windows is not None, **arguments), _feeds(samples, windows), device)
 
 
 def decoded_windows(samples: Sequence[Sample], device: str, windows: Windows) -> list[Sample]:
     """Decode windows as the library does."""
-    from nvidia.dali import fn, types
+    return made(decoding_windows(device), _feeds(samples, windows), device)
+
+
+def decoding(device: str, *, windowed: bool = False, **arguments: Any) -> Callable[[], Any]:
+    """Return a graph that decodes as the library does, but for some arguments, which are left out where they are None.
+
+    Args:
+        device: Where the images are wanted, "cpu" or "gpu".
+        windowed: Whether windows are decoded alone.
+        arguments: Of DALI's decoder.
+    """
+    from nvidia.dali import fn
 
     from dalirefurb.augment.decode import Decode
 
-    def graph() -> Any:
-        encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
-        start, shape = (fn.external_source(name=name, dtype=types.INT32, ndim=1) for name in ("start", "shape"))
-        return Decode().decode_region(encoded, "gpu" if device == "gpu" else "cpu", start, shape)
+    every = Decode()._arguments("gpu" if device == "gpu" else "cpu") | arguments
+    given = {name: value for name, value in every.items() if value is not None}
 
-    return made(graph, {"encoded": list(samples), **dict(zip(("start", "shape"), windows, strict=True))}, device)
+    def graph() -> Any:
+        if not windowed:
+            return fn.decoders.image(_encoded(), **given)
+        start, shape = _window()
+        return fn.decoders.image_slice(_encoded(), start=start, shape=shape, axes=[0, 1], **given)
+
+    return graph
+
+
+def decoding_windows(device: str) -> Callable[[], Any]:
+    """Return a graph that decodes windows as the library does."""
+    from dalirefurb.augment.decode import Decode
+
+    return lambda: Decode().decode_region(_encoded(), "gpu" if device == "gpu" else "cpu", *_window())
+
+
+def _encoded() -> Any:
+    from nvidia.dali import fn, types
+
+    return fn.external_source(name="encoded", dtype=types.UINT8, ndim=1)
+
+
+def _window() -> tuple[Any, Any]:
+    from nvidia.dali import fn, types
+
+    start, shape = (fn.external_source(name=name, dtype=types.INT32, ndim=1) for name in ("start", "shape"))
+    return start, shape
+
+
+def _feeds(samples: Sequence[Sample], windows: Windows | None) -> dict[str, Any]:
+    return {"encoded": list(samples), **dict(zip(("start", "shape"), windows or (), strict=bool(windows)))}
 
 
 def windows_in(images: Sequence[Sample]) -> Windows:

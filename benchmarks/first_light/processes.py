@@ -44,8 +44,11 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """The last lines that it wrote to standard error."""
-        return "\n".join(self.errors.rstrip().splitlines()[-_REASON_LINES:])[-_REASON_CHARACTERS:]
+        """The last lines that it wrote to standard error, or where in Python it was when it died."""
+        lines = self.errors.rstrip().splitlines()
+        fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+        told = lines[fatal[0] :][:_REASON_LINES] if fatal else lines[-_REASON_LINES:]
+        return "\n".join(told)[-_REASON_CHARACTERS:]
 
 
 def run(
@@ -53,6 +56,7 @@ def run(
     *,
     limit_s: float,
     python: str | Path = sys.executable,
+    folder: Path = ROOT,
     gone_quiet: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] | None = None,
 ) -> Ended:
@@ -62,16 +66,17 @@ def run(
         command: Arguments of Python.
         limit_s: Time after which it is killed, in seconds.
         python: Which Python.
+        folder: Where it runs.
         gone_quiet: Says that it hangs before that time is over; asked ten times a second.
         tell: Is given the last line that it wrote to standard error, every ten seconds.
     """
     path = [str(ROOT / "benchmarks"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     began = told = time.monotonic()
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = subprocess.Popen(
             [python, "-X", "faulthandler", *command],
-            cwd=ROOT,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -29,9 +29,17 @@ class _Recorder:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Write the call's outcome, or that of what is before or after it if it is not well."""
         if report.when == "call" or report.outcome != "passed":
-            reason = "" if report.outcome == "passed" else str(report.longrepr)[-_REASON_CHARACTERS:]
-            self._write(test=report.nodeid, outcome=report.outcome, reason=reason)
+            reason = "" if report.outcome == "passed" else _reason(report.longrepr)
+            self._write(test=report.nodeid, outcome=report.outcome, reason=reason[-_REASON_CHARACTERS:])
 
     def _write(self, **line: str) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def _reason(told: Any) -> str:
+    """Return in one line what pytest tells: (file, line, reason) of a skipped test, more of another."""
+    if isinstance(told, tuple):
+        return str(told[2])
+    crash = getattr(told, "reprcrash", None)
+    return str(told if crash is None else crash.message.partition("\n")[0])

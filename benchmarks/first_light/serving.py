@@ -43,7 +43,7 @@ def _served(partial_device: str, final_device: str) -> Iterator[Finding]:
         "AutoAugment": auto_augment(_SIZE, **as_levels),
     }
     stores: dict[str, Callable[[], Any]] = {"memory": MemoryStore}
-    stores["device"] = partial(DeviceStore, device=final_device)
+    stores["device"] = partial(DeviceStore, device=final_device)  # type: ignore[arg-type]
     if final_device == "gpu":
         stores["pinned host"] = partial(DeviceStore, pinned_host=True)
     with TemporaryDirectory() as folder:

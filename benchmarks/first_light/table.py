@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from first_light.findings import DONE, Outcome
+from first_light.findings import DONE, Outcome, last_words
 
 _HEADING = ("step", "", "hoped", "seen", "")
 _SHOWN = 4
@@ -33,15 +33,15 @@ def _lines(outcome: Outcome, *, whole: bool) -> list[Line]:
     found = outcome.findings
     right = [each for each in found if each.right]
     shown = found if whole or len(right) <= _SHOWN else [each for each in found if not each.right]
-    lines = [(outcome.step, each.what, each.hoped, each.seen, each.verdict) for each in shown]
+    lines: list[Line] = [(outcome.step, each.what, each.hoped, each.seen, each.verdict) for each in shown]
     if len(shown) < len(found):
         examples = right[0].seen if len({each.seen for each in right}) == 1 else f"first: {right[0].seen}"
         lines.append((outcome.step, f"{len(right)} findings", "as hoped", examples, "right"))
     if not outcome.was_run:
         lines.append((outcome.step, "", "", outcome.ended, "not run"))
     elif outcome.ended != DONE:
-        last = (outcome.reason.strip().splitlines() or [""])[-1]
-        lines.append((outcome.step, "", "it ends well", f"{outcome.ended}; {last}".rstrip("; "), "wrong"))
+        seen = f"{outcome.ended}; {last_words(outcome.reason)}".rstrip("; ")
+        lines.append((outcome.step, "", "it ends well", seen, "wrong"))
     elif not found:
         lines.append((outcome.step, "", "something is found", "nothing", "wrong"))
     return lines

@@ -85,6 +85,7 @@ class GpuRow(ABC):
             drop_last=True,
             num_workers=samples.workers,
             persistent_workers=True,
+            multiprocessing_context="fork",
             collate_fn=self.collate,
             pin_memory=samples.device == "cuda",
         )

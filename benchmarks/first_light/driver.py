@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,8 +36,9 @@ from first_light.table import table
 
 NEEDS_GPU = f"{NOT_RUN}it needs a GPU"
 
+_RESULTS = ROOT / "benchmarks" / "results" / "first_light"
 _DATA = ROOT.parent / "shared" / "data"
-_LEAST_S = 10.0
+_LEAST_S, _LEAST_MINUTES = 10.0, 4
 _WORKERS = 4
 _CORES = (16, 8, 4, 2, 1)
 _MADE = """
@@ -67,35 +69,39 @@ class Step:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return 0 if all is done and right."""
+    began = time.time()
     options = _parser().parse_args(arguments)
     with ExitStack() as stack:
-        if options.dry and options.out is None:
-            options.out = Path(stack.enter_context(TemporaryDirectory()))
-        out = (options.out or ROOT / "benchmarks" / "results" / "first_light").resolve()
-        record = Record(out / "steps.jsonl")
-        made = _make_data(Path(stack.enter_context(TemporaryDirectory()))) if options.dry else None
-        steps = _dry_steps(out, made) if made else _steps(out, options.data)
-        names = [step.name for step in steps]
-        if unknown := {*(options.only or []), *(options.again or [])} - {*names}:
-            print(f"there is no step {', '.join(sorted(unknown))}; there are: {', '.join(names)}", file=sys.stderr)
-            return 2
+        data, out = options.data, options.out or _RESULTS
+        if options.dry:
+            data = Path(stack.enter_context(TemporaryDirectory()))
+            out = options.out or Path(stack.enter_context(TemporaryDirectory()))
+        out = out.resolve()
+        steps = (_dry_steps if options.dry else _steps)(out, data)
+        names, again = [step.name for step in steps], {*(options.again or [])}
         if options.list:
             print("\n".join(names))
             return 0
+        refusal = None
+        if unknown := {*(options.only or []), *again} - {*names}:
+            refusal = f"there is no step {', '.join(sorted(unknown))}; there are: {', '.join(names)}"
+        elif options.minutes < _LEAST_MINUTES:
+            refusal = f"--minutes must be at least {_LEAST_MINUTES}, got {options.minutes:g}: no step may take longer"
+        elif not (options.dry or options.table) and (reason := _no_gpu()):
+            refusal = f"{reason}: pass --dry to try the script"
+        if refusal:
+            print(refusal, file=sys.stderr)
+            return 2
+        out.mkdir(parents=True, exist_ok=True)
+        record = Record(out / "steps.jsonl")
         wanted = [step for step in steps if options.only is None or step.name in options.only]
         if not options.table:
-            if not options.dry and (refusal := _no_gpu()):
-                print(f"{refusal}: pass --dry to try the script", file=sys.stderr)
-                return 2
-            again = {*(options.again or [])}
-            record.forget(again)
-            for step in again:
-                for left in out.glob(f"{step}.*"):
-                    left.unlink()
+            _forget(again, record, out)
             if options.dry:
+                _make_data(data)
                 _in_two_calls(wanted, record)
             else:
-                work(wanted, record, time.time() + 60 * options.minutes)
+                work(wanted, record, began + 60 * options.minutes)
         return _tell(wanted, record, out, options)
 
 
@@ -144,14 +150,13 @@ def _steps(out: Path, data: Path) -> list[Step]:
     some = [str(count) for count in _CORES if count <= len(os.sched_getaffinity(0))]
     few = list(dict.fromkeys([some[0], *(count for count in ("4", "1") if count in some)]))
     placement = ["placement.py", "--rounds", "1", "--data", str(photos), "--arrays", str(arrays), "--cores", *few]
+    rivals = ["gpu_rivals.py", "--rounds", "1", "--data", str(photos), "--cores", *few]
     return [
         *(probe_step(probe, "gpu") for probe in PROBES if not probe.dry_only),
         _tests(GpuTests("GPU tests", "gpu and not alone", ("tests",), out, _WORKERS)),
         _tests(GpuTests("GPU tests, alone", "gpu and alone", ("tests",), out)),
         _script(Script("placement", tuple(placement), out, photos, scripts.of_placement)),
-        _script(
-            Script("rivals", ("gpu_rivals.py", "--rounds", "1", "--data", str(photos)), out, photos, scripts.of_rivals)
-        ),
+        _script(Script("rivals", tuple(rivals), out, photos, scripts.of_rivals)),
         _script(
             Script("accuracy", ("accuracy.py", "--reduced", "--data", str(arrays)), out, arrays, scripts.of_accuracy)
         ),
@@ -196,12 +201,19 @@ def _in_two_calls(steps: Sequence[Step], record: Record) -> None:
     record.add(Outcome("two calls", DONE, 0.0, [Finding("resuming", hoped, seen, right)]))
 
 
-def _make_data(folder: Path) -> Path:
+def _make_data(folder: Path) -> None:
     """Make a few pictures, as photographs and as mosaics."""
     ended = run(["-c", _MADE, str(folder)], limit_s=60)
     if ended.how != DONE:
         raise RuntimeError(f"pictures could not be made: {ended.how}\n{ended.reason}")
-    return folder
+
+
+def _forget(steps: set[str], record: Record, out: Path) -> None:
+    """Remove the results of some steps, and what they wrote to go on from."""
+    record.forget(steps)
+    for step in steps:
+        for left in out.glob(f"{step}.*"):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _no_gpu() -> str | None:

@@ -81,7 +81,6 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
 
     def __iter__(self) -> Iterator[Outcome]:
         if self._path.exists():

@@ -51,8 +51,11 @@ class GpuTests:
     def run(self, ends: float) -> Outcome | None:
         """Go on; return the outcome, None if time was over before."""
         began = time.time()
-        if not self._listed.exists() and (failed := self._list()):
-            return failed
+        if not self._listed.exists():
+            if began + _BEGINNING_S > ends:
+                return None
+            if failed := self._list():
+                return failed
         tests = self._listed.read_text().splitlines()
         while left := [test for test in tests if test not in self._over()]:
             if time.time() + 5 >= ends:

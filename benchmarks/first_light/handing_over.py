@@ -24,9 +24,11 @@ def waits(device: str) -> Iterator[Finding]:
     done, it waits for them.
     """
     ways: dict[str, Callable[[Any], Any]] = {"default": _by_default, "stream=-1": _without_waiting}
+    for name, reason in {name: _refused(take, device) for name, take in ways.items()}.items():
+        if reason:
+            yield Finding(name, "can be taken", reason, False)
+            del ways[name]
     pipeline = pipeline_of(lambda: blurring(device), device)
-    for _ in range(2):
-        _round(pipeline, _by_default, device)
     rounds = [{name: _round(pipeline, take, device) for name, take in ways.items()} for _ in range(_ROUNDS)]
     for name in ways:
         waited = [each[name][0] for each in rounds]
@@ -50,6 +52,15 @@ def blurring(device: str) -> Any:
     for _ in range(_BLURS):
         images = fn.gaussian_blur(images, window_size=31)
     return images
+
+
+def _refused(take: Callable[[Any], Any], device: str) -> str | None:
+    """Say why images cannot be taken so, None if they can."""
+    try:
+        _round(pipeline_of(lambda: blurring(device), device), take, device)
+    except (BufferError, RuntimeError, TypeError) as error:
+        return f"{type(error).__name__}: {error}"[:200]
+    return None
 
 
 def _round(pipeline: Any, take: Callable[[Any], Any], device: str) -> tuple[float, float, bool]:

@@ -75,6 +75,12 @@ def test_a_step_that_does_not_exist_is_refused(tmp_path):
     assert done.stderr.startswith("there is no step dekode; there are: versions, ")
 
 
+def test_a_call_in_which_no_step_has_time_is_refused(tmp_path):
+    done = first_light("--dry", "--minutes", "1", "--out", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "--minutes must be at least 4, got 1: no step may take longer\n"
+
+
 def test_without_a_gpu_and_dry_there_is_one_line(tmp_path):
     if driver._no_gpu() is None:
         pytest.skip("there is a GPU")
@@ -176,7 +182,7 @@ def test_a_gpu_test_that_dies_or_hangs_is_a_result_and_the_others_are_run(tmp_pa
     (tmp_path / "test_lacks.py").write_text("import a_package_that_is_not_there\n")
     (tmp_path / "out").mkdir()
     tests = GpuTests("tests", "not gpu", (".",), tmp_path / "out", root=tmp_path, quiet_s=2)
-    assert tests.run(time.time()) is None  # listed only
+    assert tests.run(time.time() + 60) is None  # not begun
     outcome = tests.run(time.time() + SOON)
     assert outcome.ended == DONE
     found = {finding.what: finding for finding in outcome.findings}

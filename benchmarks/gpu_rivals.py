@@ -31,11 +31,12 @@ import harness
 import torch
 import workers
 from claims import Spread, table
+from competitors.gpu_rows import GPU_ROWS
 from experiment import Experiment, Options, Record, refuse
 from feeds import FEEDS
 from first_light.findings import DONE
 from first_light.processes import run
-from rival_turn import GPU_ROWS, Job
+from rival_turn import Job
 from sources import repeated
 from training_steps import HEADSPACE
 

@@ -38,6 +38,14 @@ NEEDS_GPU = f"{NOT_RUN}it needs a GPU"
 
 _RESULTS = ROOT / "benchmarks" / "results" / "first_light"
 _DATA = ROOT.parent / "shared" / "data"
+_WITHOUT_GPU = ("tests/engine/test_gpu_decoding.py", "tests/store/test_ordered_device.py")
+_FEEDS = (
+    "headspace",
+    "cpu/cpu, reuse factor 3",
+    "torchvision v2, GPU",
+    "torchvision v2, workers and GPU",
+    "Kornia, workers and GPU",
+)
 _LEAST_S, _LEAST_MINUTES = 10.0, 4
 _WORKERS = 4
 _CORES = (16, 8, 4, 2, 1)
@@ -166,15 +174,16 @@ def _steps(out: Path, data: Path) -> list[Step]:
 def _dry_steps(out: Path, data: Path) -> list[Step]:
     """List what is run without a GPU: the same steps, at tiny sizes."""
     photos, arrays = data / "photos", data / "cifar10"
+    rivals = ("gpu_rivals.py", "--device", "cpu", "--data", str(photos))
     return [
         *(probe_step(probe, "cpu") for probe in PROBES),
-        _tests(GpuTests("GPU tests", "not gpu", ("tests/engine/test_gpu_decoding.py",), out)),
+        _tests(GpuTests("GPU tests", "not gpu", _WITHOUT_GPU, out)),
         Step("GPU tests, alone", lambda ends, first: Outcome("GPU tests, alone", NEEDS_GPU)),
         *(
             _script(Script(name, (*arguments, "--quick"), out, data, find, judged=False))
             for name, arguments, find in (
                 ("placement", ("placement.py", "--data", str(photos), "--arrays", str(arrays)), scripts.of_placement),
-                ("rivals", ("gpu_rivals.py", "--device", "cpu", "--data", str(photos)), scripts.of_rivals),
+                ("rivals", (*rivals, "--feeds", *_FEEDS), scripts.of_rivals),
                 ("accuracy", ("accuracy.py", "--workers", "1", "--data", str(arrays)), scripts.of_accuracy),
             )
         ),

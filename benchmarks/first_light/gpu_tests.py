@@ -22,6 +22,7 @@ from first_light.recorder import EVENTS
 _PYTEST = ("-m", "pytest", "--rootdir", ".", "-q", "--no-header", "-p", "no:cacheprovider")
 _BEGINNING_S = 120.0
 _WELL = (DONE, "failed: exit status 1")
+_NEVER = {"outcome": "not run", "reason": ""}
 _IMPORTED = "can be imported"
 _NO_TESTS = "failed: exit status 5"
 
@@ -152,19 +153,20 @@ class GpuTests:
             file.writelines(json.dumps({"test": test, "outcome": outcome, "reason": reason}) + "\n" for test in tests)
 
     def _findings(self, tests: Sequence[str]) -> list[Finding]:
-        """Count the tests of each file, and name those that did not pass, with the end of the reason."""
+        """Count the tests of each file; name those that did not pass, and say why others were skipped."""
         over, findings = self._over(), []
         for file in dict.fromkeys(test.partition("::")[0] for test in tests):
-            own = [test for test in tests if test.startswith(file + "::")]
-            outcomes = {test: over.get(test, {"outcome": "not run", "reason": ""}) for test in own}
-            counts = Counter(each["outcome"] for each in outcomes.values())
+            own = {test: over.get(test, _NEVER) for test in tests if test.startswith(file + "::")}
+            counts = Counter(each["outcome"] for each in own.values())
+            bad = counts.keys() - {"passed", "skipped"}
             seen = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-            bad = {test: each for test, each in outcomes.items() if each["outcome"] not in ("passed", "skipped")}
-            findings.append(Finding(file, f"{len(own)} passed", seen, not bad))
-            for test, each in outcomes.items():
-                if each["outcome"] != "passed":
+            findings.append(Finding(file, f"{len(own)} passed", seen, not bad if bad or counts["passed"] else None))
+            skipped = Counter(each["reason"] for each in own.values() if each["outcome"] == "skipped")
+            findings += [Finding(f"{count} tests", "pass", reason, None) for reason, count in skipped.items()]
+            for test, each in own.items():
+                if each["outcome"] in bad:
                     seen = f"{each['outcome']} {last_words(each['reason'])}"[-200:]
-                    findings.append(Finding(test.partition("::")[2], "passes", seen, False if test in bad else None))
+                    findings.append(Finding(test.partition("::")[2], "passes", seen, False))
         return findings
 
 

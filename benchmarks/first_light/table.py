@@ -8,7 +8,7 @@ from first_light.findings import DONE, Outcome, last_words
 
 _HEADING = ("step", "", "hoped", "seen", "")
 _SHOWN = 4
-_WIDTHS = (26, 44, 40, 60, 7)
+_WIDTHS = (26, 44, 40, 90, 7)
 
 Line = tuple[str, str, str, str, str]
 

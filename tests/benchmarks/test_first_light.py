@@ -201,10 +201,18 @@ def test_a_gpu_test_that_dies_or_hangs_is_a_result_and_the_others_are_run(tmp_pa
     assert wrong["test_dies"].endswith("in test_dies")
     assert wrong["test_fails"].endswith("assert (1 + 1) == 3")
     assert "a_package_that_is_not_there" in wrong["can be imported"]
-    assert (found["test_skips"].seen, found["test_skips"].right) == ("skipped Skipped: not here", None)
+    assert found["1 tests"] == Finding("1 tests", "pass", "Skipped: not here", None)
     began = time.time()
     assert tests.run(began + SOON).findings == outcome.findings
     assert time.time() - began < 1  # nothing is run again
+
+
+def test_a_file_whose_tests_are_all_skipped_is_not_called_right(tmp_path):
+    (tmp_path / "out").mkdir()
+    text = "import pytest\n@pytest.mark.skip(reason='no GPU')\ndef test_skips(): pass\n"
+    (tmp_path / "test_skipped.py").write_text(text)
+    outcome = GpuTests("tests", "not gpu", (".",), tmp_path / "out", root=tmp_path).run(time.time() + SOON)
+    assert [finding.right for finding in outcome.findings] == [None, None]
 
 
 def test_many_right_findings_are_one_line_and_wrong_ones_stay():

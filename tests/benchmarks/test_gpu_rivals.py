@@ -3,9 +3,9 @@ import sys
 import gpu_rivals
 import pytest
 import torch
+from competitors.gpu_rows import GPU_ROWS
 from first_light.findings import DONE
 from gpu_rivals import Config, RivalTurn
-from rival_turn import GPU_ROWS
 from training_steps import HEADSPACE
 
 from tests.benchmarks.running import quick

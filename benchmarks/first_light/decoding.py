@@ -66,19 +66,18 @@ def neighbours(device: str) -> Iterator[Finding]:
 
 
 def orientations(device: str) -> Iterator[Finding]:
-    """Decode images with each of EXIF's orientations, whole and windows of them."""
+    """Decode images with each of EXIF's orientations, whole and windows of them; Pillow turns them, too."""
     for orientation in range(1, 9):
         samples = [oriented(orientation, subsampling=0), oriented(orientation, progressive=True)]
-        for what, findings in (("whole", _whole_near), ("window", _window_near)):
-            yield from _tried(f"orientation {orientation}, {what}", findings, samples, device)
+        expected = [by_pillow(each) for each in samples]
+        yield from _parts_near(f"orientation {orientation}", expected, samples, device)
 
 
 def odd_kinds(device: str) -> Iterator[Finding]:
     """Decode one image of each kind, whole and a window of it."""
     for kind in _KINDS:
         samples = [_encoded(kind, 1)]
-        for what, findings in (("whole", _whole_near), ("window", _window_near)):
-            yield from _tried(f"{kind}, {what}", findings, samples, device)
+        yield from _parts_near(kind, decoded(samples, "cpu"), samples, device)
 
 
 def odd_files(device: str) -> Iterator[Finding]:
@@ -90,14 +89,13 @@ def odd_files(device: str) -> Iterator[Finding]:
     with (folder / "index.tsv").open() as index:
         rows = [row for row in csv.DictReader(index, delimiter="\t") if row["dali_cpu_rgb"].startswith("ok")]
     files = [row["file"] for row in rows if int(row["bytes"]) < _LARGEST_BYTES and not row["file"].startswith("huge")]
-    near_ones, wrong = 0, []
+    found: list[Finding] = []
     for file in files:
         samples = [sample((folder / file).read_bytes())]
-        for finding in _tried(file, _whole_near, samples, device):
-            near_ones += bool(finding.right)
-            if not finding.right:
-                wrong.append(Finding(file, finding.hoped, finding.seen, False))
-    yield Finding("odd files", "each is near the CPU's", f"{near_ones} of {len(files)} are", near_ones == len(files))
+        found += _parts_near(file, decoded(samples, "cpu"), samples, device, windowed=False)
+    wrong = [finding for finding in found if not finding.right]
+    seen = f"{len(files) - len(wrong)} of {len(files)} are"
+    yield Finding("odd files", "each is near the CPU's", seen, not wrong)
     yield from wrong
 
 
@@ -130,23 +128,27 @@ def _among_neighbours(
     yield same(f"alone{how}", [together[row] for row in rows], alone, told=told)
 
 
-def _whole_near(what: str, samples: list[Sample], device: str) -> Iterator[Finding]:
-    on_device = decoded(samples, device)
-    yield near(what, decoded(samples, "cpu"), on_device, mean=1.5)
+def _parts_near(
+    what: str, expected: list[Sample], samples: list[Sample], device: str, *, windowed: bool = True
+) -> Iterator[Finding]:
+    """Decode whole images, and windows, and compare with images that somebody else decoded."""
+    yield from _tried(f"{what}, whole", lambda name: near(name, expected, decoded(samples, device), mean=1.5))
+    if windowed:
+        windows = windows_in(expected)
+        yield from _tried(
+            f"{what}, window",
+            lambda name: near(name, cut(expected, windows), decoded_windows(samples, device, windows), mean=1.5),
+        )
 
 
-def _window_near(what: str, samples: list[Sample], device: str) -> Iterator[Finding]:
-    upright = decoded(samples, "cpu")
-    windows = windows_in(upright)
-    yield near(what, cut(upright, windows), decoded_windows(samples, device, windows), mean=1.5)
+def _tried(what: str, find: Callable[[str], Finding]) -> Iterator[Finding]:
+    """Yield a finding, or that the decoder raises."""
+    from dalirefurb.dali.insides import reason_of
 
-
-def _tried(what: str, findings: Callable[..., Iterator[Finding]], samples: list[Sample], device: str) -> list[Finding]:
-    """Return findings, or that the decoder raises."""
     try:
-        return list(findings(what, samples, device))
+        yield find(what)
     except RuntimeError as error:
-        return [Finding(what, "near the CPU's", str(error).strip().splitlines()[-1][-200:], False)]
+        yield Finding(what, "is decoded", reason_of(str(error)).partition("\n")[0][:200], False)
 
 
 def _encoded(kind: str, seed: int) -> Sample:

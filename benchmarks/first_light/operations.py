@@ -18,6 +18,7 @@ _SHARE, _LARGEST_SHARE, _LARGE = 0.01, 0.25, 2
 def tables(device: str) -> Iterator[Finding]:
     """Apply each operation on the device and on the CPU; where no GPU is, at every fifth magnitude, against Pillow."""
     from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, OPERATIONS, WIDE_OPERATIONS, Group
+    from dalirefurb.dali.insides import reason_of
     from tests.pictures import picture
 
     image = np.asarray(picture(3, height=_HEIGHT, width=_WIDTH))
@@ -40,7 +41,8 @@ def tables(device: str) -> Iterator[Finding]:
                     _applied(operations, num_bins, row, bins, signs, image, where) for where in ("cpu", device)
                 )
             except RuntimeError as error:
-                yield Finding(what, "runs", str(error).strip().splitlines()[-1][-200:], False)
+                _PIPELINES.clear()
+                yield Finding(what, "runs", reason_of(str(error)).partition("\n")[0][:200], False)
                 continue
             yield _alike(f"{what}, against the CPU", on_cpu, on_device, warp=warp, most=most)
             if (reference := _by_pillow(policy, operation.name, bins, signs, image)) is not None:
@@ -61,7 +63,7 @@ def _applied(
 
 
 def _pipeline(device: str) -> Any:
-    """Return a pipeline of all operations, made once; one that failed is never used again."""
+    """Return a pipeline of all operations, made once, but after one failed, all are made anew."""
     from dalirefurb.augment.rand_augment import RandAugmentLayer
     from tests.one_batch import operation_pipeline
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -111,10 +110,13 @@ class GpuTests:
                 size, since, waits_s = now, time.monotonic(), self.quiet_s
             return time.monotonic() - since > waits_s
 
-        os.environ[EVENTS] = str(self._events)
         options = ["-p", "first_light.recorder", *several]
         return run(
-            [*_PYTEST, *options, *tests], limit_s=max(ends - time.time(), 1), folder=self.root, gone_quiet=gone_quiet
+            [*_PYTEST, *options, *tests],
+            limit_s=max(ends - time.time(), 1),
+            folder=self.root,
+            variables={EVENTS: str(self._events)},
+            gone_quiet=gone_quiet,
         )
 
     def _size(self) -> int:

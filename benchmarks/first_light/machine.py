@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 import subprocess
 import sys
@@ -29,7 +28,13 @@ def versions(device: str) -> Iterator[Finding]:
         seen = packages[name].__version__ if name in packages else str(_imported(name))
         yield Finding(name, "can be imported", seen, name in packages)
     yield Finding("Python", "", platform.python_version(), None)
-    yield Finding("CPU cores", "", str(len(os.sched_getaffinity(0))), None)
+    if "numpy" in packages:
+        from experiment import environment
+
+        where = environment()
+        yield Finding("CPU", "", f"{where['cores']} cores, {where['cpu']}", None)
+        changed = " and changes that are not committed" if where["uncommitted_changes"] else ""
+        yield Finding("commit", "", f"{where['commit']}{changed}", None)
     if device == "gpu" and len(packages) == len(names):
         yield from _of_the_gpu(packages)
 

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
 
 from first_light.findings import DONE
 
@@ -57,8 +58,8 @@ def run(
     limit_s: float,
     python: str | Path = sys.executable,
     folder: Path = ROOT,
+    variables: Mapping[str, str] = MappingProxyType({}),
     gone_quiet: Callable[[], bool] = lambda: False,
-    tell: Callable[[str], None] | None = None,
 ) -> Ended:
     """Run Python with arguments, in a session of its own, so that whatever it starts ends with it.
 
@@ -67,12 +68,18 @@ def run(
         limit_s: Time after which it is killed, in seconds.
         python: Which Python.
         folder: Where it runs.
+        variables: Of its environment, beside ours.
         gone_quiet: Says that it hangs before that time is over; asked ten times a second.
-        tell: Is given the last line that it wrote to standard error, every ten seconds.
     """
     path = [str(ROOT / "benchmarks"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
-    began = told = time.monotonic()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "200",
+        **variables,
+    }
+    began = time.monotonic()
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = subprocess.Popen(
             [python, "-X", "faulthandler", *command],
@@ -85,17 +92,13 @@ def run(
         )
         killed = ""
         try:
-            while process.poll() is None and not killed:
+            while not killed:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_CHECK_S)
-                now = time.monotonic()
-                if now - began > limit_s:
-                    killed = f"hung: killed after {limit_s:.0f} s"
-                elif gone_quiet():
-                    killed = f"hung: killed after {now - began:.0f} s"
-                if tell and now - told > 10 and (lines := _read(errors).split("\n")[-2:-1]):
-                    told = now
-                    tell(lines[0])
+                    break
+                seconds = time.monotonic() - began
+                if seconds > limit_s or gone_quiet():
+                    killed = f"hung: killed after {min(seconds, limit_s):.0f} s"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -28,7 +28,8 @@ from statistics import median
 import harness
 from claims import Spread, table
 from experiment import CIFAR10, Experiment, Options, Record, check_mosaics
-from placement_units import ALONE, HEADSPACE, PHOTOGRAPHS, Config, Turn, Unit, Workload, feed_names, take_turns
+from placement_units import PHOTOGRAPHS, Config, Turn, Unit, Workload, feed_names, take_turns
+from training_steps import ALONE, HEADSPACE
 
 _ENDING_S = 20
 
@@ -78,9 +79,10 @@ def measure(config: Config, options: Options) -> None:
     record = Record(options.out, config, {"turns": Turn})
     turns = record.rows["turns"]
     longest = 0.0
+    asked = options.of_cores or config.cores
     for unit in left(config, turns):
         began = time.time()
-        if unit.cores not in (options.of_cores or config.cores) or began + longest >= ends:
+        if unit.cores not in asked or began + longest >= ends:
             continue
         turns.extend(turns_of(config, unit, options.data, options.arrays, feed_names(unit)))
         record.write()
@@ -88,7 +90,7 @@ def measure(config: Config, options: Options) -> None:
         done = f"{unit.workload.data}, {unit.model}, {unit.cores} cores, round {unit.round}: {longest:.0f} s"
         print(done, file=sys.stderr, flush=True)
     print(show(config, turns))
-    if todo := len(left(config, turns)):
+    if todo := sum(unit.cores in asked for unit in left(config, turns)):
         print(f"{todo} units are left; call this again", file=sys.stderr)
 
 

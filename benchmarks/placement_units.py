@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import harness
 import torch
 from feeds import FEEDS
 from harness import Contender, Entrant, Placement
-from networks import NETWORKS
 from sources import read_mosaics, repeated
-from torch import nn
+from training_steps import ALONE, HEADSPACE, Model
 
 from dalirefurb import Arrays, FileList
 
-ALONE = "loading alone"
-HEADSPACE = "headspace"
 PHOTOGRAPHS, ARRAYS = "photographs", "arrays"
 
 
@@ -113,78 +107,6 @@ class Turn:
         """Tell whether it belongs to a unit."""
         wanted = (unit.workload.data, unit.cores, unit.model, unit.round)
         return (self.data, self.cores, self.model, self.round) == wanted
-
-
-class Timer:
-    """Times steps on the clock, or by what a GPU notes between them.
-
-    At most one step waits on a GPU for the one before it, as in a loop that looks at its loss now and then.
-
-    Args:
-        device: Where steps are taken.
-    """
-
-    def __init__(self, device: str) -> None:
-        self._on_gpu = device == "cuda"
-        self._marks: list[tuple[Any, Any]] = []
-
-    def time(self, step: Callable[[], None]) -> None:
-        """Take a step."""
-        began = self._mark()
-        step()
-        ended = self._mark()
-        if self._on_gpu and self._marks:
-            self._marks[-1][1].synchronize()
-        self._marks.append((began, ended))
-
-    def times_ms(self) -> list[float]:
-        """Return the time of each step, and forget all."""
-        marks, self._marks = self._marks, []
-        if not self._on_gpu:
-            return [1e3 * (ended - began) for began, ended in marks]
-        torch.cuda.synchronize()
-        return [began.elapsed_time(ended) for began, ended in marks]
-
-    def _mark(self) -> Any:
-        if not self._on_gpu:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-
-class Model:
-    """Takes batches: a training step in bf16, or nothing but their way to the device."""
-
-    def __init__(self, name: str, num_classes: int) -> None:
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._timer = Timer(self._device)
-        self._model: nn.Module | None = None
-        if name != ALONE:
-            model = NETWORKS[name](num_classes).to(self._device)
-            self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            self._optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-
-    def take(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Bring a batch to the device and learn from it."""
-        images, labels = (each.to(self._device, non_blocking=True) for each in (images, labels))
-        if self._model is not None:
-            self._timer.time(partial(self._step, self._model, images, labels))
-        elif self._device == "cuda":
-            torch.cuda.current_stream().synchronize()
-
-    def step_ms(self, last: int) -> float | None:
-        """Return the median time of the last steps, and forget all."""
-        times = self._timer.times_ms()[-last:]
-        return median(times) if times else None
-
-    def _step(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
-        images = images.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self._device, torch.bfloat16):
-            loss = nn.functional.cross_entropy(model(images), labels)
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
 
 
 def headspace(size: int, batch_size: int, model: Model) -> Contender:

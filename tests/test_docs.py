@@ -166,6 +166,9 @@ def understood(command):
         module(ROOT / arguments[script]).parser().parse_args(arguments[script + 1 :])
     elif program == "python" and arguments[0].endswith(".py"):
         ast.parse((ROOT / arguments[0]).read_text())
+    elif program == "python" and (ROOT / arguments[0] / "__main__.py").exists():
+        done = subprocess.run([sys.executable, *arguments, "--list"], cwd=ROOT, capture_output=True, check=False)
+        assert done.returncode == 0, command
     elif arguments[:3] == ["-m", "pip", "install"]:
         project = (ROOT / "pyproject.toml").read_text()
         for extra in re.findall(r"\[([\w-]+)\]", " ".join(arguments)):

@@ -27,6 +27,7 @@ _WANTED = {
     "SPDL": ["spdl==0.8.*"],
     "FFmpeg's libraries, for SPDL's decoder": ["--no-deps", "av"],
     "MONAI": ["--no-deps", "monai==1.6.*"],
+    "Kornia, on a GPU": ["kornia>=0.8"],
 }
 
 

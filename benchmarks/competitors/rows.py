@@ -45,7 +45,7 @@ class Row(ABC):
 
     def missing(self) -> str | None:
         """Say why it cannot run here, None if it can."""
-        return next(filter(None, map(_why_not, self.packages)), None)
+        return next(filter(None, map(why_not, self.packages)), None)
 
     @abstractmethod
     def settings(self, cores: int) -> list[Setting]:
@@ -165,7 +165,7 @@ class SpdlRow(Row):
                 yield len(batch)
 
 
-def _why_not(package: str) -> str | None:
+def why_not(package: str) -> str | None:
     """Say why a package cannot be imported, None if it can."""
     try:
         importlib.import_module(package)

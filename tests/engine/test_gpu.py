@@ -331,6 +331,7 @@ def test_a_slot_is_taken_again_only_after_it_was_gathered(
     np.testing.assert_array_equal(out.get(), images)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pinned_host", [False, True])
 def test_closing_a_device_store_gives_the_memory_back(cupy: Any, pinned_host: bool) -> None:
     slots, shape = 2000, (224, 224, 3)

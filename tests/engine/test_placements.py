@@ -267,6 +267,7 @@ def once_below(limit: float, used: Callable[[], int]) -> int:
     return now
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("placement", "kind"), WITH_STORES)
 def test_loaders_their_images_and_their_stores_give_their_memory_back(
     placement: Placement, kind: StoreKind, used: Callable[[], int], folder: ImageFolder, many: ImageFolder

@@ -1,0 +1,83 @@
+import sys
+
+import gpu_rivals
+import pytest
+import torch
+from competitors.gpu_rows import GPU_ROWS
+from first_light.findings import DONE
+from gpu_rivals import Config, RivalTurn
+from training_steps import HEADSPACE
+
+from tests.benchmarks.running import quick
+
+
+def turn(feed, *, cores=1, number=0, step_ms=10.0, augment_ms=None, ended=DONE, images=100):
+    return RivalTurn(feed, cores, number, ended, images, 1.0, step_ms, augment_ms)
+
+
+def test_feeds_that_are_there_have_their_turns_on_a_cpu_and_the_others_are_named(folder, tmp_path):
+    feeds = [HEADSPACE, "cpu/cpu, reuse factor 3", *GPU_ROWS]
+    arguments = ["--device", "cpu", "--data", folder, "--python", sys.executable, "--feeds", *feeds]
+    results, said = quick("gpu_rivals", tmp_path / "rivals.json", *arguments)
+    turns, missing = results["results"]["turns"], results["results"]["missing"]
+    assert [(each["feed"], each["ended"]) for each in turns] == [(name, DONE) for name in feeds if name not in missing]
+    assert missing.keys() <= GPU_ROWS.keys()
+    assert all(f"left out: {name}: " in said for name in missing)
+    assert all(each["images"] > 0 and each["step_ms"] > 0 for each in turns)
+    assert results["config"]["device"] == "cpu"
+    assert "shows only that the script runs" in said
+
+
+def refused(capsys, *arguments):
+    with pytest.raises(SystemExit, match="2"):
+        gpu_rivals.EXPERIMENT.main([*map(str, arguments)])
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+def test_a_cpu_writes_no_results_among_those_of_a_gpu(capsys, folder):
+    assert "pass --out FILE" in refused(capsys, "--device", "cpu", "--data", folder)
+
+
+def test_without_a_gpu_it_is_refused_in_one_line(capsys, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--device cpu" in refused(capsys, "--data", folder, "--out", tmp_path / "q.json")
+
+
+def test_a_feed_that_does_not_exist_is_refused(capsys, folder, tmp_path):
+    arguments = ["--device", "cpu", "--data", folder, "--out", tmp_path / "q.json", "--feeds", "ffcv"]
+    assert "got ['ffcv']" in refused(capsys, *arguments)
+
+
+def test_a_gpu_has_feeds_with_the_final_part_there_and_all_rivals():
+    names = gpu_rivals.feed_names("cuda")
+    assert {"cpu/gpu, reuse factor 3", "gpu/gpu, standard", "stock DALI, gpu", HEADSPACE, *GPU_ROWS} <= {*names}
+    assert not any("cpu/cpu" in name for name in names)
+
+
+def test_what_is_taken_is_the_longer_step_and_the_augmentation_before_it():
+    turns = [
+        turn(HEADSPACE),
+        turn("dali", step_ms=11.5),
+        turn("kornia", step_ms=10.5, augment_ms=4.0),
+        turn("kornia", number=1, step_ms=99.0),
+        turn("kornia", cores=2, step_ms=99.0),
+        turn("dead", ended="died by SIGSEGV", images=0),
+    ]
+    assert gpu_rivals.taken_ms(turns, "dali", 1) == [1.5]
+    assert gpu_rivals.taken_ms(turns, "kornia", 1) == [4.5]
+    assert gpu_rivals.taken_ms(turns, "dead", 1) == []
+    said = gpu_rivals.show(Config(), turns)
+    assert "100 [100, 100] +4.5 ms" in said
+    assert "died by SIGSEGV" in said
+
+
+def test_turns_that_are_there_are_not_taken_again(monkeypatch):
+    monkeypatch.setattr(gpu_rivals.harness, "cores", lambda: 4)
+    config = Config(cores=(8, 4, 1))
+    every = gpu_rivals.left(config, [], ["a", "b"])
+    assert every[:3] == [(0, 4, "a"), (0, 4, "b"), (0, 1, "a")]
+    assert every[4] == (1, 4, "b")
+    assert len(set(every)) == 2 * 2 * 2
+    assert gpu_rivals.left(config, [turn("a", cores=4)], ["a", "b"]) == every[1:]

@@ -191,8 +191,8 @@ class FinishThread:
 
     def _tensor(self, images: torch.Tensor) -> torch.Tensor:
         """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
-        # NumPy and DALI have no bfloat16: bits of it, or float32, come. On a GPU the stream that reads it is to make it,
-        # and is known when the batch is taken.
+        # NumPy and DALI have no bfloat16: bits of it, or float32, come. On a GPU the stream that reads it makes it: see
+        # `BatchTensors`.
         if self._recipe.output.dtype == "bfloat16" and not images.is_cuda:
             images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
         if self._recipe.output.channels_last:

@@ -8,14 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from dalirefurb.augment.custom import Custom
 from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_kernels, compile_orders
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
-from dalirefurb.engine.configuration import Configuration, traced
+from dalirefurb.engine.configuration import Configuration, are_apart, traced
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.in_flight import known
@@ -68,11 +67,7 @@ def assemble(
     source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
     store = configuration.store if planner.peak_slots else None
-    # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
-    # user's stage makes. Where nothing but reading is partial there are none.
-    custom = any(isinstance(stage, Custom) for stage in recipe.partial)
-    encoded = recipe.caches_encoded
-    apart = not encoded and (store is not None or custom or planner.feedback_lag is not None)
+    encoded, apart = recipe.caches_encoded, are_apart(recipe, planner, stored=store is not None)
     max_rows = depths.hits_per_group * planner.batch_size
     reader = Reader(
         source,

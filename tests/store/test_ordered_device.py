@@ -28,7 +28,7 @@ def played(device: OrderedDevice, scene: Scene, *, pinned_host: bool, locks: boo
     with pytest.MonkeyPatch.context() as monkeypatch, suppress(Race):
         device.install(monkeypatch, locks=locks)
         # Two images a kernel.
-        monkeypatch.setattr(gathering, "_KERNEL_BYTES", 2 * IMAGES[0].nbytes)
+        monkeypatch.setattr(gathering, "KERNEL_BYTES", 2 * IMAGES[0].nbytes)
         user = User(device, pinned_host)
         with user.store:
             scene(user)

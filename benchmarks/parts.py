@@ -159,6 +159,7 @@ class Parts:
     def _factory(self, placement: Placement) -> BackendFactory:
         depths = Depths(
             replicas=placement.replicas,
+            final_replicas=placement.replicas,
             threads_each=placement.threads,
             batches_per_group=1,
             hits_per_group=1,

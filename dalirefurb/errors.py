@@ -4,7 +4,7 @@
     ├── ConfigurationError (ValueError)    an argument, or two that do not fit together
     ├── SampleError                        one sample cannot be read or decoded; `.index`, `.name`
     ├── StoreError                         a store cannot do what it was opened for
-    │   └── OutOfMemoryError (MemoryError) the slots asked for exceed the memory at hand
+    │   └── OutOfMemoryError (MemoryError) what is asked for exceeds the memory at hand
     ├── StateMismatchError                 a saved state belongs to another configuration, or is damaged; `.keys`
     └── LoaderError (RuntimeError)         the loader's machinery failed, or was used after `close`
 
@@ -56,7 +56,7 @@ class StoreError(DalirefurbError):
 
 
 class OutOfMemoryError(StoreError, MemoryError):
-    """The slots asked for exceed the memory at hand."""
+    """What is asked for exceeds the memory at hand."""
 
 
 class StateMismatchError(DalirefurbError):

@@ -115,7 +115,7 @@ class Loader(DataLoaderShape):
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
-        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory)
+        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, recipe.output.dtype)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, depths: Depths) -> Assembly:

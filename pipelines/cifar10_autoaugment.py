@@ -23,6 +23,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+if __name__ == "__main__":
+    # While torch and DALI are imported, an interrupt ends the process without a traceback.
+    INTERRUPTED = signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import numpy as np
 import torch
 from torch import nn
@@ -280,6 +284,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, INTERRUPTED)
     signal.signal(signal.SIGTERM, lambda *_: TERMINATED.set())
     try:
         main()

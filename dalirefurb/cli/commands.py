@@ -14,6 +14,7 @@ from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
+from dalirefurb.cli.importing import importing
 from dalirefurb.cli.limits import check_alone, check_room, require
 from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.show import PICTURES, draw_all
@@ -52,7 +53,8 @@ def train(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loader"):
-            from dalirefurb.cli.train import Trainer
+            with importing():
+                from dalirefurb.cli.train import Trainer
 
             _share_cores()
             trainer = Trainer(
@@ -142,8 +144,9 @@ def demo(options: argparse.Namespace) -> None:
         source = ImageFolder(stack.enter_context(photographs.folder(options.folder)))
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loaders, and drawing"):
-            from dalirefurb.cli.compare import compare, explanation, plot, table
-            from dalirefurb.cli.train import Trainer
+            with importing():
+                from dalirefurb.cli.compare import compare, explanation, plot, table
+                from dalirefurb.cli.train import Trainer
 
             _share_cores()
             trainers = {}

@@ -14,6 +14,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import whole_photographs
+from dalirefurb.cli.importing import importing
 from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require
 from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
@@ -117,7 +118,8 @@ def show(options: argparse.Namespace) -> None:
     source = _source(options)
     say(f"drawing the operations of {options.preset}" if options.operations else f"{recipe}\n")
     with without_codec_noise(), waiting(f"drawing {escaped(out)}"):
-        from dalirefurb.show.sheet import operations_sheet, pictures_sheet
+        with importing():
+            from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
         if options.operations:
             sheet = operations_sheet(source, options.preset, size=options.size)

@@ -54,7 +54,8 @@ class Input:
         ndim: Number of dimensions of one sample.
         layout: Layout of one sample as DALI names it, such as "HWC"; empty if it has none.
         device: Device where the input is fed. On the GPU it is copied on the stream that is named when it is fed, and
-            the graph waits for the copy; of memory that it does not copy it would not know when that is written.
+            the graph waits for the copy: DALI records an event of copies only. Of memory that it does not copy the host
+            would have to see that it is written, which may be milliseconds later if a model trains on the same GPU.
     """
 
     name: str

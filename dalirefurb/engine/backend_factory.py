@@ -164,7 +164,7 @@ class BackendFactory:
         Where kernels are chosen the final part is never alone: see `build_both`.
         """
         if self._kernels == "dali":
-            return self._replicas(part, self._depths.replicas if count is None else count)
+            return self._replicas(part, count)
         assert part != "final"
         recipe = self._recipe
         if part == "partial":
@@ -192,8 +192,11 @@ class BackendFactory:
         if self._device_id is not None:
             release_unused_memory()
 
-    def _replicas(self, part: Part, count: int) -> Replicas:
-        devices = self._devices
+    def _replicas(self, part: Part, count: int | None) -> Replicas:
+        devices, depths = self._devices, self._depths
+        copies, threads_each = depths.replicas, depths.threads_each
+        if part == "final":
+            copies, threads_each = depths.final_replicas, depths.final_threads_each
         graph = Graph(
             self._recipe,
             part,
@@ -204,9 +207,9 @@ class BackendFactory:
         )
         return Replicas(
             graph,
-            count,
+            copies if count is None else count,
             max_batch_size=self._max_rows,
-            num_threads=self._depths.threads_each,
+            num_threads=threads_each,
             device_id=self._device_id if graph.needs_gpu else None,
         )
 

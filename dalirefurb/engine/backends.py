@@ -190,9 +190,14 @@ class FinalGraph:
         assert cache_plan.pinned is not None
         rows, lease = cache_plan.pinned
         assert isinstance(lease, DeviceLease)
-        with self._buffer.on_stream():
-            images = self._buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
-            self._runner.submit(self._input_builder.final(plan, images, shown))
+        try:
+            with self._buffer.on_stream():
+                images = self._buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
+                self._runner.submit(self._input_builder.final(plan, images, shown))
+        except BaseException:
+            # Nobody collects this group, but it may be read and written still.
+            self._buffer.forget()
+            raise
 
     def collect(self) -> Any:
         """Wait for the oldest group; return its final images as a DALI tensor list.
@@ -205,6 +210,8 @@ class FinalGraph:
     def restart(self) -> None:
         """Forget all groups in flight."""
         self._runner.restart()
+        if self._buffer is not None:
+            self._buffer.forget()
 
 
 def names(stages: tuple[Stage, ...]) -> str:

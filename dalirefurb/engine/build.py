@@ -8,30 +8,30 @@ from functools import partial
 import numpy as np
 import torch
 
-from dalirefurb.augment.custom import Custom
 from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_kernels, compile_orders
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
-from dalirefurb.engine.configuration import Configuration, traced
+from dalirefurb.engine.configuration import Configuration, are_apart, traced
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
+from dalirefurb.engine.gpu_memory import GroupSizes, gpu_memory
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.prepare_thread import OnComputed, PrepareThread
 from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Tally
-from dalirefurb.engine.store_opening import open_store
+from dalirefurb.engine.store_opening import store_spec
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.features import FeatureTable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
-from dalirefurb.store import DeviceStore
+from dalirefurb.store import DeviceStore, StoreSpec
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 
 
@@ -63,16 +63,12 @@ def assemble(
 
     Raises:
         ConfigurationError: If the parts do not fit together.
-        OutOfMemoryError: If the store's slots exceed the memory at hand.
+        OutOfMemoryError: If the store's slots, or all that is needed on a GPU, exceed the memory at hand.
     """
     source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
     store = configuration.store if planner.peak_slots else None
-    # Partial images can be seen where the parts are apart: by the store, by an Assistant, and by the check of what a
-    # user's stage makes. Where nothing but reading is partial there are none.
-    custom = any(isinstance(stage, Custom) for stage in recipe.partial)
-    encoded = recipe.caches_encoded
-    apart = not encoded and (store is not None or custom or planner.feedback_lag is not None)
+    encoded, apart = recipe.caches_encoded, are_apart(recipe, planner, stored=store is not None)
     max_rows = depths.hits_per_group * planner.batch_size
     reader = Reader(
         source,
@@ -86,19 +82,25 @@ def assemble(
     compile_kernels(kernels, recipe)
     compile_orders(kernels)
     input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
+    spec: StoreSpec | None = None
+    if store is not None:
+        spec = store_spec(store, source, recipe, planner, reader, configuration.fingerprint)
     device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None
     if device_store is not None:
         _check_device(device_store)
-    if store is not None:
-        open_store(store, source, recipe, planner, reader, configuration.fingerprint)
+        # An Assistant looks at partial images on the host.
+        stay = devices.partial == "gpu" and planner.feedback_lag is None
+        devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
+    if devices.final == "gpu":
+        sizes = GroupSizes.of(recipe, source.image_shape, spec, max_rows)
+        gpu_memory(depths, devices, sizes, apart=apart, encoded=source.encoded, store=store, spec=spec).check()
+    if store is not None and spec is not None:
+        store.open(spec)
     buffer: BatchBuffer | None = None
     view: View = views
     if device_store is not None:
         buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
-        devices = replace(devices, entering=devices.final)
-        # An Assistant looks at partial images on the host.
-        if devices.partial == "gpu" and planner.feedback_lag is None:
-            view, devices = buffer.images, replace(devices, leaving="gpu")
+        view = buffer.images if devices.leaving == "gpu" else views
     factory = BackendFactory(
         traced(recipe),
         kernels,

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from types import NoneType
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Devices, Kernels
@@ -124,8 +125,15 @@ class Configuration:
         shape, pixels = self.source.image_shape, None
         if not self.source.encoded and shape is not None:
             pixels = max(shape[0] * shape[1], math.prod(self.recipe.output.sides))
-        cached = self.store is not None and not self.recipe.caches_encoded
-        return partial(prefetch.depths, pixels=pixels, hits_together=cached and self.kernels == "numba")
+        recipe, stored = self.recipe, self.store is not None
+        hits_together = stored and not recipe.caches_encoded and self.kernels == "numba"
+        devices = self.devices.partial, self.devices.final
+
+        def choose(planner: Planner) -> Depths:
+            apart = are_apart(recipe, planner, stored=stored)
+            return prefetch.depths(planner, pixels=pixels, hits_together=hits_together, devices=devices, apart=apart)
+
+        return choose
 
     def labels(self) -> NDArray[Any]:
         """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
@@ -145,6 +153,16 @@ class Configuration:
             "versions": versions() | self.bad_samples.versions(),
             **self.bad_samples.fingerprint(),
         }
+
+
+def are_apart(recipe: Recipe, planner: Planner, *, stored: bool) -> bool:
+    """Tell whether the parts are apart, so that partial images can be seen; if nothing but reading is partial, never.
+
+    The store looks at them, an Assistant, and the check of what a user's stage makes.
+    """
+    custom = any(isinstance(stage, Custom) for stage in recipe.partial)
+    seen = (stored and planner.peak_slots > 0) or custom or planner.feedback_lag is not None
+    return seen and not recipe.caches_encoded
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:

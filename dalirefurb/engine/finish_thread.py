@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.dlpack
 from numpy.typing import NDArray
+from torch.utils.dlpack import DLDeviceType, from_dlpack
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
@@ -38,7 +38,8 @@ class Served:
 
     Attributes:
         position: Position of the batch in the stream of batches.
-        images: Final images, float32 or float16 of shape (B, 3, H, W), on the final part's device.
+        images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
+            bfloat16 on a GPU.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.
@@ -190,7 +191,9 @@ class FinishThread:
 
     def _tensor(self, images: torch.Tensor) -> torch.Tensor:
         """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
-        if self._recipe.output.dtype == "bfloat16":  # NumPy and DALI have no such type: bits of it, or float32, come.
+        # NumPy and DALI have no bfloat16: bits of it, or float32, come. On a GPU the stream that reads it makes it: see
+        # `BatchTensors`.
+        if self._recipe.output.dtype == "bfloat16" and not images.is_cuda:
             images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
         if self._recipe.output.channels_last:
             images = images.permute(0, 3, 1, 2)
@@ -225,5 +228,14 @@ class FinishThread:
 
 
 def _as_torch(images: Any) -> torch.Tensor:
-    """View images, an array or a DALI tensor, as torch sees them."""
-    return torch.from_numpy(images) if isinstance(images, np.ndarray) else torch.utils.dlpack.from_dlpack(images)
+    """View images, an array or a DALI tensor, as torch sees them.
+
+    On a GPU no stream waits: else the training loop's would wait for the later groups that DALI's has in its queue.
+    """
+    if isinstance(images, np.ndarray):
+        return torch.from_numpy(images)
+    if images.__dlpack_device__()[0] != DLDeviceType.kDLCUDA:
+        return from_dlpack(images)
+    # They are there: `share_outputs` has waited for them on the host. Nor are they written while somebody reads: once
+    # torch lets them go, DALI takes their memory back behind all that the device was given by then.
+    return from_dlpack(images.__dlpack__(stream=-1))

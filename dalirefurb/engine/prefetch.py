@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
@@ -19,7 +20,9 @@ from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
 _MAX_REPLICAS = 8
+_GPU_REPLICAS = 2
 _FINAL_GROUPS = 3
+_MORE_FINAL_GROUPS_ON_GPU = 2
 _PARTIAL_GROUPS = 2
 _ROWS_PER_GROUP = 256
 _MOST_ROWS_PER_GROUP = 2048
@@ -33,8 +36,9 @@ class Depths:
     """Numbers of threads, of copies and of batch groups that a loader works with, see `Prefetch`.
 
     Attributes:
-        replicas: Number of copies of each part's pipeline.
-        threads_each: Number of CPU threads of each copy of a pipeline.
+        replicas: Number of copies of the partial part's pipeline, or of that of both parts.
+        final_replicas: Number of copies of the final part's pipeline; `replicas` where both parts are one pipeline.
+        threads_each: Number of CPU threads of each of `replicas`.
         batches_per_group: Largest number of batches that go through the graphs together.
         hits_per_group: Largest number of batches that do so where the plan has nothing to compute; at least
             `batches_per_group`.
@@ -50,6 +54,7 @@ class Depths:
     """
 
     replicas: int
+    final_replicas: int
     threads_each: int
     batches_per_group: int
     hits_per_group: int
@@ -61,9 +66,14 @@ class Depths:
     reading_threads: int = 4
 
     @property
+    def final_threads_each(self) -> int:
+        """CPU threads of each of `final_replicas`: together they have as many as those of the partial part."""
+        return -(-self.replicas * self.threads_each // self.final_replicas)
+
+    @property
     def partial_ahead(self) -> int:
-        """Groups of the partial part at a time: two per replica, and no more than of the final part."""
-        return min(self.look_ahead, _PARTIAL_GROUPS * self.replicas)
+        """Groups of the partial part at a time: two per replica, and no more for each than the final part has."""
+        return min(-(-self.look_ahead * self.replicas // self.final_replicas), _PARTIAL_GROUPS * self.replicas)
 
     @property
     def groups_made(self) -> int:
@@ -88,13 +98,14 @@ class Prefetch(metaclass=Explained):
     Attributes:
         num_threads: CPU threads of each part's pipelines; by default as many as there are cores that the process may
             use, by its affinity and the CPU quota of its control groups (containers, jobs).
-        replicas: Copies of each part's pipeline; by default one per thread, at most 8. A pipeline runs one operator at
-            a time, so several threads of one pipeline wait for each other, several pipelines do not. With kernels one
-            pipeline decodes, from four threads on two do, whatever their number.
-        look_ahead: Batch groups in the final part at a time, finished ones included; by default three per replica, with
-            AutoAssist at most as many as its lag allows. With kernels and a store two groups per replica are in work at
-            most, and a larger number changes nothing. A group takes the memory of its images: 154 MB for 256 x 224 x
-            224 in float32.
+        replicas: Copies of each part's pipeline; by default one per thread, at most 8, but 2 of a pipeline of which all
+            is on a GPU. A pipeline runs one operator at a time, so several threads of one pipeline wait for each other,
+            several pipelines do not; those on a GPU share it. With kernels one pipeline decodes, from four threads on
+            two do, whatever their number.
+        look_ahead: Batch groups in the final part at a time, finished ones included; by default three per replica, or
+            two more than there are replicas if that part is on a GPU, with AutoAssist at most as many as its lag
+            allows. With kernels and a store two groups per replica are in work at most, and a larger number changes
+            nothing. A group takes the memory of its images: 154 MB for 256 x 224 x 224 in float32.
         batches_per_group: Batches that go through the pipelines together; a group costs milliseconds however few its
             rows. By default as many as fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224
             into as many more as take no more memory, up to 2,048; with compiled kernels twice as many, up to 2,048,
@@ -118,7 +129,15 @@ class Prefetch(metaclass=Explained):
                 number = integer(field.name, number, 1, None, "pass a positive number, or leave it out")
                 object.__setattr__(self, field.name, number)
 
-    def depths(self, planner: Planner, *, pixels: int | None = None, hits_together: bool = False) -> Depths:
+    def depths(
+        self,
+        planner: Planner,
+        *,
+        pixels: int | None = None,
+        hits_together: bool = False,
+        devices: tuple[Device, Device] = ("cpu", "cpu"),
+        apart: bool = False,
+    ) -> Depths:
         """Fill in what is None.
 
         Args:
@@ -127,19 +146,27 @@ class Prefetch(metaclass=Explained):
                 ones takes more of them. Of encoded images even 256 take long to decode, so None for these.
             hits_together: Whether twice as many rows are together where nothing is to be computed: all that a group
                 costs then, beside the final part, is Python's time.
+            devices: Devices where the partial and the final part run.
+            apart: Whether each part has pipelines of its own.
 
         Raises:
             ConfigurationError: If an Assistant's lag is too short.
         """
         num_threads = self.num_threads or max(1, usable_cores() // local_processes())
-        replicas = self.replicas or min(_MAX_REPLICAS, num_threads)
+        on_cpu = min(_MAX_REPLICAS, num_threads)
+        replicas = self.replicas or (_GPU_REPLICAS if devices[0] == "gpu" else on_cpu)
+        final_replicas, look_ahead = replicas, _FINAL_GROUPS * replicas
+        if devices[1] == "gpu":
+            final_replicas = self.replicas or (_GPU_REPLICAS if apart else replicas)
+            look_ahead = final_replicas + _MORE_FINAL_GROUPS_ON_GPU
         together = self.batches_per_group or 1
         depths = Depths(
             replicas=replicas,
+            final_replicas=final_replicas,
             threads_each=-(-num_threads // replicas),
             batches_per_group=together,
             hits_per_group=together,
-            look_ahead=self.look_ahead or _FINAL_GROUPS * replicas,
+            look_ahead=self.look_ahead or look_ahead,
             reading_threads=self.reading_threads,
         )
         if planner.feedback_lag is not None:

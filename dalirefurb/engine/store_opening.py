@@ -1,4 +1,4 @@
-"""Opening of a store for what a recipe caches, with all that decides it."""
+"""What a store is opened for: the size of what a recipe caches, with all that decides it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 
 
-def open_store(
+def store_spec(
     store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
-) -> None:
-    """Open a store for the partial images of a recipe; where nothing in them is random, the seed does not matter.
+) -> StoreSpec:
+    """Say what a store is opened for, if it is to hold the partial images of a recipe.
+
+    Where nothing in them is random, the seed does not matter.
 
     Nor do the final stages, unless they refuse images of some sizes, or make too large ones: the store holds none of
     these. What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone
@@ -36,7 +38,7 @@ def open_store(
     if content := source.content():
         partial["content"] = content
     slots = planner.peak_slots
-    store.open(StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots)))
+    return StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots))
 
 
 def _made_by(

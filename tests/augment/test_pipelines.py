@@ -199,6 +199,32 @@ def test_images_to_evaluate_on_are_those_in_val_or_a_share_of_all_classes(imagen
     assert not names[0] & names[1]
 
 
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("heeded", [False, True])
+def test_an_interrupt_while_a_pipeline_imports_torch_is_no_traceback(path, heeded):
+    """Nor is it heeded afterwards where the process began without heeding it, as a job in the background does."""
+    program = f"""if True:
+        import os, runpy, signal, sys
+        class Interrupting:
+            def find_spec(self, name, path=None, target=None):
+                if name == "torch":
+                    os.kill(os.getpid(), signal.SIGINT)
+        if {heeded}:
+            sys.meta_path.insert(0, Interrupting())
+        else:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            sys.argv = ["pipeline", "--help"]
+        try:
+            runpy.run_path({str(path)!r}, run_name="__main__")
+        finally:
+            print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"""
+    with interruptible([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)}) as process:
+        out, said = process.communicate(timeout=120)
+    assert said == ""
+    assert process.returncode == (-signal.SIGINT if heeded else 0)
+    assert out == "" if heeded else out.endswith("\nTrue\n")
+
+
 @pytest.mark.parametrize("name", ["cifar10_autoaugment", "imagenet_randaugment"])
 def test_a_resumed_run_says_and_learns_what_an_uninterrupted_one_does(request, tmp_path, capsys, name):
     pipeline, batches_an_epoch = module(name), 4 if name.startswith("cifar10") else 5

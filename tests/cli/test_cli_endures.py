@@ -584,6 +584,26 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
     assert out.startswith("48 images in 3 classes; 3 batches of 16 an epoch\n") == (module != "numpy")
 
 
+@pytest.mark.parametrize("module", ["torch", "nvidia.dali"])
+def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_command(photographs, module):
+    program = f"""if True:
+        import os, signal, sys
+        class Dropping:
+            def find_spec(self, name, path=None, target=None):
+                try:
+                    if name == {module!r}:
+                        os.kill(os.getpid(), signal.SIGINT)
+                except KeyboardInterrupt:
+                    pass
+        sys.meta_path.insert(0, Dropping())
+        from dalirefurb.cli import main
+        sys.exit(main({["train", str(photographs), *SMALL]!r}))"""
+    with interruptible([sys.executable, "-c", program]) as process:
+        out, said = process.communicate(timeout=120)
+    assert (process.returncode, without_progress(said)) == (130, "dalirefurb: interrupted\n")
+    assert out == "48 images in 3 classes; 3 batches of 16 an epoch\n"
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -192,6 +192,7 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
 def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     depths = Depths(
         replicas=replicas,
+        final_replicas=replicas,
         threads_each=threads_each,
         batches_per_group=1,
         hits_per_group=1,

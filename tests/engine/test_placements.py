@@ -7,6 +7,7 @@ import math
 import sys
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -21,6 +22,7 @@ from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import Store
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same, serve
+from tests.live import Live, watch
 from tests.loading import flat_loader
 from tests.lossy import LOSSES, WIPED, losing
 from tests.occupied import Spin
@@ -268,6 +270,41 @@ def once_below(limit: float, used: Callable[[], int]) -> int:
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize(("placement", "kind"), WITH_STORES)
+def test_nothing_that_any_loader_had_is_alive_after_it(
+    placement: Placement, kind: StoreKind, folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor what its store had, of each loader: also of one that is left in the middle, jumps, or is not closed."""
+    ends: list[Callable[[Loader], None]] = [Loader.close, lambda loader: loader.set_epoch(5), lambda loader: None]
+    with make_store(kind, placement) as store, make(folder, placement, store) as loader:
+        next(iter(loader))
+    del store, loader
+    live = watch(monkeypatch)
+
+    def use_a_loader(end: Callable[[Loader], None]) -> None:
+        with make_store(kind, placement) as store:
+            loader = make(folder, placement, store)
+            batches = _epochs(loader)
+            for _ in islice(batches, len(REFURBISH) + 2):
+                pass
+            assert any(owner.endswith("batch_buffer") for owner in live()) == (kind != "memory")
+            end(loader)
+            batches.close()  # type: ignore[attr-defined]
+
+    for end in [*ends, *ends]:
+        with nothing_left():
+            use_a_loader(end)
+        assert once(live, Counter()) == Counter()
+
+
+def once(live: Live, wanted: Counter[str]) -> Counter[str]:
+    """Return what is alive once it is what is wanted, or after a while: DALI lets go later."""
+    deadline = time.monotonic() + LIMIT_S
+    while (now := live()) != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return now
+
+
 @pytest.mark.parametrize(("placement", "kind"), WITH_STORES)
 def test_loaders_their_images_and_their_stores_give_their_memory_back(
     placement: Placement, kind: StoreKind, used: Callable[[], int], folder: ImageFolder, many: ImageFolder

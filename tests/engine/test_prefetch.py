@@ -1,8 +1,9 @@
-"""How many batches are in a group by default."""
+"""How many batches are in a group by default, and how many pipelines and groups there are."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,16 @@ from dalirefurb import (
     Output,
     Prefetch,
     Recipe,
+    Refurbish,
     Standard,
     rand_augment,
     simple,
 )
 from dalirefurb.augment import CenterCrop, Resize
+from dalirefurb.dali import Graph
+from dalirefurb.engine import backend_factory
+from dalirefurb.engine.backend_factory import BackendFactory, Devices
+from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.prepare_thread import Prepared
 from dalirefurb.source import Source
@@ -91,6 +97,60 @@ def test_where_all_rows_are_hits_twice_as_many_rows_run_together_within_what_is_
     chosen = Prefetch(num_threads=2, look_ahead=look_ahead, batches_per_group=3)
     depths = chosen.depths(planner, hits_together=True)
     assert (depths.batches_per_group, depths.hits_per_group) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("devices", "apart", "expected"),
+    [
+        (("cpu", "cpu"), True, (8, 8, 24, 16)),
+        (("cpu", "cpu"), False, (8, 8, 24, 16)),
+        (("cpu", "gpu"), True, (8, 2, 4, 16)),
+        (("cpu", "gpu"), False, (8, 8, 10, 10)),
+        (("gpu", "gpu"), True, (2, 2, 4, 4)),
+        (("gpu", "gpu"), False, (2, 2, 4, 4)),
+    ],
+)
+def test_on_a_gpu_few_pipelines_work_and_few_groups_wait(
+    devices: Any, apart: bool, expected: tuple[int, int, int, int]
+) -> None:
+    """But as many as there are threads where a pipeline begins on the CPU."""
+    planner = Standard(8000, batch_size=4)
+    depths = Prefetch(num_threads=8).depths(planner, devices=devices, apart=apart)
+    assert (depths.replicas, depths.final_replicas, depths.look_ahead, depths.partial_ahead) == expected
+    assert depths.replicas * depths.threads_each == depths.final_replicas * depths.final_threads_each == 8
+    given = Prefetch(num_threads=8, replicas=3, look_ahead=5).depths(planner, devices=devices, apart=apart)
+    assert (given.replicas, given.final_replicas, given.look_ahead, given.partial_ahead) == (3, 3, 5, 5)
+    one = Prefetch(num_threads=8, look_ahead=1).depths(planner, devices=devices, apart=apart)
+    assert one.partial_ahead == -(-expected[0] // expected[1])
+
+
+def test_the_devices_decide_how_many_copies_of_each_part_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, tuple[int, int]] = {}
+
+    class Counted:
+        def __init__(self, graph: Graph, count: int, *, num_threads: int, **_: Any) -> None:
+            made[graph.part] = count, num_threads
+
+    monkeypatch.setattr(backend_factory, "Replicas", Counted)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    depths = Prefetch(num_threads=8).depths(Standard(64, batch_size=8), devices=("cpu", "gpu"), apart=True)
+    factory = BackendFactory(simple(32), "dali", Devices("cpu", "gpu"), max_rows=8, depths=depths)
+    factory.build("partial")
+    factory.build("final")
+    assert made == {"partial": (8, 1), "final": (2, 4)}
+
+
+@pytest.mark.parametrize(("split", "stored", "expected"), [(1, True, 2), (1, False, 8), (0, True, 8)])
+def test_the_final_part_is_apart_where_partial_images_are_stored(split: int, stored: bool, expected: int) -> None:
+    configuration: Any = SimpleNamespace(
+        source=FileList(["a.jpg"] * 64, np.zeros(64)),
+        recipe=simple(32).at(split),
+        store=MemoryStore() if stored else None,
+        devices=Devices("cpu", "gpu"),
+        kernels="dali",
+    )
+    choose = Configuration.choose_depths(configuration, Prefetch(num_threads=8))
+    assert choose(Refurbish(64, batch_size=8, reuse_factor=2)).final_replicas == expected
 
 
 def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.engine.backends import FinalGraph
+from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
 from dalirefurb.store.device.batch_buffer import BatchBuffer
+from dalirefurb.store.device.store import DeviceLease
 from tests.ordered_device import Lock
 from tests.store.device_user import EMPTY, IMAGES, KEYS, NEWER, OTHERS, SLOTS, User
 
@@ -104,42 +106,73 @@ def another_stores_pinned_samples_are_put(user: User) -> None:
     assert (user.gathered().get() == IMAGES).all()
 
 
+def final_graph(user: User, *, max_groups: int) -> FinalGraph:
+    inputs: Any = SimpleNamespace(final=lambda plan, images, shown: {"partial": images})
+    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=max_groups)
+    return FinalGraph(inputs, user.dali, buffer)  # type: ignore[arg-type]
+
+
+def planned(rows: np.ndarray, lease: DeviceLease, *others: tuple[np.ndarray, Images]) -> Any:
+    """Plan a group of which some rows are in the store."""
+    return SimpleNamespace(
+        plan=SimpleNamespace(indices=KEYS), shown=None, pinned=(rows, lease), unpinned_images=partial(list, others)
+    )
+
+
 def groups_are_laid_out_and_fed(user: User) -> None:
     """As the engine does: hits are gathered, DALI's images scattered, the host's too; then the store moves on."""
-    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
-    inputs: Any = SimpleNamespace(final=lambda plan, images, shown: {"partial": images})
-    graph = FinalGraph(inputs, user.dali, buffer)  # type: ignore[arg-type]
+    graph = final_graph(user, max_groups=2)
     for version in range(5):
         values = IMAGES + np.uint8(version)
         user.put(list(values[:2]), KEYS[:2], version)
         computed = user.dali.images(values)
         others = [(KEYS[2:4], computed.chosen(KEYS[2:4])), (KEYS[4:], Images(list(values[4:])))]
         with user.get(KEYS[:2], np.full(2, version)) as lease:
-            plan: Any = SimpleNamespace(
-                plan=SimpleNamespace(indices=KEYS),
-                shown=None,
-                pinned=(KEYS[:2], lease),
-                unpinned_images=partial(list, others),
-            )
-            graph.submit(plan)
+            graph.submit(planned(KEYS[:2], lease, *others))
         user.put(computed.chosen(KEYS[2:4]), KEYS[2:4], version)
-        del plan, computed, others
+        del computed, others
         if version > 0:
             assert (graph.collect() == values - np.uint8(1)).all()
 
 
-def groups_are_laid_out_before_one_is_fed(user: User) -> None:
-    """What they were made of goes meanwhile."""
+def groups_are_fed_before_one_is_collected(user: User) -> None:
+    """What they were made of goes meanwhile, and they have one memory."""
     user.put(list(IMAGES[:3]), KEYS[:3])
-    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=2)
-    batches = []
-    for values in (IMAGES, OTHERS):
+    graph = final_graph(user, max_groups=2)
+
+    def submit(values: np.ndarray) -> None:
         with user.get(KEYS[:3]) as lease:
-            batches.append(buffer.fill(SLOTS, lease, KEYS[:3], [(KEYS[3:], user.dali.images(values[3:]))]))
-    for batch, values in zip(batches, (IMAGES, OTHERS), strict=True):
-        with buffer.on_stream():
-            user.dali.submit({"partial": batch})
-        assert (user.dali.collect() == np.concatenate([IMAGES[:3], values[3:]])).all()
+            graph.submit(planned(KEYS[:3], lease, (KEYS[3:], user.dali.images(values[3:]))))
+
+    submit(IMAGES)
+    submit(OTHERS)
+    assert (graph.collect() == IMAGES).all()
+    submit(IMAGES)
+    assert (graph.collect() == np.concatenate([IMAGES[:3], OTHERS[3:]])).all()
+    assert (graph.collect() == IMAGES).all()
+
+
+def a_group_is_laid_out_and_not_fed(user: User) -> None:
+    """It is lost, and the images that it was made of go before they were read."""
+    graph = final_graph(user, max_groups=1)
+    with user.get(KEYS[:0]) as lease:
+        user.dali.refuses = True
+        with suppress(LoaderError):
+            graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(IMAGES))))
+        user.dali.refuses = False
+        graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
+    assert (graph.collect() == OTHERS).all()
+
+
+def groups_are_forgotten(user: User) -> None:
+    """After a jump the images that they were made of go before they were read."""
+    graph = final_graph(user, max_groups=2)
+    with user.get(KEYS[:0]) as lease:
+        graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(IMAGES))))
+        graph.restart()
+        assert not graph._buffer._read  # type: ignore[union-attr]
+        graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
+    assert (graph.collect() == OTHERS).all()
 
 
 def no_room_halfway_through_a_put(user: User) -> None:
@@ -154,17 +187,15 @@ def no_room_halfway_through_a_put(user: User) -> None:
 
 def no_room_halfway_through_a_group(user: User) -> None:
     """The group is lost, and whoever gave the images may write them again."""
-    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=1)
+    graph = final_graph(user, max_groups=1)
     with user.get(KEYS[:0]) as lease:
         user.device.arrays_left = 4
         with suppress(MemoryError):
-            buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(IMAGES))])
+            graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(IMAGES))))
         assert user.device.arrays_left == 0
         user.device.arrays_left = None
-        batch = buffer.fill(SLOTS, lease, KEYS[:0], [(KEYS, user.dali.images(OTHERS))])
-    with buffer.on_stream():
-        user.dali.submit({"partial": batch})
-    assert (user.dali.collect() == OTHERS).all()
+        graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
+    assert (graph.collect() == OTHERS).all()
 
 
 def closed_while_the_device_works(user: User) -> None:
@@ -238,7 +269,9 @@ SCENES: list[Scene] = [
     memory_of_dali_is_put,
     another_stores_pinned_samples_are_put,
     groups_are_laid_out_and_fed,
-    groups_are_laid_out_before_one_is_fed,
+    groups_are_fed_before_one_is_collected,
+    a_group_is_laid_out_and_not_fed,
+    groups_are_forgotten,
     no_room_halfway_through_a_put,
     no_room_halfway_through_a_group,
     closed_while_the_device_works,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
@@ -26,10 +27,16 @@ EMPTY = 222
 
 
 class Dali:
-    """What DALI does on its own stream; the memory of its images is written again as soon as nobody has them."""
+    """What DALI does on streams of its own: one makes images, and writes their memory again as soon as nobody has them.
+
+    Attributes:
+        refuses: Whether a batch that is submitted is an error.
+    """
 
     def __init__(self, device: OrderedDevice) -> None:
+        self.refuses = False
         self._device, self._stream = device, device.stream("DALI's stream")
+        self._final = device.stream("DALI's stream of the final part")
         self._fed: deque[Any] = deque()
 
     def images(self, values: np.ndarray) -> Images:
@@ -49,15 +56,21 @@ class Dali:
 
     def submit(self, feeds: Any) -> None:
         """Copy a batch on the current stream, as `feed_input` does, and work on it."""
+        if self.refuses:
+            raise LoaderError("no batch is taken")
         batch = feeds["partial"]
         copied = self._device.cupy.full(batch.shape, 0, np.uint8)
         copied[:] = batch
-        self._stream.wait_event(self._device.current.record())
+        self._final.wait_event(self._device.current.record())
         self._fed.append(copied)
 
     def collect(self) -> np.ndarray:
-        copied: np.ndarray = self._fed.popleft().get(stream=self._stream)
+        copied: np.ndarray = self._fed.popleft().get(stream=self._final)
         return copied
+
+    def restart(self) -> None:
+        """Forget what was submitted."""
+        self._fed.clear()
 
 
 class User:

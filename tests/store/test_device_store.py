@@ -23,7 +23,7 @@ from nvidia.dali.pipeline import pipeline_def
 from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
-from dalirefurb.engine import backend_factory
+from dalirefurb.engine import backend_factory, gpu_memory
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
@@ -129,7 +129,7 @@ def test_a_batch_gathered_from_slots_and_scattered_to_others_is_the_same(data: s
 
 
 def test_what_is_too_much_for_one_kernel_is_scattered_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "_KERNEL_BYTES", 2 * 60)
+    monkeypatch.setattr(gathering, "KERNEL_BYTES", 2 * 60)
     samples = [image(value) for value in range(7)]
     target = np.zeros((9, *SHAPE), np.uint8)
     scatter(np, target, [8, 1, 2, 3, 4, 5, 6], samples, [6, 5, 4, 3, 2, 1, 0])
@@ -456,6 +456,7 @@ def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what
     monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(gpu_memory, "free_bytes", lambda: 2**34)
     store = DeviceStore(device="cpu")
     store.device = "gpu"
     with store:

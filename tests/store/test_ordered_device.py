@@ -5,6 +5,7 @@ With all the library's waiting no scene has a race; without any one step of it, 
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ def played(device: OrderedDevice, scene: Scene, *, pinned_host: bool, locks: boo
     with pytest.MonkeyPatch.context() as monkeypatch, suppress(Race):
         device.install(monkeypatch, locks=locks)
         # Two images a kernel.
-        monkeypatch.setattr(gathering, "_KERNEL_BYTES", 2 * IMAGES[0].nbytes)
+        monkeypatch.setattr(gathering, "KERNEL_BYTES", 2 * IMAGES[0].nbytes)
         user = User(device, pinned_host)
         with user.store:
             scene(user)
@@ -42,8 +43,7 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 
 WAITS = [
     "backends.submit: the stream is entered",
-    "batch_buffer.fill: the stream is entered",
-    "batch_buffer.fill: the host waits",
+    "batch_buffer.forget: the host waits",
     "slots.gather: the store's stream waits",
     "slots.gather: the stream is entered",
     "slots.gather: the caller's stream waits",
@@ -98,17 +98,17 @@ def test_without_the_stores_lock_one_thread_does_not_wait_for_another() -> None:
 def test_without_keeping_what_it_reads_a_buffer_would_let_its_memory_go_too_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Forgetful(list[Any]):
-        def __setitem__(self, place: Any, value: Any) -> None: ...
+    class Forgetful(deque[Any]):
+        def append(self, group: Any) -> None: ...
 
     make = BatchBuffer.__init__
 
     def forgetful(buffer: BatchBuffer, *arguments: Any, **options: Any) -> None:
         make(buffer, *arguments, **options)
-        buffer._read = Forgetful(buffer._read)
+        buffer._read = Forgetful()
 
     monkeypatch.setattr(BatchBuffer, "__init__", forgetful)
-    assert "groups_are_laid_out_before_one_is_fed" in found()
+    assert "groups_are_fed_before_one_is_collected" in found()
 
 
 @PLACES

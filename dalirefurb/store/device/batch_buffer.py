@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -18,16 +19,21 @@ from dalirefurb.store.device.store import DeviceLease, DeviceStore
 class BatchBuffer:
     """The partial images of one batch group after another, in plan order, where the store is.
 
+    A graph on a GPU copies a group when it is fed, on the stream that writes the buffer: so the next group can have the
+    same memory. On the host nothing is copied, and each group on its way has memory of its own.
+
     Args:
         store: The store, which is open.
         max_rows: Rows of the longest group.
-        max_groups: Groups that are laid out before the first of them is collected, at most.
+        max_groups: Groups that are fed before the first of them is collected, at most.
     """
 
     def __init__(self, store: DeviceStore, *, max_rows: int, max_groups: int) -> None:
         self._memory = store.memory
-        self._groups = store.memory.empty((max_groups, max_rows, *store.slot_shape))
-        self._read: list[list[Images]] = [[]] * max_groups
+        apart = 1 if store.memory.copied_when_fed else max_groups
+        self._groups = store.memory.empty((apart, max_rows, *store.slot_shape))
+        # Of the groups that are not collected yet: what is on the device is read later than `fill` returns.
+        self._read: deque[list[Images]] = deque(maxlen=max_groups)
         self._turn = 0
 
     def fill(
@@ -37,7 +43,7 @@ class BatchBuffer:
         leased: NDArray[np.int64],
         others: Sequence[tuple[NDArray[np.int64], Images]],
     ) -> Array:
-        """Lay a group out.
+        """Lay a group out, inside `on_stream`.
 
         Args:
             num_rows: Rows of the group.
@@ -46,23 +52,23 @@ class BatchBuffer:
             others: Rows that the lease does not have, with their images, on the device or on the host.
 
         Returns:
-            (num_rows, H, W, C) uint8, until `max_groups` more groups are laid out: to be fed inside `on_stream`.
+            (num_rows, H, W, C) uint8, to be fed there before the next group is laid out.
+
+        If this fails, or what it returns is not fed or not collected, `forget` must follow.
         """
         out = self._groups[self._turn, :num_rows]
-        read: list[Images] = []
-        # What is on the device is read later than this returns, but before its turn comes again.
-        self._read[self._turn] = read
         self._turn = (self._turn + 1) % len(self._groups)
-        try:
-            with self.on_stream():
-                # First what leaves all other rows undefined.
-                lease.gather(out, leased)
-                self._scatter(out, others, read)
-        except BaseException:
-            # Nobody keeps what a lost group was to be made of.
-            self._memory.synchronize()
-            raise
+        read: list[Images] = []
+        self._read.append(read)
+        # First what leaves all other rows undefined.
+        lease.gather(out, leased)
+        self._scatter(out, others, read)
         return out
+
+    def forget(self) -> None:
+        """Let go of what groups are made of that nobody will collect, once it is not read any more."""
+        self._memory.synchronize()
+        self._read.clear()
 
     def _scatter(self, out: Array, others: Sequence[tuple[NDArray[np.int64], Images]], read: list[Images]) -> None:
         """Copy images to their rows; note what is read on the device."""

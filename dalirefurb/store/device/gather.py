@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.device.memory import Array
 
-_KERNEL_BYTES = 2**28
+KERNEL_BYTES = 2**28
 """What one kernel scatters at most: CuPy counts in 32 bits there, and what comes from the host needs as much room."""
 
 
@@ -53,7 +53,7 @@ def scatter(xp: Any, target: Array, places: Sequence[int], samples: Array | Sequ
         samples: Images of one shape (H, W, C) each: an array of `xp`, or host images.
         rows: Rows of `samples` to copy, n of them.
     """
-    step = max(1, _KERNEL_BYTES // max(1, target[:1].nbytes))
+    step = max(1, KERNEL_BYTES // max(1, target[:1].nbytes))
     for start in range(0, len(places), step):
         part = slice(start, start + step)
         target[xp.asarray(places[part])] = _stacked(xp, samples, rows[part])

@@ -61,6 +61,11 @@ class DeviceStore(Store):
             raise _out_of_memory(spec, "they cannot be allocated") from error
         return _Contents(spec, self.memory, room)
 
+    def gpu_bytes(self, spec: StoreSpec, *, pinned: bool) -> int:
+        """Tell how many bytes opening takes of a GPU's memory, or of pinned memory; see `Store.gpu_bytes`."""
+        takes = self.device == "gpu" and self._contents is None and pinned == self._pinned_host
+        return spec.nbytes if takes else 0
+
     @property
     def slot_shape(self) -> tuple[int, int, int]:
         """(H, W, C) of every sample."""

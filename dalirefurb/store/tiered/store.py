@@ -142,6 +142,11 @@ class TieredStore(Store):
             raise
         return contents
 
+    def gpu_bytes(self, spec: StoreSpec, *, pinned: bool) -> int:
+        """Tell how many bytes its tiers take of a GPU's memory, or of pinned memory; see `Store.gpu_bytes`."""
+        specs = (replace(spec, slots=tier.slots(spec)) for tier in self._tiers)
+        return sum(tier.store.gpu_bytes(each, pinned=pinned) for tier, each in zip(self._tiers, specs, strict=True))
+
     @property
     def hits(self) -> tuple[int, ...]:
         """Samples lent by each tier that is open, from the fastest, since it was opened."""

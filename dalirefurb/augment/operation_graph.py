@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 
-from dalirefurb.augment.operations import TRUNCATE, Group
+from dalirefurb.augment.operations import BLUR_RADIUS, TRUNCATE, Group
 from dalirefurb.augment.stage import Interpolation, Node, interpolation_type
 
 Branch = Callable[[Node, Node], Node]
@@ -22,34 +22,41 @@ Branch = Callable[[Node, Node], Node]
 
 
 def apply_operations(
-    images: Node, parameters: Mapping[str, Node], *, interpolation: Interpolation, fill: Sequence[int]
+    images: Node,
+    parameters: Mapping[str, Node],
+    *,
+    groups: Sequence[Group],
+    interpolation: Interpolation,
+    fill: Sequence[int],
 ) -> Node:
     """Apply to each image the operation its parameters describe; call it where conditionals are enabled.
 
     Args:
         images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
         parameters: `operations.PARAMETERS` as CPU nodes.
+        groups: Groups that samples may get, in order.
         interpolation: "nearest", or "bilinear": OpenCV's, which takes coordinates in steps of 1/32 pixel and
             blends the outermost pixels with `fill`, where Pillow repeats them.
         fill: Levels of the channels where a warp shows no source.
     """
     warp = partial(_warp, interpolation=interpolation, fill=[float(level) for level in fill])
-    branches = [warp if group is Group.WARP else BRANCHES[group] for group in Group]
-    return choose(branches, 0, parameters["group"], images, parameters["matrix"])
+    branches = {int(group): warp if group is Group.WARP else BRANCHES[group] for group in groups}
+    return choose(branches, parameters["group"], images, parameters["matrix"])
 
 
-def choose(branches: Sequence[Branch], first: int, group: Node, images: Node, matrix: Node) -> Node:
-    """Apply to each image the branch of its number, of which the first one has the number `first`.
+def choose(branches: Mapping[int, Branch], number: Node, images: Node, matrix: Node) -> Node:
+    """Apply to each image the branch of its number, which must be one of theirs; they are in order.
 
     The branches are halved until one is left: a sample passes about log2 of them.
     """
-    if len(branches) == 1:
-        return branches[0](images, matrix)
-    half = len(branches) // 2
-    if group < first + half:
-        chosen = choose(branches[:half], first, group, images, matrix)
+    numbers, half = list(branches), len(branches) // 2
+    if not half:
+        return branches[numbers[0]](images, matrix)
+    lower, upper = ({each: branches[each] for each in some} for some in (numbers[:half], numbers[half:]))
+    if number < numbers[half]:
+        chosen = choose(lower, number, images, matrix)
     else:
-        chosen = choose(branches[half:], first + half, group, images, matrix)
+        chosen = choose(upper, number, images, matrix)
     return chosen
 
 
@@ -157,6 +164,16 @@ def _auto_contrast(images: Node, matrix: Node) -> Node:
     return fn.normalize(images, mean=low, stddev=extent, axes=[0, 1], scale=255.0, dtype=types.UINT8)
 
 
+def _solarize_add(images: Node, matrix: Node) -> Node:
+    """Add where the level is below the threshold: 255 * (threshold - level) saturates to 255 or to 0."""
+    below = fn.brightness_contrast(images, brightness=-255.0, brightness_shift=matrix[0, 1])
+    return images + (below & beside(images, fn.cast(matrix[0, 0], dtype=types.UINT8)))
+
+
+def _blur(images: Node, matrix: Node) -> Node:
+    return fn.gaussian_blur(images, sigma=matrix[0, 0], window_size=2 * BLUR_RADIUS + 1)
+
+
 BRANCHES: Mapping[Group, Branch] = {
     Group.IDENTITY: _identity,
     Group.POSTERIZE: _posterize_levels,
@@ -167,6 +184,8 @@ BRANCHES: Mapping[Group, Branch] = {
     Group.SHARPNESS: _sharpness_blend,
     Group.EQUALIZE: _equalize,
     Group.AUTO_CONTRAST: _auto_contrast,
+    Group.SOLARIZE_ADD: _solarize_add,
+    Group.BLUR: _blur,
 }
 
 

@@ -1,15 +1,15 @@
-"""OperationLayer: base of all policies' layers, one operation of a table for each sample, chosen on the host."""
+"""Bases of all policies' layers: one operation for each sample, chosen on the host."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, OperationTable
+from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, Group, OperationTable, groups_of
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage, check_interpolation
 from dalirefurb.checks import require
 
@@ -48,6 +48,29 @@ class OperationLayer(Stage):
 
     @property
     @abstractmethod
+    def groups(self) -> Sequence[Group]:
+        """Groups of the operations, in order; the first one is that which does nothing."""
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
+        vast = heights * widths > MOST_PIXELS
+        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Apply each sample's operation; call it where conditionals are enabled."""
+        from dalirefurb.augment.operation_graph import apply_operations
+
+        return apply_operations(
+            images, parameters, groups=self.groups, interpolation=self.interpolation, fill=self.fill_levels
+        )
+
+
+@dataclass(frozen=True)
+class TableLayer(OperationLayer):
+    """One operation of a table for each sample."""
+
+    @property
+    @abstractmethod
     def table(self) -> OperationTable:
         """The operations and their magnitudes."""
 
@@ -55,17 +78,11 @@ class OperationLayer(Stage):
     def choose(self, uniforms: NDArray[np.float64]) -> Choice:
         """Turn uniforms, shape (n, num_uniforms), into operations."""
 
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
-        vast = heights * widths > MOST_PIXELS
-        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
+    @property
+    def groups(self) -> Sequence[Group]:
+        """The table's, see `OperationLayer.groups`."""
+        return groups_of(self.table.operations)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Choose, then look the operations' numbers up; see `Stage.draw`."""
         return self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply each sample's operation; call it where conditionals are enabled."""
-        from dalirefurb.augment.operation_graph import apply_operations
-
-        return apply_operations(images, parameters, interpolation=self.interpolation, fill=self.fill_levels)

@@ -30,6 +30,9 @@ PARAMETERS: Mapping[str, Parameter] = {
 MOST_PIXELS = (2**31 - 1) // 3
 """Of an image, at most: kernels have 32 bits for where a pixel's levels are."""
 
+BLUR_RADIUS = 6
+"""Pixels; three standard deviations of the widest blur of a policy."""
+
 # Pillow truncates where we round. Subtracting just less than a half makes rounding truncate, and leaves whole numbers
 # that a float represents a little too low where they are.
 TRUNCATE = 0.498
@@ -60,6 +63,11 @@ class Group(IntEnum):
     images and by 209 at most, and leaves those of fewer than 255 pixels as they are."""
     AUTO_CONTRAST = 9
     """Stretch each channel to 0 .. 255. Within 1, where Pillow puts a whole number one lower; else exact."""
+    SOLARIZE_ADD = 10
+    """Add to the levels below a threshold: the matrix has what is added, then the threshold. Exact."""
+    BLUR = 11
+    """Blur with a Gaussian, cut off at `BLUR_RADIUS`: the matrix has the standard deviation, then that radius. Within
+    some levels, as Pillow averages over boxes three times."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +188,11 @@ WIDE_OPERATIONS: tuple[Operation, ...] = (
     Operation("Equalize", Group.EQUALIZE),
 )
 """TrivialAugment's wide ranges (Müller and Hutter, ICCV 2021); translations are in pixels, whatever the size."""
+
+
+def groups_of(operations: Sequence[Operation]) -> tuple[Group, ...]:
+    """Return the groups of operations in order, each once; the first one is that which does nothing."""
+    return tuple(sorted({Group.IDENTITY, *(operation.group for operation in operations)}))
 
 
 class Choice(NamedTuple):

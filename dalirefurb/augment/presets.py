@@ -12,11 +12,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
-from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
+from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
+from dalirefurb.augment.policies import Policy
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
@@ -40,7 +41,7 @@ _ARGUMENTS = {
     "layers": "Number of operations that are applied to an image, one after the other: the paper's N.",
     "magnitude": "Magnitude of the operations, 0 .. num_magnitude_bins - 1: the paper's M.",
     "num_magnitude_bins": "Number of magnitudes between no effect and the strongest, at least 2.",
-    "policy": 'Policy of the paper\'s appendix, "imagenet" or "cifar10".',
+    "policy": 'Policy of the paper\'s appendix, "imagenet", "cifar10" or "svhn".',
     "order": '"paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an '
     "image a little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep "
     "nearly all diversity, so the cached part can be all the rest.",
@@ -205,6 +206,7 @@ def auto_augment(
 def trivial_augment(
     size: Size = 224,
     *,
+    num_magnitude_bins: int = 31,
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
     fill: Fill = 0,
@@ -223,7 +225,7 @@ def trivial_augment(
 
     The operation's stage is named trivial_augment.
     """
-    operations = [TrivialAugmentLayer(interpolation=interpolation, fill=fill)]
+    operations = [TrivialAugmentLayer("trivial_augment", interpolation, fill, num_magnitude_bins)]
     crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
     return crop.around(operations, order=order, split=split)
 

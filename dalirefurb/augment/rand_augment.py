@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.operation_layer import TableLayer
 from dalirefurb.augment.operations import OPERATIONS, Choice, OperationTable
 from dalirefurb.checks import integer
 
 
 @dataclass(frozen=True)
-class RandAugmentLayer(OperationLayer):
+class RandAugmentLayer(TableLayer):
     """One of 14 operations, uniformly; signed ones in either direction. Defaults are torchvision's.
 
     Attributes:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst
-from dalirefurb.augment.operation_layer import OperationLayer
+from dalirefurb.augment.operation_layer import TableLayer
 from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
@@ -44,7 +44,7 @@ class Row:
 
 _SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own."
 
-TABLES: Mapping[str, tuple[OperationLayer, str]] = {
+TABLES: Mapping[str, tuple[TableLayer, str]] = {
     "rand_augment": (
         RandAugmentLayer(),
         "rand_augment() applies each at magnitude 9 of 30, three tenths of the way from no effect to the strongest.",
@@ -59,7 +59,7 @@ TABLES: Mapping[str, tuple[OperationLayer, str]] = {
 """A stage that looks operations up and applies them, and a sentence on which magnitudes the preset draws."""
 
 
-def operate(picture: Image, layer: OperationLayer) -> list[Row]:
+def operate(picture: Image, layer: TableLayer) -> list[Row]:
     """Apply every operation of a layer to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
     operations = layer.table.operations
     steps = [_steps(operation, layer.table.num_bins) for operation in operations]
@@ -88,7 +88,7 @@ def _steps(operation: Operation, num_bins: int) -> dict[int, str]:
     return {step: written for written, step in bins.items()}
 
 
-def _apply(picture: Image, layer: OperationLayer, choice: Choice) -> NDArray[np.uint8]:
+def _apply(picture: Image, layer: TableLayer, choice: Choice) -> NDArray[np.uint8]:
     """Apply one operation to each of n copies, in one run of a graph that has no other stage, shape (n, H, W, 3)."""
     size = len(picture)
     count, sides = len(choice.operations), np.full(len(choice.operations), size)

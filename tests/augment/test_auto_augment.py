@@ -12,22 +12,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from nvidia.dali.auto_aug.auto_augment import get_reduced_cifar10_policy, get_reduced_image_net_policy
+from nvidia.dali.auto_aug.auto_augment import (
+    get_reduced_cifar10_policy,
+    get_reduced_image_net_policy,
+    get_svhn_policy,
+)
 from scipy.stats import chisquare
 
 from dalirefurb import Output, Recipe, Refurbish, auto_augment
-from dalirefurb.augment.auto_augment import (
-    POLICIES,
-    AutoAugmentFirst,
-    AutoAugmentSecond,
-    Policy,
-    PolicyOperation,
-    _cumulative,
-    _halves,
-    _pick,
-)
+from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, halves_of
 from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.policies import POLICIES, Policy, PolicyOperation
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.sub_policies import cumulative, pick
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.samples import Samples
@@ -48,7 +45,12 @@ policies = pytest.mark.parametrize("policy", POLICIES)
 
 
 @pytest.mark.parametrize(
-    ("policy", "published"), [("imagenet", get_reduced_image_net_policy), ("cifar10", get_reduced_cifar10_policy)]
+    ("policy", "published"),
+    [
+        ("imagenet", get_reduced_image_net_policy),
+        ("cifar10", get_reduced_cifar10_policy),
+        ("svhn", get_svhn_policy),
+    ],
 )
 def test_a_policy_is_the_one_that_dali_ships(policy: Policy, published: Any) -> None:
     """Dali leaves out what has probability 0, and the magnitudes that do not matter."""
@@ -163,7 +165,7 @@ def test_a_split_between_keeps_the_first_operation_and_draws_the_second_anew(pol
 
 @policies
 def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operation_did(policy: Policy) -> None:
-    halves = _halves(policy)
+    halves = halves_of(policy)
     numbers = uniforms(0, "test", np.arange(COUNT), np.zeros(COUNT, np.int64), 3).T
     sub_policies = halves.sub_policies(numbers[0])
     assert chisquare(np.bincount(sub_policies, minlength=25)).pvalue > UNLIKELY
@@ -185,10 +187,10 @@ def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operatio
 @example(weights=[1] * 10 + [0], uniform=1 - 2.0**-53)  # The sum of ten tenths is less than 1.
 def test_what_is_picked_is_possible_and_as_wide_as_its_probability(weights: list[float], uniform: float) -> None:
     probabilities = np.array([weights]) / np.sum(weights)
-    cumulative = _cumulative(probabilities)
-    (picked,) = _pick(cumulative, np.array([uniform]))
+    sums = cumulative(probabilities)
+    (picked,) = pick(sums, np.array([uniform]))
     assert probabilities[0, picked] > 0
-    assert np.allclose(np.diff(cumulative[0], prepend=0), probabilities[0], rtol=0, atol=1e-12)
+    assert np.allclose(np.diff(sums[0], prepend=0), probabilities[0], rtol=0, atol=1e-12)
 
 
 @policies
@@ -231,7 +233,7 @@ def test_a_second_stage_can_follow_a_first_one_of_another_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "svhn"}, "policy must be one of imagenet, cifar10, got 'svhn': choose one"),
+        ({"policy": "mnist"}, "policy must be one of imagenet, cifar10, svhn, got 'mnist': choose one"),
         ({"order": "last"}, "order must be 'paper' or 'crop_last', got 'last'"),
         ({"interpolation": "cubic"}, 'interpolation must be "nearest" or "bilinear", got \'cubic\': choose one'),
         ({"split": "auto_augment_3"}, "no stage 'auto_augment_3' to split at"),

@@ -457,7 +457,12 @@ CHANGES = {
         "magnitude": 8,
         "num_magnitude_bins": 11,
     },
-    TrivialAugmentLayer(): {"name": "layer", "interpolation": "bilinear", "fill": (1, 2, 3)},
+    TrivialAugmentLayer(): {
+        "name": "layer",
+        "interpolation": "bilinear",
+        "fill": (1, 2, 3),
+        "num_magnitude_bins": 11,
+    },
     AutoAugmentFirst(): {"name": "layer", "interpolation": "bilinear", "fill": 128, "policy": "cifar10"},
     AutoAugmentSecond(): {
         "name": "layer",

@@ -12,20 +12,21 @@ class PolicyOperation(NamedTuple):
     """Half of a sub-policy.
 
     Attributes:
-        operation: Name of the operation in `AUTO_AUGMENT_OPERATIONS`.
+        operation: Name of the operation.
         probability: Probability that the operation is applied.
-        magnitude: Magnitude bin, 0 .. 9; what it is does not matter to operations without a range.
+        magnitude: Magnitude, as the table of operations means it, such as a bin 0 .. 9; what it is does not matter to
+            operations without a range.
     """
 
     operation: str
     probability: float
-    magnitude: int
+    magnitude: float
 
 
 SubPolicy = tuple[PolicyOperation, PolicyOperation]
 
 
-def sub_policies(*rows: tuple[str, float, int, str, float, int]) -> tuple[SubPolicy, ...]:
+def sub_policies(*rows: tuple[str, float, float, str, float, float]) -> tuple[SubPolicy, ...]:
     """Make sub-policies of operation, probability and magnitude, twice."""
     return tuple((PolicyOperation(*row[:3]), PolicyOperation(*row[3:])) for row in rows)
 

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     """What an operation did to a picture: the same whichever sub-policy it came from."""
 
     operation: int
-    bin: int
+    magnitude: float
     negated: bool
 
 

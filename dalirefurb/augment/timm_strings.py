@@ -1,0 +1,164 @@
+"""timm's strings for augmentation policies, such as "rand-m9-mstd0.5-inc1", as stages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dalirefurb.augment.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.operation_layer import Fill
+from dalirefurb.augment.stage import Interpolation, Stage
+from dalirefurb.augment.timm_operations import UNEQUAL
+from dalirefurb.augment.timm_policies import TIMM_POLICIES, TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.calls import explains
+from dalirefurb.checks import require
+from dalirefurb.errors import ConfigurationError
+
+TIMM_FILL = (124, 116, 104)
+"""Mean colour of ImageNet, where timm's warps show no source."""
+
+_UNIFORM = 100
+"""Standard deviation above which timm draws magnitudes uniformly."""
+
+Value = int | float | str
+
+
+class _Key(NamedTuple):
+    """What may follow a key in a string.
+
+    Attributes:
+        meaning: What the value is.
+        read: Function that makes the value of text, or raises `ValueError`.
+        holds: Whether a value is allowed.
+        wanted: Words for which values are.
+    """
+
+    meaning: str
+    read: Callable[[str], Value]
+    holds: Callable[[Value], bool]
+    wanted: str
+
+
+def _from(least: float) -> Callable[[Value], bool]:
+    return lambda value: not isinstance(value, str) and least <= value < math.inf
+
+
+_SWITCH = _Key("", int, lambda value: value in (0, 1), "0 or 1")
+_NOISE = _Key("standard deviation of magnitudes", float, _from(0), "a number of at least 0")
+
+_RAND: Mapping[str, _Key] = {
+    "m": _Key("magnitude", int, _from(0), "a whole number of at least 0"),
+    "n": _Key("operations for each image", int, _from(1), "a whole number of at least 1"),
+    "p": _Key("probability of each", float, lambda value: not isinstance(value, str) and 0 <= value <= 1, "in 0..1"),
+    "mstd": _NOISE._replace(meaning="standard deviation of magnitudes, uniform ones above 100"),
+    "mmax": _Key("greatest magnitude", int, _from(1), "a whole number of at least 1"),
+    "inc": _SWITCH._replace(meaning="1: effects grow with the magnitude"),
+    "t": _Key("set of operations", str, lambda value: value in ("weights", "3a", "3aw"), "weights, 3a or 3aw"),
+    "w": _Key("weights of timm 0.9", int, lambda value: value == 0, "0"),
+}
+_POLICY: Mapping[str, _Key] = {"mstd": _NOISE}
+
+_SECTION = re.compile(r"([a-z]*)(.*)")
+
+
+@explains
+def timm_auto_augment(config: str, *, interpolation: Interpolation = "bilinear", fill: Fill = TIMM_FILL) -> list[Stage]:
+    """Return the stages that a string of timm's `--aa` stands for, distributed as timm's.
+
+    "rand-m9-n2-mstd0.5-inc1" is RandAugment: two operations of magnitude 9, each applied half of the time. The keys are
+
+    - m: the magnitude, 10 if left out, where an operation's range ends;
+    - n: operations for each image, 2;
+    - p: the probability that one is applied, 0.5;
+    - mstd: the standard deviation of magnitudes, 0; above 100 they are uniform between 0 and m;
+    - mmax: the greatest magnitude, 10, to which others are cut;
+    - inc: with 1, operations whose effect grows with the magnitude, 0;
+    - t: another set of operations: "tweights", "t3a" or "t3aw". Of the first and the last an image gets no operation
+      twice, and at most two. So it is with "w0", the weights of timm 0.9.
+
+    "original", "originalr", "v0" and "v0r" are AutoAugment's policies as timm has them, and "3a" is DeiT III's
+    3-Augment, without the colour jitter that timm lets follow: one of solarize, grey and blur. "-mstd0.5" makes their
+    magnitudes vary, and "auto-" may come before.
+
+    Args:
+        config: The string.
+        interpolation: Interpolation of shears, translations and rotations, "nearest" or "bilinear". timm draws
+            "bilinear" or "bicubic" for each operation, unless told otherwise.
+        fill: Level 0 .. 255, or one for each of 3 channels, where a warp shows no source: the mean of the channels, as
+            timm does.
+
+    Raises:
+        ConfigurationError: If timm has no such string.
+    """
+    known = ", ".join(["rand", *TIMM_POLICIES])
+    require(isinstance(config, str), "config", "a string", config, 'pass such as "rand-m9-mstd0.5-inc1"')
+    policy, *sections = config.split("-")
+    if policy == "auto" and sections and sections[0] in TIMM_POLICIES:
+        policy, *sections = sections
+    require(
+        policy == "rand" or policy in TIMM_POLICIES, "config", f"one that begins with {known}", config, "choose one"
+    )
+    values = _values(config, sections, _RAND if policy == "rand" else _POLICY)
+    if policy == "rand":
+        return _rand(config, values, interpolation, fill)
+    noise = MagnitudeNoise(float(values.get("mstd", 0)))
+    if policy == "3a":
+        return [TimmPolicyFirst("three_augment", interpolation, fill, noise, policy)]
+    first = TimmPolicyFirst("auto_augment_1", interpolation, fill, noise, policy)
+    return [first, TimmPolicySecond("auto_augment_2", interpolation, fill, noise, first.name, policy)]
+
+
+def _values(config: str, sections: list[str], keys: Mapping[str, _Key]) -> dict[str, Value]:
+    """Return what a string says of each key."""
+    values: dict[str, Value] = {}
+    for section in sections:
+        match = _SECTION.fullmatch(section)
+        letters, text = match.groups() if match else ("", section)
+        if letters not in keys and section[:1] == "t" and "t" in keys:
+            letters, text = "t", section[1:]
+        if letters not in keys:
+            known = "; ".join(f"{name} ({key.meaning})" for name, key in keys.items())
+            raise ConfigurationError(
+                f"there is no {section!r} in {config!r}: after {config.split('-')[0]!r} come {known}"
+            )
+        if letters in values:
+            raise ConfigurationError(f"{letters!r} must occur once in {config!r}: leave one out")
+        key = keys[letters]
+        try:
+            value = key.read(text)
+        except ValueError:
+            value = math.nan
+        name = f"{letters!r} of {config!r}"
+        require(key.holds(value), name, key.wanted, text, f"write such as {_EXAMPLES[letters]!r}")
+        values[letters] = value
+    return values
+
+
+_EXAMPLES = {"m": "m9", "n": "n2", "p": "p0.5", "mstd": "mstd0.5", "mmax": "mmax10", "inc": "inc1", "t": "tweights"} | {
+    "w": "w0"
+}
+
+
+def _rand(config: str, values: Mapping[str, Value], interpolation: Interpolation, fill: Fill) -> list[Stage]:
+    """Return the stages of timm's RandAugment."""
+    std, layers = float(values.get("mstd", 0)), int(values.get("n", 2))
+    uniform = std > _UNIFORM
+    noise = MagnitudeNoise(0.0 if uniform else std, float(values.get("mmax", 10)), uniform)
+    operations = str(values.get("t", "increasing" if values.get("inc") else "decreasing"))
+    if "w" in values:
+        require("t" not in values, "config", "one with a set or with weights", config, "leave 't' or 'w' out")
+        operations = "w0_increasing" if values.get("inc") else "w0"
+    magnitude, probability = float(values.get("m", 10)), float(values.get("p", 0.5))
+    names = [f"rand_augment_{layer}" for layer in range(1, layers + 1)]
+    if operations not in UNEQUAL or layers == 1:
+        of_each = interpolation, fill, operations, magnitude, noise, probability
+        return [TimmRandAugmentLayer(name, *of_each) for name in names]
+    most = f"at most 2 with the weights of {operations!r}, where no operation is applied twice"
+    require(layers == 2, f"'n' of {config!r}", most, layers, "leave 'n' out")
+    rest = operations, magnitude, probability
+    first = TimmWeightedFirst(names[0], interpolation, fill, noise, *rest)
+    return [first, TimmWeightedSecond(names[1], interpolation, fill, noise, first.name, *rest)]

@@ -1,0 +1,308 @@
+"""Are timm's strings distributed as timm's, and do wrong ones say what is right?"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import chi2_contingency, kstest, norm
+
+from dalirefurb import Output, Recipe
+from dalirefurb.augment.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.operations import Group
+from dalirefurb.augment.recipe import draw
+from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.timm_policies import TIMM_POLICIES
+from dalirefurb.augment.timm_strings import timm_auto_augment
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.rng import uniforms
+
+COUNT = 40_000
+SIZE = 100
+UNLIKELY = 1e-4
+
+Argument = tuple[str, float]
+"""What is done to an image, and how much."""
+
+Done = tuple[Argument, ...]
+"""What is done to an image, operation by operation."""
+
+
+def _either(rng: random.Random, value: float) -> float:
+    return -value if rng.random() > 0.5 else value
+
+
+def _blend(name: str) -> Callable[[random.Random, float], Argument]:
+    return lambda rng, share: (name, 0.1 + 1.8 * share)
+
+
+def _blend_increasing(name: str) -> Callable[[random.Random, float], Argument]:
+    return lambda rng, share: (name, max(0.1, 1 + _either(rng, 0.9 * share)))
+
+
+WARPS = ("rotate", "shear x", "shear y", "right", "down")
+BLENDS = ("Color", "Contrast", "Brightness", "Sharpness")
+
+# What a magnitude, as a share of the range, means for each of timm's operations: written from its documentation.
+MEANINGS: Mapping[str, Callable[[random.Random, float], Argument]] = {
+    "AutoContrast": lambda rng, share: ("auto contrast", 0),
+    "Equalize": lambda rng, share: ("equalize", 0),
+    "Invert": lambda rng, share: ("solarize", 0),
+    "Rotate": lambda rng, share: ("rotate", _either(rng, 30 * share)),
+    "Posterize": lambda rng, share: ("bits", int(4 * share)),
+    "PosterizeIncreasing": lambda rng, share: ("bits", max(4 - int(4 * share), 0)),
+    "PosterizeOriginal": lambda rng, share: ("bits", min(4 + int(4 * share), 8)),
+    "Solarize": lambda rng, share: ("solarize", min(int(256 * share), 256)),
+    "SolarizeIncreasing": lambda rng, share: ("solarize", 256 - min(int(256 * share), 256)),
+    "SolarizeAdd": lambda rng, share: ("add", min(int(110 * share), 128)),
+    **{name: _blend(name) for name in BLENDS},
+    **{f"{name}Increasing": _blend_increasing(name) for name in BLENDS},
+    "ShearX": lambda rng, share: ("shear x", _either(rng, 0.3 * share)),
+    "ShearY": lambda rng, share: ("shear y", _either(rng, 0.3 * share)),
+    "TranslateXRel": lambda rng, share: ("right", _either(rng, 0.45 * share) * SIZE),
+    "TranslateYRel": lambda rng, share: ("down", _either(rng, 0.45 * share) * SIZE),
+    "Desaturate": lambda rng, share: ("Color", 1 - (0.5 + 0.5 * share)),
+    "GaussianBlur": lambda rng, share: ("blur", 0.1 + 1.9 * share),
+    "GaussianBlurRand": lambda rng, share: ("blur", rng.uniform(0.1, 2 * share)),
+    "Identity": lambda rng, share: ("nothing", 0),
+}
+
+PLAIN = ["AutoContrast", "Equalize", "Invert", "Rotate", "SolarizeAdd", "ShearX", "ShearY"]
+PLAIN += ["TranslateXRel", "TranslateYRel"]
+VARIED = ["Posterize", "Solarize", *BLENDS]
+INCREASING = [*PLAIN, *(f"{name}Increasing" for name in VARIED)]
+WEIGHTS = {"Rotate": 3, "ShearX": 2, "ShearY": 2, "TranslateXRel": 1, "TranslateYRel": 1, "AutoContrast": 0.25}
+WEIGHTS |= dict.fromkeys(["ColorIncreasing", "SharpnessIncreasing"], 0.25)
+WEIGHTS |= {name: 0.05 for name in INCREASING if name not in WEIGHTS}
+
+
+class Published:
+    """timm's procedure: random operations, each left out at random, with a magnitude that may be random.
+
+    Args:
+        magnitude: The magnitude that is said.
+        std: Its standard deviation.
+        uniform: Whether it is uniform instead.
+        most: The greatest magnitude.
+    """
+
+    def __init__(self, magnitude: float = 10, std: float = 0, most: float = 10, *, uniform: bool = False) -> None:
+        self.magnitude, self.std, self.most, self.uniform = magnitude, std, most, uniform
+        self.rng = random.Random(1)
+
+    def operate(self, name: str, probability: float, magnitude: float | None = None) -> Argument:
+        """Do one operation."""
+        if self.rng.random() > probability:
+            return "nothing", 0
+        magnitude = self.magnitude if magnitude is None else magnitude
+        if self.uniform:
+            magnitude = self.rng.uniform(0, magnitude)
+        elif self.std:
+            magnitude = self.rng.gauss(magnitude, self.std)
+        done = MEANINGS[name](self.rng, min(max(magnitude, 0), self.most) / 10)
+        return ("unmoved", 0) if done[0] in WARPS and done[1] == 0 else done
+
+    def rand(self, names: Sequence[str], layers: int = 2, probability: float = 0.5) -> Done:
+        """RandAugment."""
+        return tuple(self.operate(self.rng.choice(names), probability) for _ in range(layers))
+
+    def weighted(self, weights: Mapping[str, float], layers: int = 2) -> Done:
+        """RandAugment by weights: operations that were taken are not taken again."""
+        left, done = dict(weights), []
+        for _ in range(layers):
+            (name,) = self.rng.choices(list(left), list(left.values()))
+            del left[name]
+            done.append(self.operate(name, 0.5))
+        return tuple(done)
+
+    def policy(self, name: str) -> Done:
+        """One of the policies' sub-policies."""
+        return tuple(self.operate(*half) for half in self.rng.choice(TIMM_POLICIES[name]))
+
+
+def _argument(group: int, matrix: NDArray[np.float32]) -> Argument:
+    """What the graph gets, as `MEANINGS` says it."""
+    first = float(matrix[0, 0])
+    match Group(group):
+        case Group.IDENTITY:
+            return "nothing", 0
+        case Group.POSTERIZE:
+            return "bits", int(first).bit_count()
+        case Group.SOLARIZE:
+            return "solarize", 1 - first
+        case Group.SOLARIZE_ADD:
+            assert matrix[0, 1] == 128
+            return "add", first
+        case Group.BRIGHTNESS:
+            return "Brightness", first
+        case Group.CONTRAST:
+            return "Contrast", first
+        case Group.COLOR:
+            assert matrix[1, 0] == pytest.approx(1 - first, abs=1e-6)
+            return "Color", first
+        case Group.SHARPNESS:
+            return "Sharpness", 1 - 13 * first
+        case Group.BLUR:
+            return "blur", first
+        case Group.EQUALIZE:
+            return "equalize", 0
+        case Group.AUTO_CONTRAST:
+            return "auto contrast", 0
+    if np.array_equal(matrix, np.eye(3)):
+        return "unmoved", 0
+    if matrix[0, 1] * matrix[1, 0] < 0:
+        return "rotate", np.degrees(np.arcsin(float(matrix[1, 0])))
+    if matrix[0, 1] or matrix[1, 0]:
+        return ("shear x", float(matrix[0, 1])) if matrix[0, 1] else ("shear y", float(matrix[1, 0]))
+    return ("down", float(matrix[1, 2])) if matrix[1, 2] else ("right", float(matrix[0, 2]))
+
+
+def _drawn(stages: Sequence[Stage], versions: int = 0, servings: int = 0, split: int = 0) -> list[Done]:
+    """Draw for COUNT samples, the stages before the split as partial ones."""
+    indices, sides = np.arange(COUNT), np.full(COUNT, SIZE)
+    numbers = {"partial": np.full(COUNT, versions), "final": np.full(COUNT, servings)}
+    arrays: dict[str, Any] = {}
+    for part, some in (("partial", tuple(stages[:split])), ("final", tuple(stages[split:]))):
+        given = {"indices": indices, "numbers": numbers[part], "versions": numbers["partial"]}
+        arrays |= draw(some, seed=3, heights=sides, widths=sides, **given)[0]
+    columns = [
+        [_argument(group, matrix) for group, matrix in zip(each["group"], each["matrix"], strict=True)]
+        for each in arrays.values()
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def _agree(ours: Sequence[Done], theirs: Sequence[Done], bins: int = 6) -> None:
+    """Compare how often what was done, with how much of it in which of a few ranges; rare cells are put together."""
+    edges: dict[str, NDArray[np.float64]] = {}
+    for name, each in itertools.groupby(sorted(itertools.chain(*theirs)), lambda argument: argument[0]):
+        values = np.array([value for _, value in each])
+        edges[name] = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]).round(4))
+
+    def cell(done: Done) -> tuple[tuple[str, int], ...]:
+        return tuple((name, int(np.searchsorted(edges[name], round(value, 4)))) for name, value in done)
+
+    counts = [Counter(map(cell, each)) for each in (ours, theirs)]
+    cells = set(counts[0]) | set(counts[1])
+    common = [each for each in cells if min(count[each] for count in counts) >= 10]
+    table = [[count[each] for each in common] for count in counts]
+    for row, count in zip(table, counts, strict=True):
+        row.append(1 + sum(count[each] for each in cells) - sum(row))
+    assert chi2_contingency(table).pvalue > UNLIKELY
+
+
+DECREASING = [*PLAIN, *VARIED]
+STRINGS: Mapping[str, tuple[Published, Callable[[Published], Done]]] = {
+    "rand-m9-mstd0.5-inc1": (Published(9, 0.5), lambda p: p.rand(INCREASING)),
+    "rand-m9-mstd0.5": (Published(9, 0.5), lambda p: p.rand(DECREASING)),
+    "rand": (Published(), lambda p: p.rand(DECREASING)),
+    "rand-m6-n1-p0.9-mstd101-inc1": (Published(6, uniform=True), lambda p: p.rand(INCREASING, 1, 0.9)),
+    "rand-m14-n1-mstd4-mmax15": (Published(14, 4, 15), lambda p: p.rand(DECREASING, 1)),
+    "rand-m15-n1": (Published(15), lambda p: p.rand(DECREASING, 1)),
+    "rand-mstd1-tweights": (Published(10, 1), lambda p: p.weighted(WEIGHTS)),
+    "rand-m5-tweights-n1": (Published(5), lambda p: p.weighted(WEIGHTS, 1)),
+    "rand-m4-t3a": (Published(4), lambda p: p.rand(["SolarizeIncreasing", "Desaturate", "GaussianBlur"])),
+    "original": (Published(), lambda p: p.policy("original")),
+    "originalr-mstd0.5": (Published(std=0.5), lambda p: p.policy("originalr")),
+    "auto-v0": (Published(), lambda p: p.policy("v0")),
+    "v0r-mstd1": (Published(std=1), lambda p: p.policy("v0r")),
+    "3a": (Published(), lambda p: p.policy("3a")[:1]),
+}
+
+
+@pytest.mark.parametrize("config", STRINGS)
+def test_what_is_drawn_is_distributed_as_timms_procedure(config: str) -> None:
+    published, serve = STRINGS[config]
+    _agree(_drawn(timm_auto_augment(config)), [serve(published) for _ in range(COUNT)])
+
+
+@pytest.mark.parametrize("config", ["originalr-mstd0.5", "rand-mstd1-tweights", "auto-v0"])
+def test_a_split_between_two_operations_keeps_the_distribution(config: str) -> None:
+    """Partial images of one version, in two servings: first operations are the same, pairs are as published."""
+    published, serve = STRINGS[config]
+    stages = timm_auto_augment(config)
+    before, after = (_drawn(stages, servings=serving, split=1) for serving in (5, 6))
+    assert [first for first, _ in before] == [first for first, _ in after]
+    assert 0.2 < np.mean([one[1] == other[1] for one, other in zip(before, after, strict=True)]) < 0.8
+    _agree(after, [serve(published) for _ in range(COUNT)])
+
+
+def test_magnitudes_are_normal_and_cut() -> None:
+    numbers = uniforms(0, "test", np.arange(COUNT), np.zeros(COUNT, np.int64), 2)
+    drawn = MagnitudeNoise(std=0.5, most=100).draw(np.full(COUNT, 9.0), numbers)
+    assert kstest(drawn, norm(9, 0.5).cdf).pvalue > UNLIKELY
+    cut = MagnitudeNoise(std=0.5).draw(np.full(COUNT, 9.0), numbers)
+    assert np.array_equal(cut, np.minimum(drawn, 10))
+    assert kstest(MagnitudeNoise(uniform=True).draw(np.full(COUNT, 9.0), numbers) / 9, "uniform").pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("config", [*STRINGS, "rand-w0-inc1"])
+@pytest.mark.parametrize("split", [0, 1])
+def test_the_diversity_is_the_one_that_is_drawn(config: str, split: int) -> None:
+    """Outcomes that are countless are drawn apart; those that look alike count as two, so a magnitude of 0 is out."""
+    stages = timm_auto_augment(config)
+    if split == len(stages):
+        return
+    servings = [_drawn(stages, servings=serving, split=split) for serving in (7, 8)]
+    standard = [_drawn(stages, versions=version, servings=version, split=split) for version in (1, 2)]
+    shares = [1 + np.mean([one != other for one, other in zip(*each, strict=True)]) for each in (servings, standard)]
+    assert Recipe(stages, Output(SIZE), split).diversity(2) == pytest.approx(shares[0] / shares[1], abs=0.01)
+
+
+@pytest.mark.parametrize("config", STRINGS)
+def test_outcomes_are_probabilities(config: str) -> None:
+    for stage in timm_auto_augment(config):
+        assert stage.outcomes.sum() == pytest.approx(1)
+        assert stage.joint_outcomes.sum() == pytest.approx(1)
+        assert stage.joint_outcomes.sum(axis=0) == pytest.approx(stage.outcomes)
+
+
+def test_nothing_is_drawn_otherwise_because_of_what_is_drawn_beside_it() -> None:
+    (stage,) = timm_auto_augment("rand-m9-n1-mstd0.5-inc1")
+    numbers = uniforms(0, stage.name, np.arange(50), np.zeros(50, np.int64), stage.num_uniforms)
+    heights, widths = np.arange(10, 60), np.arange(60, 110)
+    together = stage.draw(numbers, heights, widths)
+    for row in range(50):
+        alone = stage.draw(numbers[row : row + 1], heights[row : row + 1], widths[row : row + 1])
+        for name, values in together.items():
+            assert np.array_equal(alone[name][0], values[row]), name
+    parameters = {name: (str(array.dtype), array.shape[1:]) for name, array in together.items()}
+    assert parameters == {name: (each.dtype, each.shape) for name, each in stage.parameters.items()}
+    assert together["matrix"].flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            "rand-x3",
+            r"there is no 'x3' in 'rand-x3': after 'rand' come m \(magnitude\); n \(operations for each image\)",
+        ),
+        ("rand-", "there is no '' in 'rand-': after 'rand' come m"),
+        ("rand-m", "'m' of 'rand-m' must be a whole number of at least 0, got '': write such as 'm9'"),
+        ("rand-m9.5", "'m' of 'rand-m9.5' must be a whole number of at least 0, got '9.5'"),
+        ("rand-n0", "'n' of 'rand-n0' must be a whole number of at least 1, got '0': write such as 'n2'"),
+        ("rand-p2", r"'p' of 'rand-p2' must be in 0\.\.1, got '2': write such as 'p0.5'"),
+        ("rand-inc", "'inc' of 'rand-inc' must be 0 or 1, got '': write such as 'inc1'"),
+        ("rand-m9-m8", "'m' must occur once in 'rand-m9-m8': leave one out"),
+        ("rand-tall", "'t' of 'rand-tall' must be weights, 3a or 3aw, got 'all': write such as 'tweights'"),
+        ("rand-w0-t3a", "config must be one with a set or with weights, got 'rand-w0-t3a': leave 't' or 'w' out"),
+        ("rand-w1", "'w' of 'rand-w1' must be 0, got '1': write such as 'w0'"),
+        (
+            "rand-tweights-n3",
+            "'n' of 'rand-tweights-n3' must be at most 2 with the weights of 'weights'.*, got 3: leave",
+        ),
+        ("v0-m9", r"there is no 'm9' in 'v0-m9': after 'v0' come mstd \(standard deviation of magnitudes\)"),
+        ("imagenet", "config must be one that begins with rand, original, originalr, v0, v0r, 3a, got 'imagenet'"),
+        (None, 'config must be a string, got None: pass such as "rand-m9-mstd0.5-inc1"'),
+    ],
+)
+def test_a_string_that_is_wrong_is_answered_with_what_is_right(config: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        timm_auto_augment(config)

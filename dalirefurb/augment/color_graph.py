@@ -26,7 +26,7 @@ def apply_jitters(images: Node, parameters: Mapping[str, Node], changing: Sequen
         if len(branches) == 1:
             images = branches[0](images, factor)
         else:
-            images = choose(branches, 0, parameters["operation"][slot], images, factor)
+            images = choose(dict(enumerate(branches)), parameters["operation"][slot], images, factor)
     return images
 
 

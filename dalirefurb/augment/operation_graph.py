@@ -53,7 +53,7 @@ def choose(branches: Mapping[int, Branch], number: Node, images: Node, matrix: N
     if not half:
         return branches[numbers[0]](images, matrix)
     lower, upper = ({each: branches[each] for each in some} for some in (numbers[:half], numbers[half:]))
-    if number < numbers[half]:
+    if number < numbers[half]:  # noqa: SIM108 - DALI traces statements
         chosen = choose(lower, number, images, matrix)
     else:
         chosen = choose(upper, number, images, matrix)

@@ -56,7 +56,7 @@ def _chances(half: PolicyOperation, operations: Sequence[Described]) -> dict[Out
     return {outcome: chance for outcome, chance in chances.items() if chance > 0}
 
 
-class _Half:
+class Half:
     """One of the two operations of every sub-policy of a policy.
 
     Attributes:
@@ -97,7 +97,7 @@ class Halves:
     def __init__(
         self, policy: Sequence[SubPolicy], operations: Sequence[Described], weights: NDArray[np.float64] | None = None
     ) -> None:
-        self.first, self.second = (_Half(halves, operations) for halves in zip(*policy, strict=True))
+        self.first, self.second = (Half(halves, operations) for halves in zip(*policy, strict=True))
         weights = np.ones(len(policy)) if weights is None else weights
         posterior = self.first.chances.T * weights  # P(sub-policy | first outcome), but for a factor
         self.joint: NDArray[np.float64] = posterior @ self.second.chances / weights.sum()

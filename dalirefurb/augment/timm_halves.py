@@ -16,7 +16,7 @@ from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.operations import Choice, Group
 from dalirefurb.augment.policies import SubPolicy
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.augment.sub_policies import Halves, Outcome
+from dalirefurb.augment.sub_policies import Half, Halves, Outcome
 from dalirefurb.augment.timm_rand_augment import chances_of, table_of
 
 
@@ -42,7 +42,7 @@ def tabled(policy: Sequence[SubPolicy], weights: Floats | None = None) -> Tabled
 
 
 @dataclass(frozen=True)
-class _Half(OperationLayer):
+class HalfLayer(OperationLayer):
     """One of the two operations of a sub-policy.
 
     Attributes:
@@ -65,9 +65,16 @@ class _Half(OperationLayer):
         """Sub-policies, and the operations that they name."""
 
     @property
+    @abstractmethod
+    def half(self) -> Half:
+        """This one of the two operations of each sub-policy."""
+
+    @property
     def groups(self) -> Sequence[Group]:
         """See `OperationLayer.groups`."""
-        return self.tabled.table.groups
+        operations = self.tabled.table.operations
+        some = {operations[outcome.operation].group for outcome in self.half.outcomes}
+        return sorted({Group.IDENTITY, *some})
 
     def _parameters(
         self, choice: Choice, uniforms: Floats, heights: NDArray[np.int64], widths: NDArray[np.int64]
@@ -88,14 +95,19 @@ class _Half(OperationLayer):
 
 
 @dataclass(frozen=True)
-class First(_Half):
+class First(HalfLayer):
     """The first operation of a sub-policy, applied with that operation's probability."""
+
+    @property
+    def half(self) -> Half:
+        """The first operation of each sub-policy."""
+        return self.tabled.halves.first
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
         """Some for each operation and sign, as many as their magnitudes are taken for, and one for doing nothing."""
-        halves = self.tabled.halves
-        return self._spread(halves.joint.sum(axis=1, keepdims=True), halves.first.outcomes)[:, 0]
+        joint = self.tabled.halves.joint
+        return self._spread(joint.sum(axis=1, keepdims=True), self.half.outcomes)[:, 0]
 
     def happen(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return each sample's outcome, but for the magnitude's noise, shape (n,)."""
@@ -104,12 +116,12 @@ class First(_Half):
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw a sub-policy, and what becomes of its first operation; see `Stage.draw`."""
-        choice = self.tabled.halves.first.choice(self.happen(uniforms))
+        choice = self.half.choice(self.happen(uniforms))
         return self._parameters(choice, uniforms, heights, widths)
 
 
 @dataclass(frozen=True)
-class Second(_Half):
+class Second(HalfLayer):
     """The second operation of a sub-policy that could have led to what the first one did.
 
     Attributes:
@@ -122,6 +134,11 @@ class Second(_Half):
     @abstractmethod
     def follows(self) -> First:
         """The stage that applies the first operation."""
+
+    @property
+    def half(self) -> Half:
+        """The second operation of each sub-policy."""
+        return self.tabled.halves.second
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
@@ -140,5 +157,5 @@ class Second(_Half):
         halves, taken = self.tabled.halves, self.follows.num_uniforms
         happened = self.follows.happen(uniforms[:, :taken])
         sub_policies = halves.sub_policies_given(happened, uniforms[:, taken])
-        choice = halves.second.choice(halves.second.happen(sub_policies, uniforms[:, taken + 1]))
+        choice = self.half.choice(self.half.happen(sub_policies, uniforms[:, taken + 1]))
         return self._parameters(choice, uniforms, heights, widths)

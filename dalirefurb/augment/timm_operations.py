@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dalirefurb.augment.leveled import Floats, LeveledOperation, numbers
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.operations import BLUR_RADIUS, Group
 
 FULL = 10.0
 """Magnitude at the end of an operation's range."""
@@ -97,6 +97,7 @@ def _sigma_below(magnitudes: Floats, uniforms: Floats) -> Floats:
 _FIRST = numbers((0, 0, 1))
 _SMOOTH = numbers(*((row, column, (5 if row == column == 1 else 1) / 13) for row in range(3) for column in range(3)))
 _SHARPER = numbers((1, 1, 1)) - _SMOOTH
+_CUT_OFF = numbers((0, 1, BLUR_RADIUS))
 _GREY, _LESS_GREY = numbers((1, 0, 1)), numbers((0, 0, 1), (1, 0, -1))
 # The centre of the picture, half of its width and height, stays where it is.
 _CENTRED = numbers((2, 2, 1), (0, 3, 0.5), (1, 4, 0.5))
@@ -137,8 +138,8 @@ _ALL = (
     LeveledOperation("ShearY", Group.WARP, _slope, _UNMOVED, (numbers((1, 0, 1)),), signed=True),
     *_translations(0.45),
     LeveledOperation("Desaturate", Group.COLOR, _fainter, _GREY, (_LESS_GREY,)),
-    LeveledOperation("GaussianBlur", Group.BLUR, _sigma, slopes=(_FIRST,)),
-    LeveledOperation("GaussianBlurRand", Group.BLUR, _sigma_below, slopes=(_FIRST,)),
+    LeveledOperation("GaussianBlur", Group.BLUR, _sigma, _CUT_OFF, (_FIRST,)),
+    LeveledOperation("GaussianBlurRand", Group.BLUR, _sigma_below, _CUT_OFF, (_FIRST,)),
 )
 
 OPERATIONS: Mapping[str, LeveledOperation] = {operation.name: operation for operation in _ALL}

@@ -6,11 +6,11 @@
     CenterCrop, RandomCrop                  exact; part of the resize before it, if there is one
     HorizontalFlip                          exact; likewise
     operations of augmentation policies
-        posterize, solarize                 exact
+        posterize, solarize, solarize add   exact
         brightness, contrast                exact
         color, sharpness                    exact on processors that multiply and add in one step, else within 1 level
         warp, nearest                       exact on such processors, else either of two pixels that are as near
-        warp, bilinear                      within 1 level
+        warp, bilinear; blur                within 1 level
         auto contrast                       exact
         equalize                            exactly Pillow's, which DALI's is not in small pictures
     Solarize, Equalize, ...                 as the operations of policies
@@ -182,6 +182,8 @@ _OPERATIONS = {
     Group.SHARPNESS: "filters.sharpness",
     Group.EQUALIZE: "levels.equalize",
     Group.AUTO_CONTRAST: "levels.auto_contrast",
+    Group.SOLARIZE_ADD: "color.solarize_add",
+    Group.BLUR: "blur.gaussian",
 }
 
 
@@ -244,8 +246,7 @@ def _step(stage: Stage) -> KernelOp | None:
 def _operate(layer: OperationLayer) -> KernelOp:
     """Return the step of an operation for each image: a table of the groups that the layer's operations are of."""
     names = {**_OPERATIONS, Group.WARP: _WARPS[layer.interpolation]}
-    used = {operation.group for operation in layer.table.operations}
-    kernels = tuple(names.get(group) if group in used else None for group in Group)
+    kernels = tuple(names.get(group) if group in layer.groups else None for group in Group)
 
     def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
         numbers[:, :9], numbers[:, 9:12] = parameters["matrix"].reshape(-1, 9), layer.fill_levels

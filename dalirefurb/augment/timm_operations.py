@@ -190,3 +190,9 @@ SETS: Mapping[str, Mapping[str, float]] = {
 
 UNEQUAL = ("weights", "3aw", "w0", "w0_increasing")
 """Sets of which an image gets no operation twice."""
+
+AUG_MIX = (
+    *operations_of(["AutoContrast", "Equalize", "Rotate", "ShearX", "ShearY", *_GROWING]),
+    *_translations(0.3),
+)
+"""AugMix's operations, after the one that does nothing; translations go less far than RandAugment's."""

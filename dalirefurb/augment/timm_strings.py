@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from dalirefurb.augment.aug_mix import UNIFORM, AugMix
 from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.operation_layer import Fill
 from dalirefurb.augment.stage import Interpolation, Stage
@@ -35,32 +36,48 @@ class _Key(NamedTuple):
         read: Function that makes the value of text, or raises `ValueError`.
         holds: Whether a value is allowed.
         wanted: Words for which values are.
+        example: What may be written.
     """
 
     meaning: str
     read: Callable[[str], Value]
     holds: Callable[[Value], bool]
     wanted: str
+    example: str
 
 
 def _from(least: float) -> Callable[[Value], bool]:
     return lambda value: not isinstance(value, str) and least <= value < math.inf
 
 
-_SWITCH = _Key("", int, lambda value: value in (0, 1), "0 or 1")
-_NOISE = _Key("standard deviation of magnitudes", float, _from(0), "a number of at least 0")
+_SWITCH = _Key("", int, lambda value: value in (0, 1), "0 or 1", "1")
+_NOISE = _Key("standard deviation of magnitudes", float, _from(0), "a number of at least 0", "0.5")
 
 _RAND: Mapping[str, _Key] = {
-    "m": _Key("magnitude", int, _from(0), "a whole number of at least 0"),
-    "n": _Key("operations for each image", int, _from(1), "a whole number of at least 1"),
-    "p": _Key("probability of each", float, lambda value: not isinstance(value, str) and 0 <= value <= 1, "in 0..1"),
+    "m": _Key("magnitude", int, _from(0), "a whole number of at least 0", "9"),
+    "n": _Key("operations for each image", int, _from(1), "a whole number of at least 1", "2"),
+    "p": _Key(
+        "probability of each", float, lambda value: not isinstance(value, str) and 0 <= value <= 1, "in 0..1", "0.5"
+    ),
     "mstd": _NOISE._replace(meaning="standard deviation of magnitudes, uniform ones above 100"),
-    "mmax": _Key("greatest magnitude", int, _from(1), "a whole number of at least 1"),
+    "mmax": _Key("greatest magnitude", int, _from(1), "a whole number of at least 1", "10"),
     "inc": _SWITCH._replace(meaning="1: effects grow with the magnitude"),
-    "t": _Key("set of operations", str, lambda value: value in ("weights", "3a", "3aw"), "weights, 3a or 3aw"),
-    "w": _Key("weights of timm 0.9", int, lambda value: value == 0, "0"),
+    "t": _Key(
+        "set of operations", str, lambda value: value in ("weights", "3a", "3aw"), "weights, 3a or 3aw", "weights"
+    ),
+    "w": _Key("weights of timm 0.9", int, lambda value: value == 0, "0", "0"),
 }
 _POLICY: Mapping[str, _Key] = {"mstd": _NOISE}
+_AUG_MIX: Mapping[str, _Key] = {
+    "m": _Key("severity", int, _from(0), "a whole number of at least 0", "3"),
+    "w": _Key("chains", int, _from(1), "a whole number of at least 1", "3"),
+    "d": _Key("operations of each chain, 0: one to three", int, _from(0), "a whole number of at least 0", "2"),
+    "a": _Key(
+        "parameter of the weights' distributions", float, lambda v: _from(0)(v) and v != 0, "a number above 0", "1"
+    ),
+    "b": _SWITCH._replace(meaning="1: blend chain by chain, which here is the same"),
+    "mstd": _NOISE,
+}
 
 _SECTION = re.compile(r"([a-z]*)(.*)")
 
@@ -84,6 +101,10 @@ def timm_auto_augment(config: str, *, interpolation: Interpolation = "bilinear",
     3-Augment, without the colour jitter that timm lets follow: one of solarize, grey and blur. "-mstd0.5" makes their
     magnitudes vary, and "auto-" may come before.
 
+    "augmix-m5-w4-d2" is `AugMix` of severity 5 with four chains of two operations each. The keys are m (3), w (3),
+    d (one to three operations), a (1), the parameter of the weights' distributions, and mstd, without which magnitudes
+    are uniform. With b1 timm blends chain by chain, which makes other pixels only by rounding more often.
+
     Args:
         config: The string.
         interpolation: Interpolation of shears, translations and rotations, "nearest" or "bilinear". timm draws
@@ -94,17 +115,17 @@ def timm_auto_augment(config: str, *, interpolation: Interpolation = "bilinear",
     Raises:
         ConfigurationError: If timm has no such string.
     """
-    known = ", ".join(["rand", *TIMM_POLICIES])
     require(isinstance(config, str), "config", "a string", config, 'pass such as "rand-m9-mstd0.5-inc1"')
     policy, *sections = config.split("-")
     if policy == "auto" and sections and sections[0] in TIMM_POLICIES:
         policy, *sections = sections
-    require(
-        policy == "rand" or policy in TIMM_POLICIES, "config", f"one that begins with {known}", config, "choose one"
-    )
-    values = _values(config, sections, _RAND if policy == "rand" else _POLICY)
+    keys = {"rand": _RAND, "augmix": _AUG_MIX, **dict.fromkeys(TIMM_POLICIES, _POLICY)}
+    require(policy in keys, "config", f"one that begins with {', '.join(keys)}", config, "choose one")
+    values = _values(config, sections, keys[policy])
     if policy == "rand":
         return _rand(config, values, interpolation, fill)
+    if policy == "augmix":
+        return [_aug_mix(values, interpolation, fill)]
     noise = MagnitudeNoise(float(values.get("mstd", 0)))
     if policy == "3a":
         return [TimmPolicyFirst("three_augment", interpolation, fill, noise, policy)]
@@ -133,14 +154,9 @@ def _values(config: str, sections: list[str], keys: Mapping[str, _Key]) -> dict[
         except ValueError:
             value = math.nan
         name = f"{letters!r} of {config!r}"
-        require(key.holds(value), name, key.wanted, text, f"write such as {_EXAMPLES[letters]!r}")
+        require(key.holds(value), name, key.wanted, text, f"write such as {letters + key.example!r}")
         values[letters] = value
     return values
-
-
-_EXAMPLES = {"m": "m9", "n": "n2", "p": "p0.5", "mstd": "mstd0.5", "mmax": "mmax10", "inc": "inc1", "t": "tweights"} | {
-    "w": "w0"
-}
 
 
 def _rand(config: str, values: Mapping[str, Value], interpolation: Interpolation, fill: Fill) -> list[Stage]:
@@ -162,3 +178,12 @@ def _rand(config: str, values: Mapping[str, Value], interpolation: Interpolation
     rest = operations, magnitude, probability
     first = TimmWeightedFirst(names[0], interpolation, fill, noise, *rest)
     return [first, TimmWeightedSecond(names[1], interpolation, fill, noise, first.name, *rest)]
+
+
+def _aug_mix(values: Mapping[str, Value], interpolation: Interpolation, fill: Fill) -> AugMix:
+    """Return timm's AugMix."""
+    noise = MagnitudeNoise(float(values["mstd"])) if "mstd" in values else UNIFORM
+    width, depth = int(values.get("w", 3)), int(values.get("d", 0)) or -1
+    return AugMix(
+        "aug_mix", interpolation, fill, float(values.get("m", 3)), width, depth, float(values.get("a", 1)), noise
+    )

@@ -14,6 +14,7 @@
         auto contrast                       exact
         equalize                            exactly Pillow's, which DALI's is not in small pictures
     Solarize, Equalize, ...                 as the operations of policies
+    AugMix                                  the sum of these, rounded once
     ColorJitter                             as these, and hue within 1 level; so later operations may differ by some
     RandomGrayscale, SolarizeAdd            exact
     GaussianBlur                            within 1 level
@@ -39,12 +40,10 @@ from numpy.typing import NDArray
 from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.kernel_stage import KernelStage
-from dalirefurb.augment.one_operation import OneOperation
-from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.operations import Group
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
-from dalirefurb.kernels.lower_colors import calls_of, write_same
+from dalirefurb.kernels.lower_colors import calls_of
+from dalirefurb.kernels.lower_operations import operation_calls_of
 
 WIDTH = 16
 """Numbers of a step, at most."""
@@ -172,25 +171,15 @@ def _pads(stage: Stage) -> bool:
 
 
 _RESIZES = {"bilinear": "resize.bilinear", "nearest": "crop_flip.pick"}
-_WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}
-_OPERATIONS = {
-    Group.POSTERIZE: "levels.posterize",
-    Group.SOLARIZE: "levels.solarize",
-    Group.BRIGHTNESS: "levels.brightness",
-    Group.CONTRAST: "levels.contrast",
-    Group.COLOR: "filters.color",
-    Group.SHARPNESS: "filters.sharpness",
-    Group.EQUALIZE: "levels.equalize",
-    Group.AUTO_CONTRAST: "levels.auto_contrast",
-    Group.SOLARIZE_ADD: "color.solarize_add",
-    Group.BLUR: "blur.gaussian",
-}
 
 
 def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
     """Return a stage's steps; None if it has no kernel."""
     if type(stage) is not RandomApply and type(stage) is not RandomChoice:
-        if (calls := calls_of(stage)) is not None:
+        calls = calls_of(stage)
+        if calls is None:
+            calls = operation_calls_of(stage)
+        if calls is not None:
             return tuple(KernelOp(Code.OTHER, stage, *call) for call in calls)
         step = _step(stage)
         return None if step is None else (step,)
@@ -236,26 +225,7 @@ def _step(stage: Stage) -> KernelOp | None:
         return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, _if_mirrored)
     if type(stage) is KernelStage:
         return KernelOp(Code.OTHER, stage, (stage,), _uniforms if stage.uniforms else _nothing)
-    if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
-        return _operate(stage)
-    if isinstance(stage, OneOperation) and type(stage).apply is OneOperation.apply:
-        return KernelOp(Code.OTHER, stage, (_OPERATIONS[stage.group],), partial(write_same, stage.matrix.ravel()))
     return None
-
-
-def _operate(layer: OperationLayer) -> KernelOp:
-    """Return the step of an operation for each image: a table of the groups that the layer's operations are of."""
-    names = {**_OPERATIONS, Group.WARP: _WARPS[layer.interpolation]}
-    kernels = tuple(names.get(group) if group in layer.groups else None for group in Group)
-
-    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-        numbers[:, :9], numbers[:, 9:12] = parameters["matrix"].reshape(-1, 9), layer.fill_levels
-
-    def choose(parameters: Parameters) -> NDArray[Any]:
-        groups = parameters["group"]
-        return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
-
-    return KernelOp(Code.OTHER, layer, kernels, write, choose)
 
 
 def _window(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:

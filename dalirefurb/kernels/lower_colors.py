@@ -24,13 +24,13 @@ class Call(NamedTuple):
     """One call of a kernel for each image: what a `lower.KernelOp` says of it, in the same words.
 
     Attributes:
-        kernels: Names of the kernels that rows choose among.
+        kernels: Names of the kernels that rows choose among; None: one that no row chooses.
         write: Function that lays the stage's parameters out as numbers.
         choose: Function from the stage's parameters to the kernel of each row, -1 where the image stays as it is; None:
             all take the first.
     """
 
-    kernels: tuple[str, ...]
+    kernels: tuple[str | None, ...]
     write: Callable[[_Parameters, Sizes, _Numbers], None]
     choose: Callable[[_Parameters], NDArray[Any]] | None = None
 

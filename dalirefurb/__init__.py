@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dalirefurb.augment.presets import rand_augment as rand_augment
     from dalirefurb.augment.presets import simple as simple
     from dalirefurb.augment.presets import simplified as simplified
+    from dalirefurb.augment.presets import timm_augment as timm_augment
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
     from dalirefurb.augment.recipe import Recipe as Recipe
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
@@ -88,6 +89,7 @@ _HOMES = {
     "rand_augment": "augment.presets",
     "simple": "augment.presets",
     "simplified": "augment.presets",
+    "timm_augment": "augment.presets",
     "trivial_augment": "augment.presets",
 }
 

@@ -2,88 +2,38 @@
 
 Each preset is for encoded images or, with `raw=True`, for small HWC uint8 arrays such as CIFAR-10's: there the random
 resized crop is replaced by padding and a random crop, as is customary. Signatures are written out, so that editors show
-every argument; what these mean is written once, in `_ARGUMENTS`, and `help(rand_augment)` shows it.
+every argument; what these mean is written once, in `preset_arguments`, and `help(rand_augment)` shows it.
 """
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.color import ColorJitter
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies import Policy
+from dalirefurb.augment.preset_arguments import preset
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Interpolation, Stage
+from dalirefurb.augment.timm_strings import TIMM_FILL, timm_auto_augment
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
-from dalirefurb.calls import explains
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
 Order = Literal["paper", "crop_last"]
 Split = int | str | None
 Range = tuple[float, float]
-Preset = TypeVar("Preset", bound=Callable[..., Recipe])
-
-_ARGUMENTS = {
-    "size": "Side of the images that the model receives, in pixels, or (height, width).",
-    "resize": "Length in pixels that the shorter side is resized to before the crop, or height and width of what is "
-    "resized without regard to the aspect ratio, as torchvision's `Resize`; None: 8/7 of `size`, of both sides if it "
-    "has two.",
-    "layers": "Number of operations that are applied to an image, one after the other: the paper's N.",
-    "magnitude": "Magnitude of the operations, 0 .. num_magnitude_bins - 1: the paper's M.",
-    "num_magnitude_bins": "Number of magnitudes between no effect and the strongest, at least 2.",
-    "policy": 'Policy of the paper\'s appendix, "imagenet", "cifar10" or "svhn".',
-    "order": '"paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an '
-    "image a little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep "
-    "nearly all diversity, so the cached part can be all the rest.",
-    "fill": "Level 0 .. 255 where an operation moves a border into the image, or one for each of three channels.",
-    "scale": "Least and greatest share of the image's area that the random resized crop takes.",
-    "ratio": "Least and greatest width divided by height of what the random resized crop takes.",
-    "flip": "Probability that an image is mirrored.",
-    "split": 'Name of a stage ("the final part begins here"), a count of partial stages, or None: what the preset '
-    "says.",
-    "raw": "Whether the recipe is for arrays of the size of `size`, in place of encoded images.",
-    "dtype": 'Type of the images that the model receives, "float32", "float16" or "bfloat16".',
-    "channels": "Number of channels that the model receives: 3, or 1 for grey images, made after all operations.",
-    "channels_last": "Whether the images' memory is in NHWC order; the shape is (B, channels, height, width) all the "
-    "same.",
-    "mean": "Means of the channels, subtracted from pixels in 0..1; one number is for all of them, and for one channel "
-    "three are averaged.",
-    "std": "Standard deviations of the channels, by which the pixels are divided after that; likewise.",
-}
-"""What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
 
 
-def _preset(interpolation: str | None = None) -> Callable[[Preset], Preset]:
-    """Show in a preset's documentation what its arguments mean, in the signature's order.
-
-    Args:
-        interpolation: What is interpolated.
-    """
-    meanings = {**_ARGUMENTS, "interpolation": f'Interpolation of {interpolation}, "nearest" or "bilinear".'}
-
-    def with_arguments(preset: Preset) -> Preset:
-        names = inspect.signature(preset).parameters
-        told = "\n".join(
-            textwrap.fill(f"{name}: {meanings[name]}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            for name in names
-        )
-        preset.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
-        return explains(preset)
-
-    return with_arguments
-
-
-@_preset()
+@preset()
 def simple(
     size: Size = 224,
     *,
@@ -106,7 +56,7 @@ def simple(
     return crop.around([], order="paper", split=split)
 
 
-@_preset("the resize")
+@preset("the resize")
 def evaluate(
     size: Size = 224,
     *,
@@ -138,7 +88,7 @@ def evaluate(
     return Recipe(stages, output, len(stages) if split is None else split)
 
 
-@_preset("shears, translations and rotations")
+@preset("shears, translations and rotations")
 def rand_augment(
     size: Size = 224,
     *,
@@ -173,7 +123,7 @@ def rand_augment(
     return crop.around(operations, order=order, split=split)
 
 
-@_preset("shears, translations and rotations")
+@preset("shears, translations and rotations")
 def auto_augment(
     size: Size = 224,
     *,
@@ -202,7 +152,7 @@ def auto_augment(
     return crop.around([first, second], order=order, split=split)
 
 
-@_preset("shears, translations and rotations")
+@preset("shears, translations and rotations")
 def trivial_augment(
     size: Size = 224,
     *,
@@ -226,6 +176,39 @@ def trivial_augment(
     The operation's stage is named trivial_augment.
     """
     operations = [TrivialAugmentLayer("trivial_augment", interpolation, fill, num_magnitude_bins)]
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    return crop.around(operations, order=order, split=split)
+
+
+@preset("shears, translations and rotations")
+def timm_augment(
+    size: Size = 224,
+    *,
+    config: str = "rand-m9-mstd0.5-inc1",
+    color_jitter: float | None = None,
+    order: Order = "paper",
+    interpolation: Interpolation = "bilinear",
+    fill: Fill = TIMM_FILL,
+    scale: Range = SCALE,
+    ratio: Range = RATIO,
+    flip: float = 0.5,
+    split: Split = None,
+    raw: bool = False,
+    dtype: Dtype = "float32",
+    channels: Literal[1, 3] = 3,
+    channels_last: bool = False,
+    mean: Channels = IMAGENET_MEAN,
+    std: Channels = IMAGENET_STD,
+) -> Recipe:
+    """Augment as timm does with a string, such as "rand-m9-mstd0.5-inc1", "augmix-m3-w3", "original" or "3a".
+
+    `dalirefurb.augment.timm_auto_augment` tells what strings may say. The operations' stages are named rand_augment_1,
+    rand_augment_2, ..., auto_augment_1 and auto_augment_2, aug_mix or three_augment; color_jitter may follow.
+    """
+    operations = timm_auto_augment(config, interpolation=interpolation, fill=fill)
+    jitter = (0.4 if "3a" in config else 0.0) if color_jitter is None else color_jitter
+    if jitter:
+        operations.append(ColorJitter(jitter, jitter, jitter))
     crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
     return crop.around(operations, order=order, split=split)
 
@@ -257,7 +240,7 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
 
 
 class _Crop(NamedTuple):
-    """What augmenting presets do around their operations, see `_ARGUMENTS`."""
+    """What augmenting presets do around their operations, see `preset_arguments`."""
 
     output: Output
     scale: Range

@@ -26,6 +26,7 @@ from dalirefurb import (
     evaluate,
     rand_augment,
     simple,
+    timm_augment,
     trivial_augment,
 )
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
@@ -33,8 +34,8 @@ from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture, write_folder
 
-PRESETS = [simple, evaluate, rand_augment, auto_augment, trivial_augment]
-AUGMENTING = [rand_augment, auto_augment, trivial_augment]
+AUGMENTING = [rand_augment, auto_augment, trivial_augment, timm_augment]
+PRESETS = [simple, evaluate, *AUGMENTING]
 KERNELS: list[Kernels] = ["numba", "dali"]
 HEIGHT, WIDTH = 48, 32
 AS_LEVELS: dict[str, Any] = {"mean": (0, 0, 0), "std": (1 / 255, 1 / 255, 1 / 255)}

@@ -25,6 +25,7 @@ from dalirefurb import (
     rand_augment,
     simple,
     simplified,
+    timm_augment,
     trivial_augment,
 )
 from dalirefurb.augment.crop import CenterCrop
@@ -43,6 +44,7 @@ AUGMENTING: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
     "auto_augment": auto_augment,
     "trivial_augment": trivial_augment,
+    "timm_augment": timm_augment,
 }
 
 
@@ -52,6 +54,7 @@ def stages(recipe: Recipe) -> tuple[list[str], list[str]]:
 
 
 CROP = ["decode", "random_resized_crop"]
+V0 = ["flip", "auto_augment_1", "auto_augment_2"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,11 @@ CROP = ["decode", "random_resized_crop"]
         (auto_augment(order="crop_last"), [*CROP, "auto_augment_1", "auto_augment_2"], ["random_crop", "flip"]),
         (trivial_augment(), [*CROP, "flip"], ["trivial_augment"]),
         (trivial_augment(order="crop_last", raw=True), ["trivial_augment"], ["random_crop", "flip"]),
+        (timm_augment(), [*CROP, "flip", "rand_augment_1"], ["rand_augment_2"]),
+        (timm_augment(config="augmix", order="crop_last"), [*CROP, "aug_mix"], ["random_crop", "flip"]),
+        (timm_augment(config="3a"), [*CROP, "flip", "three_augment"], ["color_jitter"]),
+        (timm_augment(config="3a", color_jitter=0), [*CROP, "flip"], ["three_augment"]),
+        (timm_augment(config="v0", color_jitter=0.3), [*CROP, *V0], ["color_jitter"]),
         (auto_augment(split="auto_augment_1"), [*CROP, "flip"], ["auto_augment_1", "auto_augment_2"]),
         (evaluate(split=1), ["decode"], ["resize", "center_crop"]),
     ],
@@ -127,7 +135,9 @@ PARTS: tuple[Part, ...] = ("partial", "final", "whole")
 
 @pytest.mark.parametrize("partial_device", ["cpu", "gpu"])
 @pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("make", [auto_augment, trivial_augment, evaluate], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [auto_augment, trivial_augment, timm_augment, evaluate], ids=lambda make: make.__name__
+)
 def test_a_preset_can_be_placed_on_a_gpu(make: Callable[..., Recipe], raw: bool, partial_device: Device) -> None:
     recipe = make(SIZE, raw=raw, channels_last=True)
     for part in PARTS:

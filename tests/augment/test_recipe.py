@@ -21,14 +21,19 @@ from dalirefurb.augment import (
     Solarize,
     SolarizeAdd,
 )
+from dalirefurb.augment.aug_mix import AugMix
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe, draw
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -437,6 +442,8 @@ def test_a_custom_stages_size_is_what_later_stages_draw_for():
 
 # Fingerprints
 
+TIMM = {"name": "layer", "interpolation": "nearest", "fill": 0, "noise": MagnitudeNoise(0.5, 10, False)}
+WEIGHTED = {"operations": "3aw", "magnitude": 9, "probability": 1}
 CHANGES = {
     Decode(): {"name": "read"},
     RandomResizedCrop(32): {
@@ -498,6 +505,29 @@ CHANGES = {
         "name": "erasing",
     },
     Cutout(16): {"size": (16, 8), "probability": 0.5, "fill": (1, 2, 3), "holes": 2, "name": "holes"},
+    TimmRandAugmentLayer(): {
+        "name": "layer",
+        "interpolation": "nearest",
+        "fill": 0,
+        "operations": "increasing",
+        "magnitude": 9,
+        "noise": MagnitudeNoise(0.5),
+        "probability": 1,
+    },
+    TimmPolicyFirst(): {**TIMM, "policy": "v0"},
+    TimmPolicySecond(): {**TIMM, "policy": "v0", "first": "other"},
+    TimmWeightedFirst(): {**TIMM, **WEIGHTED},
+    TimmWeightedSecond(): {**TIMM, **WEIGHTED, "first": "other"},
+    AugMix(): {
+        "name": "mix",
+        "interpolation": "nearest",
+        "fill": 128,
+        "severity": 4,
+        "mixture_width": 2,
+        "chain_depth": 3,
+        "alpha": 2,
+        "noise": MagnitudeNoise(0.5),
+    },
     Custom(invert, "invert"): {"name": "negative", "revision": 2, "size": (32, 32)},
     Output(32): {
         "size": 33,

@@ -21,6 +21,7 @@ from dalirefurb import (
     Stats,
     auto_augment,
     rand_augment,
+    timm_augment,
     trivial_augment,
 )
 from dalirefurb.engine.backend_factory import Kernels
@@ -115,6 +116,9 @@ RECIPES = {
     "crop_last": rand_augment(SIZE, order="crop_last"),
     "auto_augment": auto_augment(SIZE),
     "trivial_augment": trivial_augment(SIZE),
+    "timm": timm_augment(SIZE),
+    "timm's weights": timm_augment(SIZE, config="rand-m9-mstd0.5-tweights"),
+    "augmix": timm_augment(SIZE, config="augmix-m5-w2-d2", order="crop_last"),
 }
 
 SPLITS = [
@@ -129,6 +133,10 @@ SPLITS = [
     pytest.param("crop_last", 6, id="crop_last, split at the end"),
     pytest.param("auto_augment", "auto_augment_2", id="auto_augment, split in the middle"),
     pytest.param("trivial_augment", "trivial_augment", id="trivial_augment, split before its layer"),
+    pytest.param("timm", "rand_augment_2", id="timm, split in the middle"),
+    pytest.param("timm's weights", "rand_augment_2", id="timm's weights, split in the middle"),
+    pytest.param("augmix", "aug_mix", id="augmix, split before it"),
+    pytest.param("augmix", "random_crop", id="augmix, split after it"),
 ]
 
 STORES = [

@@ -137,6 +137,8 @@ CASES: dict[str, tuple[Stage, ...]] = {
     "padded": (Resize(24), CenterCrop(24), RandomCrop(24, margin=8, padding=4), HorizontalFlip()),
     "colours": (Resize(33), ColorJitter(0.4, 0.4, 0.4, 0.1), Equalize(), RandomGrayscale(0.5), RandomResizedCrop(24)),
     "blurred": (GaussianBlur(255, (0.1, 90)), RandomResizedCrop(24)),
+    "timm": (*timm_auto_augment("rand-m9-n2-mstd3-inc1"), *timm_auto_augment("3a"), RandomResizedCrop(24)),
+    "mixed": (AugMix("one"), AugMix("two", "nearest", mixture_width=2, chain_depth=5), RandomResizedCrop(24)),
     "erased": (Cutout(16, holes=3), RandomErasing(1.0, value="pixel", count=(1, 3)), RandomResizedCrop(24)),
 }
 SHAPES = [(1, 1), (1, 700), (700, 1), (2, 3000), (3000, 2), (24, 24), (300, 200), (97, 131), (5, 4), (25, 33)]

@@ -19,6 +19,7 @@ from numba.core.codegen import CPUCodeLibrary
 
 from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
 from dalirefurb.augment import (
+    AugMix,
     CenterCrop,
     ColorJitter,
     Cutout,
@@ -31,6 +32,7 @@ from dalirefurb.augment import (
     RandomGrayscale,
     RandomResizedCrop,
     Resize,
+    timm_auto_augment,
 )
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.recipe import draw

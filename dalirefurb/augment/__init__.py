@@ -19,6 +19,7 @@ from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
 from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
 from dalirefurb.augment.timm_strings import timm_auto_augment
 from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "TimmPolicySecond",
     "TimmRandAugmentLayer",
     "TimmWeightedFirst",
+    "TimmWeightedLayers",
     "TimmWeightedSecond",
     "TrivialAugmentLayer",
     "timm_auto_augment",

@@ -11,10 +11,11 @@ from dalirefurb.augment.aug_mix import UNIFORM, AugMix
 from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.operation_layer import Fill
 from dalirefurb.augment.stage import Interpolation, Stage
-from dalirefurb.augment.timm_operations import UNEQUAL
+from dalirefurb.augment.timm_operations import SETS, UNEQUAL
 from dalirefurb.augment.timm_policies import TIMM_POLICIES, TimmPolicyFirst, TimmPolicySecond
 from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
 from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.calls import explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
@@ -95,7 +96,7 @@ def timm_auto_augment(config: str, *, interpolation: Interpolation = "bilinear",
     - mmax: the greatest magnitude, 10, to which others are cut;
     - inc: with 1, operations whose effect grows with the magnitude, 0;
     - t: another set of operations: "tweights", "t3a" or "t3aw". Of the first and the last an image gets no operation
-      twice, and at most two. So it is with "w0", the weights of timm 0.9.
+      twice, so that three and more are one stage. So it is with "w0", the weights of timm 0.9.
 
     "original", "originalr", "v0" and "v0r" are AutoAugment's policies as timm has them, and "3a" is DeiT III's
     3-Augment, without the colour jitter that timm lets follow: one of solarize, grey and blur. "-mstd0.5" makes their
@@ -173,11 +174,15 @@ def _rand(config: str, values: Mapping[str, Value], interpolation: Interpolation
     if operations not in UNEQUAL or layers == 1:
         of_each = interpolation, fill, operations, magnitude, noise, probability
         return [TimmRandAugmentLayer(name, *of_each) for name in names]
-    most = f"at most 2 with the weights of {operations!r}, where no operation is applied twice"
-    require(layers == 2, f"'n' of {config!r}", most, layers, "leave 'n' out")
-    rest = operations, magnitude, probability
-    first = TimmWeightedFirst(names[0], interpolation, fill, noise, *rest)
-    return [first, TimmWeightedSecond(names[1], interpolation, fill, noise, first.name, *rest)]
+    most = len(SETS[operations])
+    wanted = f"at most {most} with these weights, where no operation is applied twice"
+    require(layers <= most, f"'n' of {config!r}", wanted, layers, "leave 'n' out")
+    if layers > 2:
+        rest = operations, layers, magnitude, noise, probability
+        return [TimmWeightedLayers("rand_augment", interpolation, fill, *rest)]
+    of_both = operations, magnitude, probability
+    first = TimmWeightedFirst(names[0], interpolation, fill, noise, *of_both)
+    return [first, TimmWeightedSecond(names[1], interpolation, fill, noise, first.name, *of_both)]
 
 
 def _aug_mix(values: Mapping[str, Value], interpolation: Interpolation, fill: Fill) -> AugMix:

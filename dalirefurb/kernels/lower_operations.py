@@ -14,6 +14,7 @@ from dalirefurb.augment.one_operation import OneOperation
 from dalirefurb.augment.operation_layer import OperationLayer
 from dalirefurb.augment.operations import Group
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.kernels.lower_colors import Call, write_same
 
 _WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}
@@ -38,6 +39,8 @@ def operation_calls_of(stage: Stage) -> tuple[Call, ...] | None:
     """Return the calls of a stage; None if it is none of these, or a user's own that may do something else."""
     if type(stage) is AugMix:
         return _mix(stage)
+    if type(stage) is TimmWeightedLayers:
+        return tuple(_operate(stage, (place,)) for place in range(stage.layers))
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
         return (_operate(stage, ()),)
     if isinstance(stage, OneOperation) and type(stage).apply is OneOperation.apply:

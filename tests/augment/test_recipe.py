@@ -34,6 +34,7 @@ from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
 from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
 from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -518,6 +519,7 @@ CHANGES = {
     TimmPolicySecond(): {**TIMM, "policy": "v0", "first": "other"},
     TimmWeightedFirst(): {**TIMM, **WEIGHTED},
     TimmWeightedSecond(): {**TIMM, **WEIGHTED, "first": "other"},
+    TimmWeightedLayers(): {**TIMM, **WEIGHTED, "layers": 4},
     AugMix(): {
         "name": "mix",
         "interpolation": "nearest",

@@ -27,7 +27,7 @@ from dalirefurb.rng import uniforms
 
 COUNT = 20_000
 SIZE = 100
-UNLIKELY = 1e-4
+UNLIKELY = 1e-3
 
 Argument = tuple[str, float]
 """What is done to an image, and how much."""
@@ -187,8 +187,16 @@ def _done(stages: Sequence[Stage], servings: int = 0, split: int = 0) -> list[Do
 
 
 def _agree(ours: Sequence[Done], theirs: Sequence[Done]) -> None:
+    """Compare what was done: each operation by itself, and all together, in ranges of how much."""
+    for bins in (1, 8):
+        for place in range(len(ours[0])):
+            _agree_about(*([done[place : place + 1] for done in each] for each in (ours, theirs)), bins=bins)
+    for bins in (1, 3):
+        _agree_about(ours, theirs, bins=bins)
+
+
+def _agree_about(ours: Sequence[Done], theirs: Sequence[Done], *, bins: int) -> None:
     """Compare how often what was done, with how much of it in which of a few ranges; rare cells are put together."""
-    bins = 6 if len(ours[0]) < 3 else 2
     edges: dict[str, NDArray[np.float64]] = {}
     for name, each in itertools.groupby(sorted(itertools.chain(*theirs)), lambda argument: argument[0]):
         values = np.array([value for _, value in each])
@@ -199,10 +207,10 @@ def _agree(ours: Sequence[Done], theirs: Sequence[Done]) -> None:
 
     counts = [Counter(map(cell, each)) for each in (ours, theirs)]
     cells = set(counts[0]) | set(counts[1])
-    common = [each for each in cells if min(count[each] for count in counts) >= 10]
+    common = [each for each in cells if sum(count[each] for count in counts) >= 20]
     table = [[count[each] for each in common] for count in counts]
     for row, count in zip(table, counts, strict=True):
-        row.append(1 + sum(count[each] for each in cells) - sum(row))
+        row.append(10 + sum(count[each] for each in cells) - sum(row))
     assert chi2_contingency(table).pvalue > UNLIKELY
 
 

@@ -93,11 +93,7 @@ class LeveledTable:
         self.operations = tuple(operations)
         self.groups = tuple(sorted({operation.group for operation in operations}))
         self._groups = np.array([operation.group for operation in operations], np.int32)
-        # Constants and slopes after each other: an argument of 1 comes before those of the operation.
-        self._parts = np.zeros((len(operations), 3, 15))
-        for row, operation in enumerate(operations):
-            parts = [operation.constant, *operation.slopes]
-            self._parts[row, : len(parts)] = [part.ravel() for part in parts]
+        self._constants = np.array([operation.constant for operation in operations])  # (operations, 3, 5)
 
     def parameters(self, drawn: Leveled, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the numbers of each sample.
@@ -110,23 +106,23 @@ class LeveledTable:
         Returns:
             One array for each of `operations.PARAMETERS`.
         """
-        parts = self._parts.take(drawn.operations, axis=0)  # (n, 3, 15)
-        matrices = (self._arguments(drawn)[:, None, :] @ parts).reshape(-1, 3, 5)
-        matrices[:, :, 2] += matrices[:, :, 3] * widths[:, None] + matrices[:, :, 4] * heights[:, None]
-        return {"group": self._groups.take(drawn.operations), "matrix": matrices[:, :, :3].astype(np.float32)}
-
-    def _arguments(self, drawn: Leveled) -> Floats:
-        """Return what a constant and slopes are multiplied by, shape (n, 3)."""
-        arguments = np.zeros((len(drawn.operations), 3))
-        arguments[:, 0] = 1
+        matrices = self._constants.take(drawn.operations, axis=0)  # (n, 3, 5)
         order = np.argsort(drawn.operations, kind="stable")
         ends = np.searchsorted(drawn.operations[order], np.arange(len(self.operations)), side="right").tolist()
         for operation, begin, end in zip(self.operations, [0, *ends], ends, strict=False):
             if begin < end and operation.ranged:
                 rows = order[begin:end]
-                magnitudes = drawn.magnitudes[rows]
-                if operation.signed:
-                    np.negative(magnitudes, out=magnitudes, where=drawn.negated[rows])
-                values = np.atleast_2d(operation.arguments(magnitudes, drawn.uniforms[rows]))  # (slopes, rows)
-                arguments[rows, 1 : 1 + len(values)] = values.T
-        return arguments
+                given = drawn.magnitudes[rows], drawn.negated[rows], drawn.uniforms[rows]
+                matrices[rows] = _matrices(operation, *given)
+        matrices[:, :, 2] += matrices[:, :, 3] * widths[:, None] + matrices[:, :, 4] * heights[:, None]
+        return {"group": self._groups.take(drawn.operations), "matrix": matrices[:, :, :3].astype(np.float32)}
+
+
+def _matrices(operation: LeveledOperation, magnitudes: Floats, negated: NDArray[np.bool_], uniforms: Floats) -> Floats:
+    """Return an operation's matrices at magnitudes, (n,), which are negated here, shape (n, 3, 5)."""
+    if operation.signed:
+        np.negative(magnitudes, out=magnitudes, where=negated)
+    matrices = operation.constant
+    for values, slope in zip(np.atleast_2d(operation.arguments(magnitudes, uniforms)), operation.slopes, strict=True):
+        matrices = matrices + values[:, None, None] * slope
+    return matrices

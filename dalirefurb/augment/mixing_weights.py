@@ -9,7 +9,7 @@ import numpy as np
 
 from dalirefurb.augment.leveled import Floats
 
-_POINTS = 1 << 15
+_POINTS = 1 << 13
 _TINY = 2.0**-54
 
 
@@ -23,11 +23,15 @@ def dirichlet(alpha: float, uniforms: Floats) -> Floats:
     Returns:
         Shape (n, shares); each row sums to 1.
     """
-    # A gamma variable of alpha is one of alpha + 1, times a uniform number to the power of 1 / alpha. Logarithms, as
-    # with a small alpha that is below all floats.
-    places, cumulative = _gamma(alpha + 1)
-    gammas = np.interp(uniforms[..., 0], cumulative, places)
-    logarithms = np.log(np.maximum(gammas, _TINY)) + np.log1p(-uniforms[..., 1]) / alpha
+    exponential = -np.log1p(-uniforms[..., 1])
+    if alpha == 1:
+        logarithms = np.log(np.maximum(exponential, _TINY))
+    else:
+        # A gamma variable of alpha is one of alpha + 1, times a uniform number to the power of 1 / alpha. Logarithms,
+        # as with a small alpha that is below all floats.
+        places, cumulative = _gamma(alpha + 1)
+        gammas = np.interp(uniforms[..., 0], cumulative, places)
+        logarithms = np.log(np.maximum(gammas, _TINY)) - exponential / alpha
     weights = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
     shares: Floats = weights / weights.sum(axis=1, keepdims=True)
     return shares

@@ -39,7 +39,8 @@ class Kernel:
     Attributes:
         function: Function of the image's levels, pixel after pixel, uint8 (3 * height * width,); its height and width
             in pixels; those of the result, `lines` and `columns`; the step's numbers, float64 (`WIDTH`,); the address
-            of memory to work in; and the levels of the result, uint8 (3 * lines * columns,), all of which it writes.
+            of memory to work in, where what it leaves is found by the next kernel of the same image, unless another one
+            works there; and the levels of the result, uint8 (3 * lines * columns,), all of which it writes.
         room_bytes: Function that returns the bytes of memory that the kernel works in, at most, given heights, widths,
             lines, columns and numbers, (`WIDTH`, ...), each for one image or for several; below 0 where an image is
             none that the kernel is for.

@@ -8,6 +8,7 @@ from scipy.stats import chisquare
 
 from dalirefurb.augment.operations import WIDE_OPERATIONS
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 
 UNLIKELY = 1e-4
@@ -46,3 +47,22 @@ def test_a_translation_is_in_whole_pixels_whatever_the_size() -> None:
     given = np.array([[translate_x, 20.5 / 31, 0.6]] * 2)
     drawn = layer.draw(given, np.array([32, 224]), np.array([32, 224]))
     assert drawn["matrix"][:, 0, 2].tolist() == [-21, -21]  # 32 * 20 / 30 = 21.3
+
+
+def test_there_may_be_another_number_of_magnitudes() -> None:
+    layer = TrivialAugmentLayer(num_magnitude_bins=11)
+    operations, bins, negated = layer.choose(drawn())
+    counts = np.bincount((operations * 11 + bins) * 2 + negated, minlength=14 * 11 * 2)
+    assert len(counts) == 14 * 11 * 2
+    assert chisquare(counts).pvalue > UNLIKELY
+    assert len(layer.outcomes) == 3 + 2 * 11 + 9 * 11 * 2
+    strongest = np.array([[([each.name for each in WIDE_OPERATIONS].index("Rotate") + 0.5) / 14, 0.999, 0.6]])
+    matrix = layer.draw(strongest, np.array([32]), np.array([32]))["matrix"][0]
+    assert matrix[0, 0] == pytest.approx(np.cos(np.radians(135)))
+
+
+def test_a_single_magnitude_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="num_magnitude_bins must be an int of at least 2, got 1: the paper has"
+    ):
+        TrivialAugmentLayer(num_magnitude_bins=1)

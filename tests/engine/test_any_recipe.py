@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish, Standard
 from dalirefurb.augment import (
     AdjustSharpness,
+    AugMix,
     AutoAugmentFirst,
     AutoAugmentSecond,
     AutoContrast,
@@ -25,6 +26,7 @@ from dalirefurb.augment import (
     HorizontalFlip,
     Invert,
     KernelStage,
+    MagnitudeNoise,
     Posterize,
     RandAugmentLayer,
     RandomApply,
@@ -37,6 +39,9 @@ from dalirefurb.augment import (
     Solarize,
     SolarizeAdd,
     Stage,
+    TimmPolicyFirst,
+    TimmRandAugmentLayer,
+    TimmWeightedLayers,
     TrivialAugmentLayer,
 )
 from dalirefurb.engine.backend_factory import Kernels
@@ -57,6 +62,10 @@ KEEP_SIZE: dict[str, Make] = {
     "rand_augment, bilinear": lambda name: RandAugmentLayer(name, "bilinear", magnitude=30),
     "trivial_augment": lambda name: TrivialAugmentLayer(name),
     "auto_augment": lambda name: [AutoAugmentFirst(f"{name}_1"), AutoAugmentSecond(f"{name}_2", first=f"{name}_1")],
+    "timm": lambda name: TimmRandAugmentLayer(name, operations="increasing", noise=MagnitudeNoise(0.5)),
+    "timm, weighted": lambda name: TimmWeightedLayers(name, operations="3aw"),
+    "three_augment": lambda name: TimmPolicyFirst(name, policy="3a"),
+    "augmix": lambda name: AugMix(name, severity=9, mixture_width=2),
     "jitter": lambda name: ColorJitter(0.4, 0.4, 0.4, 0.2, name=name),
     "grey": lambda name: RandomGrayscale(0.5, name=name),
     "blur": lambda name: GaussianBlur(5, name=name),

@@ -1,0 +1,70 @@
+"""Do timm's stages refuse what cannot work?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dalirefurb import Output, Recipe
+from dalirefurb.augment.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.timm_strings import timm_auto_augment
+from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
+from dalirefurb.errors import ConfigurationError
+
+LAYER, FIRST, WEIGHTED = TimmRandAugmentLayer, TimmPolicyFirst, TimmWeightedLayers
+
+
+@pytest.mark.parametrize(
+    ("stage", "arguments", "message"),
+    [
+        (
+            LAYER,
+            {"operations": "all"},
+            "timm_rand_augment: operations must be one of decreasing, increasing, .* got 'all'",
+        ),
+        (
+            LAYER,
+            {"magnitude": -1},
+            "timm_rand_augment: magnitude must be a number of at least 0, got -1: 10 is the end",
+        ),
+        (LAYER, {"probability": 2}, r"timm_rand_augment: probability must be a number in 0\.\.1, got 2: 0.5 is usual"),
+        (LAYER, {"noise": 0.5}, "timm_rand_augment: noise must be a MagnitudeNoise, got 0.5: pass such as"),
+        (LAYER, {"noise": MagnitudeNoise(-1)}, "timm_rand_augment: std must be a number of at least 0, got -1"),
+        (LAYER, {"noise": MagnitudeNoise(most=0)}, "timm_rand_augment: most must be a number above 0, got 0"),
+        (LAYER, {"fill": 256}, r"fill must be a level in 0 \.\. 255"),
+        (
+            FIRST,
+            {"policy": "imagenet"},
+            "timm_policy_1: policy must be one of original, originalr, v0, .* got 'imagenet'",
+        ),
+        (TimmPolicySecond, {"policy": 3}, "timm_policy_2: policy must be one of .* got 3: choose one"),
+        (
+            WEIGHTED,
+            {"layers": 16},
+            r"timm_weighted: layers must be an int in 1\.\.15, got 16: 'weights' has 15 operations",
+        ),
+        (TimmWeightedFirst, {"operations": None}, "timm_weighted_1: operations must be one of .* got None"),
+        (TimmWeightedSecond, {"probability": "half"}, "timm_weighted_2: probability must be a number .* got 'half'"),
+    ],
+)
+def test_arguments_of_stages_that_cannot_work_are_refused_with_a_remedy(
+    stage: Callable[..., Stage], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        stage(**arguments)
+
+
+def test_a_second_stage_needs_its_first_before_it() -> None:
+    first, second = timm_auto_augment("v0-mstd0.5")
+    with pytest.raises(ConfigurationError, match=r"'auto_augment_2' must come after TimmPolicyFirst\(.*policy='v0'\)"):
+        Recipe([second, first], Output(32), 0)
+    with pytest.raises(
+        ConfigurationError, match=r"there is TimmPolicyFirst.*put that stage before it, and give both the"
+    ):
+        Recipe([timm_auto_augment("v0")[0], second], Output(32), 0)

@@ -14,6 +14,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Output,
     Prefetch,
     Recipe,
     Refurbish,
@@ -22,6 +23,14 @@ from dalirefurb import (
     auto_augment,
     rand_augment,
     trivial_augment,
+)
+from dalirefurb.augment import (
+    Decode,
+    RandomCrop,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    VerticalFlip,
 )
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
@@ -110,11 +119,24 @@ def refurbish(reuse_factor: int = 3) -> Refurbish:
     return Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=reuse_factor, seed=7)
 
 
+GEOMETRY = Recipe(
+    [
+        Decode(),
+        RandomResizedCrop(SIZE + 4, interpolation="random"),
+        RandomRotation(20, "bilinear"),
+        RandomPerspective(),
+        RandomCrop(SIZE, padding=2, padding_mode="reflect"),
+        VerticalFlip(),
+    ],
+    Output(SIZE),
+    "random_rotation",
+)
 RECIPES = {
     "paper": rand_augment(SIZE),
     "crop_last": rand_augment(SIZE, order="crop_last"),
     "auto_augment": auto_augment(SIZE),
     "trivial_augment": trivial_augment(SIZE),
+    "geometry": GEOMETRY,
 }
 
 SPLITS = [
@@ -129,6 +151,8 @@ SPLITS = [
     pytest.param("crop_last", 6, id="crop_last, split at the end"),
     pytest.param("auto_augment", "auto_augment_2", id="auto_augment, split in the middle"),
     pytest.param("trivial_augment", "trivial_augment", id="trivial_augment, split before its layer"),
+    pytest.param("geometry", "random_rotation", id="geometry, split after the crop"),
+    pytest.param("geometry", "random_perspective", id="geometry, split between warps"),
 ]
 
 STORES = [

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple, TypeVar
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.interpolation import ResizeInterpolation
 from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
@@ -44,9 +45,12 @@ _ARGUMENTS = {
     "order": '"paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an '
     "image a little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep "
     "nearly all diversity, so the cached part can be all the rest.",
+    "interpolation": 'Interpolation of shears, translations and rotations, "nearest" or "bilinear".',
     "fill": "Level 0 .. 255 where an operation moves a border into the image, or one for each of three channels.",
     "scale": "Least and greatest share of the image's area that the random resized crop takes.",
     "ratio": "Least and greatest width divided by height of what the random resized crop takes.",
+    "crop_interpolation": 'Interpolation of the random resized crop, "nearest", "bilinear", "bicubic", "lanczos", or '
+    '"random": for each image bilinear or bicubic, as timm.',
     "flip": "Probability that an image is mirrored.",
     "split": 'Name of a stage ("the final part begins here"), a count of partial stages, or None: what the preset '
     "says.",
@@ -59,16 +63,12 @@ _ARGUMENTS = {
     "three are averaged.",
     "std": "Standard deviations of the channels, by which the pixels are divided after that; likewise.",
 }
-"""What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
+"""What arguments mean that several presets have."""
 
 
-def _preset(interpolation: str | None = None) -> Callable[[Preset], Preset]:
-    """Show in a preset's documentation what its arguments mean, in the signature's order.
-
-    Args:
-        interpolation: What is interpolated.
-    """
-    meanings = {**_ARGUMENTS, "interpolation": f'Interpolation of {interpolation}, "nearest" or "bilinear".'}
+def _preset(**others: str) -> Callable[[Preset], Preset]:
+    """Show in a preset's documentation what its arguments mean, in the signature's order; `others` are its own."""
+    meanings = {**_ARGUMENTS, **others}
 
     def with_arguments(preset: Preset) -> Preset:
         names = inspect.signature(preset).parameters
@@ -88,6 +88,7 @@ def simple(
     *,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -101,16 +102,16 @@ def simple(
 
     The stages are named decode, random_resized_crop or random_crop, flip.
     """
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around([], order="paper", split=split)
 
 
-@_preset("the resize")
+@_preset(interpolation='Interpolation of the resize, "nearest", "bilinear", "bicubic" or "lanczos".')
 def evaluate(
     size: Size = 224,
     *,
     resize: Size | None = None,
-    interpolation: Interpolation = "bilinear",
+    interpolation: ResizeInterpolation = "bilinear",
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
@@ -126,6 +127,9 @@ def evaluate(
     The stages are named decode, resize, center_crop.
     """
     output = Output(size, dtype, mean, std, channels_last, channels)
+    require(
+        interpolation != "random", "interpolation", "the same for all images", interpolation, "pass such as bicubic"
+    )
     if raw:
         require(resize is None, "resize", "None with raw=True, where arrays stay as they are", resize, "leave it out")
         return Recipe([], output, 0 if split is None else split)
@@ -137,7 +141,7 @@ def evaluate(
     return Recipe(stages, output, len(stages) if split is None else split)
 
 
-@_preset("shears, translations and rotations")
+@_preset()
 def rand_augment(
     size: Size = 224,
     *,
@@ -149,6 +153,7 @@ def rand_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -168,11 +173,11 @@ def rand_augment(
         RandAugmentLayer(f"rand_augment_{layer}", interpolation, fill, magnitude, num_magnitude_bins)
         for layer in range(1, layers + 1)
     ]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around(operations, order=order, split=split)
 
 
-@_preset("shears, translations and rotations")
+@_preset()
 def auto_augment(
     size: Size = 224,
     *,
@@ -182,6 +187,7 @@ def auto_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -197,11 +203,11 @@ def auto_augment(
     """
     first = AutoAugmentFirst("auto_augment_1", interpolation, fill, policy)
     second = AutoAugmentSecond("auto_augment_2", interpolation, fill, policy, first.name)
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around([first, second], order=order, split=split)
 
 
-@_preset("shears, translations and rotations")
+@_preset()
 def trivial_augment(
     size: Size = 224,
     *,
@@ -210,6 +216,7 @@ def trivial_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -224,7 +231,7 @@ def trivial_augment(
     The operation's stage is named trivial_augment.
     """
     operations = [TrivialAugmentLayer(interpolation=interpolation, fill=fill)]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around(operations, order=order, split=split)
 
 
@@ -260,6 +267,7 @@ class _Crop(NamedTuple):
     output: Output
     scale: Range
     ratio: Range
+    interpolation: ResizeInterpolation
     flip: float
     raw: bool
 
@@ -271,19 +279,22 @@ class _Crop(NamedTuple):
         padding = max(1, min(size) // 8)  # 4 pixels for 32 x 32
         padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
         if self.raw:
-            for name, given, published in (("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)):
+            usual = ("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)
+            for name, given, published in (*usual, ("crop_interpolation", self.interpolation, "bilinear")):
                 unused = given in (published, list(published))
                 remedy = "leave it out, or make a Recipe of your own"
                 require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
         if order == "paper":
-            first = [padded_crop] if self.raw else [Decode(), RandomResizedCrop(size, self.scale, self.ratio)]
+            first = [padded_crop] if self.raw else self._resized(size)
             stages = [*first, HorizontalFlip(self.flip), *operations]
             final = stages[-1].name
         else:
             require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
-            larger = (size[0] + margin, size[1] + margin)
-            first = [] if self.raw else [Decode(), RandomResizedCrop(larger, self.scale, self.ratio)]
+            first = [] if self.raw else self._resized((size[0] + margin, size[1] + margin))
             last = padded_crop if self.raw else RandomCrop(size, margin=margin)
             stages = [*first, *operations, last, HorizontalFlip(self.flip)]
             final = last.name
         return Recipe(stages, self.output, final if split is None else split)
+
+    def _resized(self, size: Size) -> list[Stage]:
+        return [Decode(), RandomResizedCrop(size, self.scale, self.ratio, self.interpolation)]

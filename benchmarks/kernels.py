@@ -34,13 +34,20 @@ from dalirefurb.augment import (
     Invert,
     Posterize,
     RandAugmentLayer,
+    RandomAffine,
+    RandomCrop,
     RandomErasing,
     RandomGrayscale,
+    RandomPerspective,
     RandomResizedCrop,
+    RandomRotation,
+    Resize,
     Solarize,
     SolarizeAdd,
     Stage,
+    VerticalFlip,
 )
+from dalirefurb.augment.interpolation import ResizeInterpolation
 from dalirefurb.augment.operations import OPERATIONS, Choice
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
@@ -131,9 +138,17 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
     crop = (RandomResizedCrop(size), HorizontalFlip())
     resized = Subject("crop, resize, flip", crop, photographs, _drawn(crop, photographs))
     yield resized
+    for each in get_args(ResizeInterpolation):
+        stage = RandomResizedCrop(size, interpolation=each)
+        yield Subject(f"crop, resize, {each}", (stage,), photographs, _drawn((stage,), photographs))
+    reflecting = Resize(size, "bicubic"), RandomCrop(size, padding=4, padding_mode="reflect")
+    yield Subject("resize, crop of mirrored borders", reflecting, photographs, _drawn(reflecting, photographs))
     runner = _kernels(resized, threads=1)
     runner.submit(resized.feeds("sample"))
     images = [image.copy() for image in views(runner.collect())]
+    for stage in _geometry(size):
+        way = getattr(stage, "interpolation", "")
+        yield Subject(", ".join(filter(None, (stage.name, way))), (stage,), images, _drawn((stage,), images))
     for interpolation in get_args(Interpolation):
         layer = RandAugmentLayer(interpolation=interpolation)
         yield Subject(f"RandAugment layer, {interpolation}", (layer,), images, _drawn((layer,), images))
@@ -146,6 +161,15 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
     for name, stage in STAGES.items():
         yield Subject(name, (stage,), images, _drawn((stage,), images))
     yield Subject("output", (), images, {})
+
+
+def _geometry(size: int) -> Iterator[Stage]:
+    yield VerticalFlip(1.0)
+    yield RandomCrop(size, margin=8, padding=4, padding_mode="reflect")
+    for interpolation in get_args(Interpolation):
+        yield RandomRotation(30, interpolation)
+        yield RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10, interpolation)
+        yield RandomPerspective(probability=1.0, interpolation=interpolation)
 
 
 def compare(subject: Subject, config: Config) -> dict[str, Any]:

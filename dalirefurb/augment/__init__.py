@@ -5,10 +5,11 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.blur import GaussianBlur
 from dalirefurb.augment.choice import RandomApply, RandomChoice
 from dalirefurb.augment.color import ColorJitter, RandomGrayscale, SolarizeAdd
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.erasing import Cutout, RandomErasing
+from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.one_operation import AdjustSharpness, AutoContrast, Equalize, Invert, Posterize, Solarize
@@ -42,12 +43,15 @@ __all__ = [
     "Parameter",
     "Posterize",
     "RandAugmentLayer",
+    "RandomAffine",
     "RandomApply",
     "RandomChoice",
     "RandomCrop",
     "RandomErasing",
     "RandomGrayscale",
+    "RandomPerspective",
     "RandomResizedCrop",
+    "RandomRotation",
     "Resize",
     "Solarize",
     "SolarizeAdd",
@@ -59,5 +63,6 @@ __all__ = [
     "TimmWeightedLayers",
     "TimmWeightedSecond",
     "TrivialAugmentLayer",
+    "VerticalFlip",
     "timm_auto_augment",
 ]

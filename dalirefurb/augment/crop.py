@@ -1,17 +1,19 @@
-"""Stages that move pixels unchanged: crops and a flip."""
+"""Stages that move pixels unchanged: crops and flips."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
-from dalirefurb.checks import integer, number
+from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
+
+PaddingMode = Literal["constant", "reflect"]
 
 
 @dataclass(frozen=True)
@@ -21,42 +23,64 @@ class RandomCrop(SizedStage):
     Attributes:
         size: Side of the result in pixels, or its height and width.
         margin: Pixels by which each side of the image, padding included, exceeds `size`; there are (margin + 1)^2
-            places. Images of another size are refused.
-        padding: Pixels of 0 added to each side first.
+            places, and images of another size are refused. None: images may be of any size from `size` on, padding
+            included.
+        padding: Pixels that are added to each side first.
+        padding_mode: "constant": what is added is 0. "reflect": it mirrors the image, whose outermost pixels are not
+            repeated.
     """
 
-    margin: int
+    margin: int | None = None
     padding: int = 0
     name: str = "random_crop"
+    padding_mode: PaddingMode = "constant"
 
     num_uniforms = 2  # row and column
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("margin", "padding"):
+        for name in ("margin", "padding") if self.margin is not None else ("padding",):
             pixels = integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
             object.__setattr__(self, name, pixels)
+        known = isinstance(self.padding_mode, str) and self.padding_mode in get_args(PaddingMode)
+        require(known, f"{self.name}: padding_mode", '"constant" or "reflect"', self.padding_mode, "choose one")
+
+    @property
+    def relative(self) -> bool:
+        """Whether a place is drawn as how far it is between the first one (0) and the last one (1)."""
+        return self.margin is not None and not self.padding
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The first row and column or, without padding, how far between the first place (0) and the last (1)."""
-        if self.padding:
-            return {"start": Parameter("int32", (2,))}
-        return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
+        """The first row and column, or how far they are between the first place and the last one."""
+        if self.relative:
+            return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
+        return {"start": Parameter("int32", (2,))}
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """One for each place."""
+        """One for each place; of images of any size they are not counted."""
+        if self.margin is None:
+            return np.empty(0)
         places = (self.margin + 1) ** 2
         return np.full(places, 1 / places)
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that does not have `size`, `margin` and `padding`'s size; see `Stage.refusal`."""
-        height, width = (side + self.margin - 2 * self.padding for side in self.fixed_size)
-        unfit = (heights != height) | (widths != width)
-        summands = f"size {self.size} + margin {self.margin} - 2 * padding {self.padding}"
-        must, remedy = f"be {height} x {width} pixels ({summands})", "put a resize before it or change its margin"
-        return self._first_unfit(unfit, (heights, widths), must, remedy)
+        sizes, size, padding = (heights, widths), f"size {self.size}", self.padding
+        if self.margin is None:
+            height, width = (max(side - 2 * padding, 1) for side in self.fixed_size)
+            must = f"have at least {height} x {width} pixels ({size} - 2 * padding {padding})"
+            refusal = self._first_unfit((heights < height) | (widths < width), sizes, must)
+        else:
+            height, width = (side + self.margin - 2 * padding for side in self.fixed_size)
+            must = f"be {height} x {width} pixels ({size} + margin {self.margin} - 2 * padding {padding})"
+            remedy = "put a resize before it or change its margin"
+            refusal = self._first_unfit((heights != height) | (widths != width), sizes, must, remedy)
+        if refusal is None and self.padding_mode == "reflect":
+            must = f"have sides of more than {padding} pixels, the padding that mirrors them"
+            refusal = self._first_unfit(np.minimum(heights, widths) <= padding, sizes, must)
+        return refusal
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw places; see `Stage.draw`.
@@ -66,35 +90,54 @@ class RandomCrop(SizedStage):
         """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
-        if self.padding:
-            return {"start": (np.floor(uniforms * (self.margin + 1)) - self.padding).astype(np.int32)}
+        if not self.relative:
+            margins = np.stack([heights, widths], axis=1) + 2 * self.padding - self.fixed_size  # (n, 2)
+            return {"start": (np.floor(uniforms * (margins + 1)) - self.padding).astype(np.int32)}
+        assert self.margin is not None
         rows, columns = (
             (np.floor(each * (self.margin + 1)) / max(self.margin, 1)).astype(np.float32) for each in uniforms.T
         )
         return {"row_position": rows, "column_position": columns}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window; what lies outside the image is 0."""
+        """Cut the window, and what is added around the image."""
         from nvidia.dali import fn
 
-        if self.padding:
-            return fn.slice(
-                images,
-                start=parameters["start"],
-                shape=[*self.fixed_size],
-                axes=[0, 1],
-                out_of_bounds_policy="pad",
-                fill_values=[0],
-            )
-        return fn.crop(images, **self.crop_arguments(parameters))
+        if self.relative:
+            return fn.crop(images, **self.crop_arguments(parameters))
+        start = parameters["start"]
+        if self.padding and self.padding_mode == "reflect":
+            return _reflected(images, start, self.fixed_size)
+        arguments: dict[str, Any] = {"out_of_bounds_policy": "pad", "fill_values": [0]} if self.padding else {}
+        return fn.slice(images, start=start, shape=[*self.fixed_size], axes=[0, 1], **arguments)
 
     def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
-        """Return the window as arguments of DALI's cropping operators; without padding only."""
+        """Return the window as arguments of DALI's cropping operators; where places are `relative` only."""
         return {
             "crop": self.fixed_size,
             "crop_pos_y": parameters["row_position"],
             "crop_pos_x": parameters["column_position"],
         }
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Everything that decides the pixels; the padding's mode only if it is not the usual one."""
+        values = super().fingerprint()
+        if self.padding_mode == "constant":
+            del values["padding_mode"]
+        return values
+
+
+def _reflected(images: Node, start: Node, size: tuple[int, int]) -> Node:
+    """Cut windows of images that are mirrored at their outermost pixels, given the first row and column, int32 (2,)."""
+    from nvidia.dali import fn, types
+    from nvidia.dali.types import DALIDataType, DALIInterpType
+
+    row, column = (fn.cast(start[axis], dtype=DALIDataType.FLOAT) for axis in (0, 1))
+    zero, one = types.Constant(np.float32(0)), types.Constant(np.float32(1))
+    matrix = fn.reshape(fn.stack(one, zero, column, zero, one, row, zero, zero, one), shape=[3, 3])
+    return fn.experimental.warp_perspective(
+        images, matrix=matrix, size=size, interp_type=DALIInterpType.INTERP_NN, border_mode="reflect_101"
+    )
 
 
 @dataclass(frozen=True)
@@ -133,12 +176,13 @@ class CenterCrop(SizedStage):
         return fn.slice(images, start=parameters["start"], shape=[*self.fixed_size], axes=[0, 1])
 
 
-@dataclass(frozen=True)
-class HorizontalFlip(Stage):
-    """Mirror left and right with a probability."""
+class _Flip(Stage):
+    """Mirror with a probability. Subclasses say which way."""
 
-    probability: float = 0.5
-    name: str = "flip"
+    probability: float
+    name: str
+    VERTICAL: ClassVar[bool]
+    """Whether top and bottom are mirrored, not left and right."""
 
     num_uniforms = 1
     parameters: ClassVar[Mapping[str, Parameter]] = {"mirror": Parameter("int32")}
@@ -161,7 +205,27 @@ class HorizontalFlip(Stage):
 
         mirror = parameters["mirror"]
         if mirror:  # noqa: SIM108 - DALI traces statements
-            flipped = fn.flip(images, horizontal=1)
+            flipped = fn.flip(images, horizontal=int(not self.VERTICAL), vertical=int(self.VERTICAL))
         else:
             flipped = images
         return flipped
+
+
+@dataclass(frozen=True)
+class HorizontalFlip(_Flip):
+    """Mirror left and right with a probability."""
+
+    probability: float = 0.5
+    name: str = "flip"
+
+    VERTICAL = False
+
+
+@dataclass(frozen=True)
+class VerticalFlip(_Flip):
+    """Mirror top and bottom with a probability."""
+
+    probability: float = 0.5
+    name: str = "vertical_flip"
+
+    VERTICAL = True

@@ -17,6 +17,23 @@ Fill = int | tuple[int, int, int]
 """A level for all channels, or one for each."""
 
 
+def checked_fill(name: str, fill: object) -> Fill:
+    """Return levels as they are written down: an int, or a tuple of three.
+
+    Raises:
+        ConfigurationError: If they are something else.
+    """
+    levels = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,) * 3
+    fits = len(levels) == 3 and all(isinstance(level, int) and 0 <= level <= 255 for level in levels)
+    require(fits, name, "a level in 0 .. 255, or 3 of them", fill, "use 0 for black")
+    return levels if isinstance(fill, (tuple, list)) else levels[0]
+
+
+def levels_of(fill: Fill) -> tuple[int, ...]:
+    """Return the levels, one for each channel."""
+    return (fill,) * 3 if isinstance(fill, int) else tuple(fill)
+
+
 @dataclass(frozen=True)
 class OperationLayer(Stage):
     """One operation for each sample. Subclasses say which.
@@ -35,16 +52,12 @@ class OperationLayer(Stage):
 
     def __post_init__(self) -> None:
         check_interpolation(self.name, self.interpolation)
-        if isinstance(self.fill, list):
-            object.__setattr__(self, "fill", tuple(self.fill))
-        levels = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
-        fits = len(levels) == 3 and all(isinstance(level, int) and 0 <= level <= 255 for level in levels)
-        require(fits, "fill", "a level in 0 .. 255, or 3 of them", self.fill, "use 0 for black")
+        object.__setattr__(self, "fill", checked_fill("fill", self.fill))
 
     @property
     def fill_levels(self) -> tuple[int, ...]:
         """The levels of `fill`, one for each channel."""
-        return (self.fill,) * 3 if isinstance(self.fill, int) else tuple(self.fill)
+        return levels_of(self.fill)
 
     @property
     @abstractmethod

@@ -30,6 +30,8 @@ ARGUMENTS = {
     "fill": "Level 0 .. 255 where an operation moves a border into the image, or one for each of three channels.",
     "scale": "Least and greatest share of the image's area that the random resized crop takes.",
     "ratio": "Least and greatest width divided by height of what the random resized crop takes.",
+    "crop_interpolation": 'Interpolation of the random resized crop, "nearest", "bilinear", "bicubic", "lanczos", or '
+    '"random": for each image bilinear or bicubic, as timm.',
     "flip": "Probability that an image is mirrored.",
     "split": 'Name of a stage ("the final part begins here"), a count of partial stages, or None: what the preset '
     "says.",
@@ -45,13 +47,16 @@ ARGUMENTS = {
 """What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
 
 
-def preset(interpolation: str | None = None) -> Callable[[Preset], Preset]:
+def preset(interpolated: str | None = None, *names: str) -> Callable[[Preset], Preset]:
     """Show in a preset's documentation what its arguments mean, in the signature's order.
 
     Args:
-        interpolation: What is interpolated.
+        interpolated: What its argument `interpolation` is of.
+        names: Interpolations that there are; by default "nearest" and "bilinear".
     """
-    meanings = {**ARGUMENTS, "interpolation": f'Interpolation of {interpolation}, "nearest" or "bilinear".'}
+    *others, last = (f'"{name}"' for name in names or ("nearest", "bilinear"))
+    interpolation = f"Interpolation of {interpolated}, {', '.join(others)} or {last}."
+    meanings = {**ARGUMENTS, "interpolation": interpolation}
 
     def with_arguments(preset: Preset) -> Preset:
         names = inspect.signature(preset).parameters

@@ -14,6 +14,7 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.color import ColorJitter
 from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.interpolation import ResizeInterpolation
 from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies import Policy
@@ -39,6 +40,7 @@ def simple(
     *,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -52,16 +54,16 @@ def simple(
 
     The stages are named decode, random_resized_crop or random_crop, flip.
     """
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around([], order="paper", split=split)
 
 
-@preset("the resize")
+@preset("the resize", "nearest", "bilinear", "bicubic", "lanczos")
 def evaluate(
     size: Size = 224,
     *,
     resize: Size | None = None,
-    interpolation: Interpolation = "bilinear",
+    interpolation: ResizeInterpolation = "bilinear",
     split: Split = None,
     raw: bool = False,
     dtype: Dtype = "float32",
@@ -77,6 +79,9 @@ def evaluate(
     The stages are named decode, resize, center_crop.
     """
     output = Output(size, dtype, mean, std, channels_last, channels)
+    require(
+        interpolation != "random", "interpolation", "the same for all images", interpolation, "pass such as bicubic"
+    )
     if raw:
         require(resize is None, "resize", "None with raw=True, where arrays stay as they are", resize, "leave it out")
         return Recipe([], output, 0 if split is None else split)
@@ -100,6 +105,7 @@ def rand_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -119,7 +125,7 @@ def rand_augment(
         RandAugmentLayer(f"rand_augment_{layer}", interpolation, fill, magnitude, num_magnitude_bins)
         for layer in range(1, layers + 1)
     ]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around(operations, order=order, split=split)
 
 
@@ -133,6 +139,7 @@ def auto_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -148,7 +155,7 @@ def auto_augment(
     """
     first = AutoAugmentFirst("auto_augment_1", interpolation, fill, policy)
     second = AutoAugmentSecond("auto_augment_2", interpolation, fill, policy, first.name)
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around([first, second], order=order, split=split)
 
 
@@ -162,6 +169,7 @@ def trivial_augment(
     fill: Fill = 0,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -176,7 +184,7 @@ def trivial_augment(
     The operation's stage is named trivial_augment.
     """
     operations = [TrivialAugmentLayer("trivial_augment", interpolation, fill, num_magnitude_bins)]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around(operations, order=order, split=split)
 
 
@@ -191,6 +199,7 @@ def timm_augment(
     fill: Fill = TIMM_FILL,
     scale: Range = SCALE,
     ratio: Range = RATIO,
+    crop_interpolation: ResizeInterpolation = "bilinear",
     flip: float = 0.5,
     split: Split = None,
     raw: bool = False,
@@ -209,7 +218,7 @@ def timm_augment(
     jitter = (0.4 if "3a" in config else 0.0) if color_jitter is None else color_jitter
     if jitter:
         operations.append(ColorJitter(jitter, jitter, jitter))
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, flip, raw)
+    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
     return crop.around(operations, order=order, split=split)
 
 
@@ -245,6 +254,7 @@ class _Crop(NamedTuple):
     output: Output
     scale: Range
     ratio: Range
+    interpolation: ResizeInterpolation
     flip: float
     raw: bool
 
@@ -256,19 +266,22 @@ class _Crop(NamedTuple):
         padding = max(1, min(size) // 8)  # 4 pixels for 32 x 32
         padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
         if self.raw:
-            for name, given, published in (("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)):
+            usual = ("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)
+            for name, given, published in (*usual, ("crop_interpolation", self.interpolation, "bilinear")):
                 unused = given in (published, list(published))
                 remedy = "leave it out, or make a Recipe of your own"
                 require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
         if order == "paper":
-            first = [padded_crop] if self.raw else [Decode(), RandomResizedCrop(size, self.scale, self.ratio)]
+            first = [padded_crop] if self.raw else self._resized(size)
             stages = [*first, HorizontalFlip(self.flip), *operations]
             final = stages[-1].name
         else:
             require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
-            larger = (size[0] + margin, size[1] + margin)
-            first = [] if self.raw else [Decode(), RandomResizedCrop(larger, self.scale, self.ratio)]
+            first = [] if self.raw else self._resized((size[0] + margin, size[1] + margin))
             last = padded_crop if self.raw else RandomCrop(size, margin=margin)
             stages = [*first, *operations, last, HorizontalFlip(self.flip)]
             final = last.name
         return Recipe(stages, self.output, final if split is None else split)
+
+    def _resized(self, size: Size) -> list[Stage]:
+        return [Decode(), RandomResizedCrop(size, self.scale, self.ratio, self.interpolation)]

@@ -6,24 +6,22 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.crop import CenterCrop
-from dalirefurb.augment.size import Size, checked_size, sides_of
-from dalirefurb.augment.stage import (
-    Arrays,
-    Interpolation,
-    Node,
-    Parameter,
-    SizedStage,
-    Sizes,
-    Stage,
-    check_interpolation,
-    interpolation_type,
+from dalirefurb.augment.interpolation import (
+    INTERPOLATION,
+    RANDOM,
+    REACH,
+    ResizeInterpolation,
+    check_resize_interpolation,
+    draw_interpolation,
+    resize_type,
 )
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Sizes, Stage
 from dalirefurb.checks import require
 
 WHOLE_PIXELS = 2**24
@@ -32,6 +30,9 @@ one they make the window alone, which can be a level off. Kernels always do, exa
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 """What a random resized crop takes, as published: shares of the area, and width divided by height."""
+
+WINDOW: Mapping[str, Parameter] = {"start": Parameter("int32", (2,)), "shape": Parameter("int32", (2,))}
+"""First row and column of a window, height and width."""
 
 _LONGEST_SIDE = 2**31 - 1
 """Where the window of a crop can begin, which is said in 32 bits."""
@@ -47,23 +48,30 @@ class RandomResizedCrop(SizedStage):
         size: Side of the result in pixels, or its height and width.
         scale: Least and greatest share of the image's area.
         ratio: Least and greatest width divided by height, drawn uniformly in its logarithm.
+        interpolation: Interpolation, "nearest", "bilinear", "bicubic" or "lanczos"; "random": bilinear or bicubic, as
+            timm.
     """
 
     scale: tuple[float, float] = SCALE
     ratio: tuple[float, float] = RATIO
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeInterpolation = "bilinear"
     name: str = "random_resized_crop"
 
     ATTEMPTS = 10
-    num_uniforms = 4 * ATTEMPTS  # area, ratio, row and column of each
-    parameters: ClassVar[Mapping[str, Parameter]] = {
-        "start": Parameter("int32", (2,)),
-        "shape": Parameter("int32", (2,)),
-    }
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """Area, ratio, row and column of each attempt, and one if the interpolation is drawn, too."""
+        return 4 * self.ATTEMPTS + (self.interpolation == "random")
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The window, and the interpolation if it is drawn."""
+        return {**WINDOW, **INTERPOLATION} if self.interpolation == "random" else WINDOW
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_interpolation(self.name, self.interpolation)
+        check_resize_interpolation(self.name, self.interpolation)
         for field, given, limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, sys.float_info.max)):
             wanted = (
                 "two numbers with 0 < low <= high <= 1" if limit == 1 else "two finite numbers with 0 < low <= high"
@@ -77,7 +85,7 @@ class RandomResizedCrop(SizedStage):
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""
-        attempts = uniforms.reshape(-1, self.ATTEMPTS, 4)
+        attempts = uniforms[:, : 4 * self.ATTEMPTS].reshape(-1, self.ATTEMPTS, 4)
         low, high = self.scale
         area = (heights * widths)[:, None] * (low + (high - low) * attempts[..., 0])  # (n, ATTEMPTS)
         low, high = np.log(self.ratio)
@@ -96,6 +104,7 @@ class RandomResizedCrop(SizedStage):
         return {
             "start": np.ascontiguousarray(window[:, :2], dtype=np.int32),
             "shape": np.ascontiguousarray(window[:, 2:], dtype=np.int32),
+            **(draw_interpolation(uniforms[:, -1]) if self.interpolation == "random" else {}),
         }
 
     def _central(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -117,7 +126,7 @@ class RandomResizedCrop(SizedStage):
         """Resize windows that are cut already."""
         from nvidia.dali import fn
 
-        return fn.resize(images, size=self.fixed_size, interp_type=interpolation_type(self.interpolation))
+        return fn.resize(images, size=self.fixed_size, interp_type=resize_type(self.interpolation, parameters))
 
 
 @dataclass(frozen=True)
@@ -127,20 +136,33 @@ class Resize(Stage):
     Attributes:
         size: Length of the shorter side in pixels, where the aspect ratio stays; or height and width, where it does
             not.
-        interpolation: Interpolation, "nearest" or "bilinear".
+        interpolation: Interpolation, see `RandomResizedCrop`.
     """
 
     size: Size
-    interpolation: Interpolation = "bilinear"
+    interpolation: ResizeInterpolation = "bilinear"
     name: str = "resize"
 
-    parameters: ClassVar[Mapping[str, Parameter]] = {"size": Parameter("float32", (2,))}
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """One if the interpolation is drawn."""
+        return int(self.interpolation == "random")
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Height and width of the result, and the interpolation if it is drawn."""
+        return {"size": Parameter("float32", (2,)), **(INTERPOLATION if self.random else {})}
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for each interpolation."""
+        return np.full(len(RANDOM), 1 / len(RANDOM)) if self.random else np.ones(1)
 
     def __post_init__(self) -> None:
         size = checked_size(f"{self.name}: size", self.size, side="the shorter side in pixels")
         # (64, 64) and 64 are not the same here: one side is given, or both are.
         object.__setattr__(self, "size", sides_of(size) if isinstance(self.size, (tuple, list)) else size)
-        check_interpolation(self.name, self.interpolation)
+        check_resize_interpolation(self.name, self.interpolation)
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
@@ -167,13 +189,14 @@ class Resize(Stage):
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the sizes; see `Stage.draw`."""
-        return {"size": np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)}
+        size = np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)
+        return {"size": size, **(draw_interpolation(uniforms[:, 0]) if self.random else {})}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Resize."""
         from nvidia.dali import fn
 
-        return fn.resize(images, size=parameters["size"], interp_type=interpolation_type(self.interpolation))
+        return fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))
 
 
 def window_of(stage: Stage, following: Sequence[Stage]) -> CenterCrop | None:
@@ -193,13 +216,13 @@ def resized_window(resize: Stage, crop: CenterCrop, images: Node, parameters: Ma
     """
     size = parameters["size"]
     if size[0] * size[1] > WHOLE_PIXELS:
-        made = _window_alone(resize, crop, images, parameters["start"])
+        made = _window_alone(resize, crop, images, parameters)
     else:
         made = crop.apply(resize.apply(images, parameters), parameters)
     return made
 
 
-def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) -> Node:
+def _window_alone(resize: Stage, crop: CenterCrop, images: Node, parameters: Mapping[str, Node]) -> Node:
     """Make the pixels of a crop from those of the source that they depend on.
 
     Places are computed in double precision, and handed to DALI relative to these: it takes them in single precision.
@@ -217,9 +240,9 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
         full = sides * resize.size // math.min(sides[0], sides[1])
     else:
         full = types.Constant(np.array(resize.size, np.int64))
-    sides, scale, start = exact(sides), exact(sides) / exact(full), exact(start)
+    sides, scale, start = exact(sides), exact(sides) / exact(full), exact(parameters["start"])
     begin, end = start * scale, (start + types.Constant(np.array(crop.fixed_size, np.float64))) * scale
-    reach = math.max(scale, 1.0) + 1.0
+    reach = math.max(scale, 1.0) * REACH[resize.interpolation] + 1.0
     first = math.max(math.floor(begin - reach), 0.0)
     last = math.min(math.ceil(end + reach), sides)
     needed = fn.slice(
@@ -233,5 +256,5 @@ def _window_alone(resize: Stage, crop: CenterCrop, images: Node, start: Node) ->
         size=crop.fixed_size,
         roi_start=fn.cast(begin - first, dtype=DALIDataType.FLOAT),
         roi_end=fn.cast(end - first, dtype=DALIDataType.FLOAT),
-        interp_type=interpolation_type(resize.interpolation),
+        interp_type=resize_type(resize.interpolation, parameters),
     )

@@ -22,7 +22,7 @@ from dalirefurb.augment.crop import HorizontalFlip, RandomCrop
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import RandomResizedCrop, resized_window, window_of
+from dalirefurb.augment.resize import WINDOW, RandomResizedCrop, resized_window, window_of
 from dalirefurb.augment.stage import Device, Node, Stage
 from dalirefurb.dali.insides import random_operator
 from dalirefurb.errors import ConfigurationError
@@ -153,6 +153,7 @@ class Graph:
             Input(f"{stage.name}/{name}", parameter.dtype, len(parameter.shape))
             for stage in stages
             for name, parameter in stage.parameters.items()
+            if self.part != "decoded" or name in WINDOW
         )
         return (entering, *parameters)
 
@@ -231,8 +232,8 @@ def _decoded_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> 
     assert isinstance(decode, Decode)
     if window is None:
         return decode.decode(nodes["sample"], device)
-    parameters = _parameters(window, nodes)
-    return decode.decode_region(nodes["sample"], device, parameters["start"], parameters["shape"])
+    start, shape = (nodes[f"{window.name}/{name}"] for name in WINDOW)
+    return decode.decode_region(nodes["sample"], device, start, shape)
 
 
 def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node:
@@ -246,7 +247,7 @@ def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node
         flip = stages.pop()
         fused["mirror"] = _parameters(flip, nodes)["mirror"]
     crop = stages[-1] if stages else None
-    if type(crop) is RandomCrop and not crop.padding:
+    if type(crop) is RandomCrop and crop.relative:
         stages.pop()
         fused |= crop.crop_arguments(_parameters(crop, nodes))
     return _normalise(recipe.output, _applied(stages, images, nodes), fused)

@@ -203,6 +203,43 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
 
 
 @intrinsic
+def weighed_pixels(typing_context: Any, image: Any, offset: Any, weights: Any, count: Any, bits: Any) -> Any:
+    """Add pixels up, one after the other from an offset on, by int32 weights; of each, four bytes are read.
+
+    Returns:
+        The sums of the four, divided by 2 ** `bits`, rounded and limited to 0 .. 255, as bytes, the first one lowest.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, pixel = ir.IntType(32), ir.VectorType(ir.IntType(32), 4)
+        levels = ir.VectorType(ir.IntType(8), 4)
+        data, weight = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2)
+        )
+        shift = builder.trunc(arguments[4], number)
+        half = builder.lshr(builder.shl(number(1), shift), number(1))
+
+        def all_four(value: Any) -> Any:
+            first = builder.insert_element(ir.Constant(pixel, ir.Undefined), value, number(0))
+            return builder.shuffle_vector(first, first, ir.Constant(pixel, [0] * 4))
+
+        total = cgutils.alloca_once_value(builder, all_four(half))
+        with cgutils.for_range(builder, arguments[3]) as loop:
+            at = builder.gep(data, [builder.add(arguments[1], builder.mul(loop.index, loop.index.type(3)))])
+            source = builder.zext(builder.load(builder.bitcast(at, levels.as_pointer()), align=1), pixel)
+            factor = all_four(builder.load(builder.gep(weight, [loop.index])))
+            builder.store(builder.add(builder.load(total), builder.mul(source, factor)), total)
+        mean = builder.ashr(builder.load(total), all_four(shift))
+        for least, limit in ((True, 0), (False, 255)):
+            limits = ir.Constant(pixel, [limit] * 4)
+            other = builder.icmp_signed("<" if least else ">", mean, limits)
+            mean = builder.select(other, limits, mean)
+        return builder.bitcast(builder.trunc(mean, levels), number)
+
+    return types.uint32(image, types.int64, weights, types.int64, types.int64), generate
+
+
+@intrinsic
 def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
     """Have the byte at an offset brought to the caches, with what shares its line; it need not exist."""
 

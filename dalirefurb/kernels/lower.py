@@ -3,8 +3,12 @@
     stage                                   beside DALI's operators
     RandomResizedCrop, Resize, bilinear     within 1 level
     RandomResizedCrop, Resize, nearest      exact
+    RandomResizedCrop, Resize, bicubic      exactly Pillow's, columns first. DALI's neither rounds between columns and
+        and lanczos                         rows nor cuts off what overshoots there, and repeats a window's border
     CenterCrop, RandomCrop                  exact; part of the resize before it, if there is one
-    HorizontalFlip                          exact; likewise
+    HorizontalFlip, VerticalFlip            exact; the former likewise
+    RandomRotation, RandomAffine            as warps, see below
+    RandomPerspective                       as warps
     operations of augmentation policies
         posterize, solarize, solarize add   exact
         brightness, contrast                exact
@@ -32,6 +36,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -42,8 +47,7 @@ from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
-from dalirefurb.kernels.lower_colors import calls_of
-from dalirefurb.kernels.lower_operations import operation_calls_of
+from dalirefurb.kernels import lower_colors, lower_geometry, lower_operations
 
 WIDTH = 16
 """Numbers of a step, at most."""
@@ -170,17 +174,22 @@ def _pads(stage: Stage) -> bool:
     return isinstance(stage, RandomCrop) and stage.padding > 0
 
 
-_RESIZES = {"bilinear": "resize.bilinear", "nearest": "crop_flip.pick"}
+_RESIZES = {
+    "nearest": ("crop_flip.pick",),
+    "bilinear": ("resize.bilinear",),
+    "bicubic": ("resample.bicubic",),
+    "lanczos": ("resample.lanczos",),
+    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `interpolation.RANDOM`
+}
+_CROPS = {"constant": "crop_flip.crop", "reflect": "crop_flip.crop_reflected"}
 
 
 def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
     """Return a stage's steps; None if it has no kernel."""
     if type(stage) is not RandomApply and type(stage) is not RandomChoice:
-        calls = calls_of(stage)
-        if calls is None:
-            calls = operation_calls_of(stage)
-        if calls is not None:
-            return tuple(KernelOp(Code.OTHER, stage, *call) for call in calls)
+        for family in (lower_colors, lower_geometry, lower_operations):
+            if (calls := family.calls_of(stage)) is not None:
+                return tuple(KernelOp(Code.OTHER, stage, *call) for call in calls)
         step = _step(stage)
         return None if step is None else (step,)
     steps: list[KernelOp] = []
@@ -211,16 +220,14 @@ def _named(inside: tuple[str, ...], stage: Stage, parameter: str) -> str:
 
 def _step(stage: Stage) -> KernelOp | None:
     """Return a stage's step; a subclass made by a user may do something else, so it has none."""
-    if type(stage) is RandomResizedCrop:
-        return KernelOp(Code.RESIZE, stage, (_RESIZES[stage.interpolation],), _window)
-    if type(stage) is Resize:
-        return KernelOp(Code.RESIZE, stage, (_RESIZES[stage.interpolation],), _everything)
+    if type(stage) is RandomResizedCrop or type(stage) is Resize:
+        kernels, write = _RESIZES[stage.interpolation], _everything if isinstance(stage, Resize) else _window
+        return KernelOp(Code.RESIZE, stage, kernels, write, itemgetter("interpolation") if len(kernels) > 1 else None)
     if type(stage) is CenterCrop:
         return KernelOp(Code.CROP, stage, ("crop_flip.crop",), _start)
     if type(stage) is RandomCrop:
-        return KernelOp(
-            Code.CROP, stage, ("crop_flip.crop",), _start if stage.padding else partial(_place, stage.margin)
-        )
+        place = partial(_place, stage.margin) if stage.margin is not None and stage.relative else _start
+        return KernelOp(Code.CROP, stage, (_CROPS[stage.padding_mode],), place)
     if type(stage) is HorizontalFlip:
         return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, _if_mirrored)
     if type(stage) is KernelStage:

@@ -35,7 +35,7 @@ _Parameters = Mapping[str, NDArray[Any]]
 _Numbers = NDArray[np.float64]
 
 
-def operation_calls_of(stage: Stage) -> tuple[Call, ...] | None:
+def calls_of(stage: Stage) -> tuple[Call, ...] | None:
     """Return the calls of a stage; None if it is none of these, or a user's own that may do something else."""
     if type(stage) is AugMix:
         return _mix(stage)

@@ -75,6 +75,20 @@ def test_help_tells_what_each_argument_means(preset: Any) -> None:
     assert max(map(len, told.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("preset", [simple, *AUGMENTING], ids=lambda preset: preset.__name__)
+def test_the_crops_interpolation_can_be_chosen(folder: ImageFolder, preset: Any, kernels: Kernels) -> None:
+    recipe = preset(32, crop_interpolation="random")
+    assert recipe.stages[1] == RandomResizedCrop(32, interpolation="random")
+    assert preset(32, crop_interpolation="bilinear") == preset(32)
+    if preset is simple:
+        some = {each: served(folder, preset(32, crop_interpolation=each), kernels) for each in ("bilinear", "bicubic")}
+        drawn = served(folder, recipe, kernels)
+        alike = [[torch.equal(*pair) for pair in zip(drawn, images, strict=True)] for images in some.values()]
+        assert all(one != other for one, other in zip(*alike, strict=True))
+        assert 0 < sum(alike[0]) < len(drawn)
+
+
 # Two sides
 
 
@@ -324,7 +338,11 @@ def test_fingerprints_of_before_hold() -> None:
         (rand_augment, {"fill": (0.5,) * 3}, r"fill must be a level in 0 \.\. 255, or 3 of them, got \(0\.5"),
         (rand_augment, {"fill": None}, r"fill must be a level .*, got None: use 0 for black"),
         (rand_augment, {"interpolation": "bicubic"}, 'interpolation must be "nearest" or "bilinear", got \'bicubic\''),
-        (evaluate, {"interpolation": "bicubic"}, 'resize: interpolation must be "nearest" or "bilinear", got'),
+        (
+            evaluate,
+            {"interpolation": "cubic"},
+            'resize: interpolation must be "nearest", "bilinear", "bicubic", "lanczos"',
+        ),
         (evaluate, {"resize": 1.5}, r"resize: size must be a positive integer, or two as \(height, width\), got 1\.5"),
         (evaluate, {"resize": 256, "raw": True}, "resize must be None with raw=True, where arrays stay as they are"),
         (evaluate, {"size": 64, "resize": (32, 64)}, "center_crop: images must have at least 64 x 64 pixels, got 32"),
@@ -340,7 +358,6 @@ def test_arguments_that_cannot_work_are_refused(preset: Any, arguments: Any, mes
     [
         (lambda wrong: rand_augment(magnitude=wrong), r"magnitude must be an int in 0..30, got"),
         (lambda wrong: rand_augment(num_magnitude_bins=wrong), "num_magnitude_bins must be an int of at least 2, got"),
-        (lambda wrong: RandomCrop(32, margin=wrong), "random_crop: margin must be an int of at least 0, got"),
         (lambda wrong: RandomCrop(32, 4, padding=wrong), "random_crop: padding must be an int of at least 0, got"),
         (lambda wrong: rand_augment(channels=wrong), "channels must be 3, or 1 for grey images, got"),
         (lambda wrong: simple(32, raw=True, scale=wrong), "scale must be left out with raw=True"),

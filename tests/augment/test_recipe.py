@@ -23,9 +23,10 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.aug_mix import AugMix
 from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.rand_augment import RandAugmentLayer
@@ -279,7 +280,14 @@ def test_stages_are_drawn_with_the_sizes_that_enter_them():
         Resize(32),
         RandomCrop(32, margin=4),
         RandomCrop(32, margin=8, padding=2),
+        RandomCrop(32),
         HorizontalFlip(),
+        VerticalFlip(),
+        RandomResizedCrop(32, interpolation="random"),
+        Resize(32, "random"),
+        RandomRotation(30),
+        RandomAffine(30, (0.1, 0.1), (0.5, 2), 10),
+        RandomPerspective(),
     ],
     ids=lambda stage: stage.name,
 )
@@ -456,8 +464,26 @@ CHANGES = {
     },
     CenterCrop(32): {"size": 33, "name": "crop"},
     Resize(32): {"size": 33, "interpolation": "nearest", "name": "smaller"},
-    RandomCrop(32, margin=8): {"size": 33, "margin": 9, "padding": 4, "name": "crop"},
+    RandomCrop(32, margin=8): {"size": 33, "margin": 9, "padding": 4, "name": "crop", "padding_mode": "reflect"},
     HorizontalFlip(): {"probability": 0.4, "name": "mirror"},
+    VerticalFlip(): {"probability": 0.4, "name": "mirror"},
+    RandomRotation(30): {"degrees": 20, "interpolation": "bilinear", "fill": 128, "name": "rotation"},
+    RandomAffine(30): {
+        "degrees": 20,
+        "translate": (0.1, 0.2),
+        "scale": (0.5, 2.0),
+        "shear": 10,
+        "interpolation": "bilinear",
+        "fill": (1, 2, 3),
+        "name": "affine",
+    },
+    RandomPerspective(): {
+        "distortion_scale": 0.4,
+        "probability": 0.4,
+        "interpolation": "nearest",
+        "fill": 128,
+        "name": "perspective",
+    },
     RandAugmentLayer(): {
         "name": "layer",
         "interpolation": "bilinear",

@@ -29,12 +29,15 @@ from dalirefurb.augment import (
     MagnitudeNoise,
     Posterize,
     RandAugmentLayer,
+    RandomAffine,
     RandomApply,
     RandomChoice,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
+    RandomPerspective,
     RandomResizedCrop,
+    RandomRotation,
     Resize,
     Solarize,
     SolarizeAdd,
@@ -43,6 +46,7 @@ from dalirefurb.augment import (
     TimmRandAugmentLayer,
     TimmWeightedLayers,
     TrivialAugmentLayer,
+    VerticalFlip,
 )
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
@@ -79,6 +83,11 @@ KEEP_SIZE: dict[str, Make] = {
     "erasing": lambda name: RandomErasing(0.7, name=name),
     "erasing, noise": lambda name: RandomErasing(0.7, value="pixel", count=(1, 3), name=name),
     "cutout": lambda name: Cutout(9, 0.8, name=name),
+    "vertical flip": lambda name: VerticalFlip(name=name),
+    "rotation": lambda name: RandomRotation(40, fill=(1, 2, 3), name=name),
+    "affine": lambda name: RandomAffine(20, (0.2, 0.1), (0.7, 1.5), 10, "bilinear", name=name),
+    "perspective": lambda name: RandomPerspective(0.6, 0.7, name=name),
+    "perspective, nearest": lambda name: RandomPerspective(0.6, 0.7, "nearest", name=name),
 }
 COMPILED: dict[str, Make] = {"own": lambda name: KernelStage(shifted, name, uniforms=1)}
 """Of stages that DALI cannot run."""
@@ -86,6 +95,13 @@ COMPILED: dict[str, Make] = {"own": lambda name: KernelStage(shifted, name, unif
 TO_SIZE: dict[str, Make] = {
     "resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), (0.3, 1.0), name=name),
     "nearest resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="nearest", name=name),
+    "sharp resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="lanczos", name=name),
+    "resized crop, drawn": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="random", name=name),
+    "reflected crop": lambda name: RandomCrop((HEIGHT, WIDTH), padding=4, padding_mode="reflect", name=name),
+    "bicubic, any crop": lambda name: [
+        Resize((HEIGHT + 9, WIDTH + 3), "bicubic", f"{name}_resize"),
+        RandomCrop((HEIGHT, WIDTH), name=f"{name}_crop"),
+    ],
     "padded crop": lambda name: RandomCrop((HEIGHT, WIDTH), margin=6, padding=3, name=name),
     "resized, cropped": lambda name: [
         Resize((HEIGHT + 4, WIDTH + 4), name=f"{name}_resize"),

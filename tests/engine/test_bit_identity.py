@@ -14,6 +14,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Output,
     Prefetch,
     Recipe,
     Refurbish,
@@ -23,6 +24,14 @@ from dalirefurb import (
     rand_augment,
     timm_augment,
     trivial_augment,
+)
+from dalirefurb.augment import (
+    Decode,
+    RandomCrop,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    VerticalFlip,
 )
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
@@ -111,6 +120,18 @@ def refurbish(reuse_factor: int = 3) -> Refurbish:
     return Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=reuse_factor, seed=7)
 
 
+GEOMETRY = Recipe(
+    [
+        Decode(),
+        RandomResizedCrop(SIZE + 4, interpolation="random"),
+        RandomRotation(20, "bilinear"),
+        RandomPerspective(),
+        RandomCrop(SIZE, padding=2, padding_mode="reflect"),
+        VerticalFlip(),
+    ],
+    Output(SIZE),
+    "random_rotation",
+)
 RECIPES = {
     "paper": rand_augment(SIZE),
     "crop_last": rand_augment(SIZE, order="crop_last"),
@@ -119,6 +140,7 @@ RECIPES = {
     "timm": timm_augment(SIZE),
     "timm's weights": timm_augment(SIZE, config="rand-m9-mstd0.5-tweights"),
     "augmix": timm_augment(SIZE, config="augmix-m5-w2-d2", order="crop_last"),
+    "geometry": GEOMETRY,
 }
 
 SPLITS = [
@@ -137,6 +159,8 @@ SPLITS = [
     pytest.param("timm's weights", "rand_augment_2", id="timm's weights, split in the middle"),
     pytest.param("augmix", "aug_mix", id="augmix, split before it"),
     pytest.param("augmix", "random_crop", id="augmix, split after it"),
+    pytest.param("geometry", "random_rotation", id="geometry, split after the crop"),
+    pytest.param("geometry", "random_perspective", id="geometry, split between warps"),
 ]
 
 STORES = [

@@ -27,11 +27,15 @@ from dalirefurb.augment import (
     GaussianBlur,
     HorizontalFlip,
     RandAugmentLayer,
+    RandomAffine,
     RandomCrop,
     RandomErasing,
     RandomGrayscale,
+    RandomPerspective,
     RandomResizedCrop,
+    RandomRotation,
     Resize,
+    VerticalFlip,
     timm_auto_augment,
 )
 from dalirefurb.augment.operations import Group
@@ -142,6 +146,16 @@ CASES: dict[str, tuple[Stage, ...]] = {
     "timm": (*timm_auto_augment("rand-m9-n2-mstd3-inc1"), *timm_auto_augment("3a"), RandomResizedCrop(24)),
     "mixed": (AugMix("one"), AugMix("two", "nearest", mixture_width=2, chain_depth=5), RandomResizedCrop(24)),
     "erased": (Cutout(16, holes=3), RandomErasing(1.0, value="pixel", count=(1, 3)), RandomResizedCrop(24)),
+    "bicubic": (RandomResizedCrop(24, interpolation="bicubic"), HorizontalFlip()),
+    "lanczos window": (Resize(33, "lanczos"), HorizontalFlip(), CenterCrop(24)),
+    "drawn": (Resize(33, "random"), CenterCrop(24)),
+    "reflected": (Resize(24), RandomCrop(24, padding=4, padding_mode="reflect"), VerticalFlip()),
+    "warps": (RandomRotation(90), RandomAffine(0, (0.2, 0.2), (0.5, 2), 10, "bilinear"), RandomResizedCrop(24)),
+    "perspectives": (
+        RandomPerspective(1.0, 0.9),
+        RandomPerspective(1.0, 0.9, "nearest", name="nearest"),
+        RandomResizedCrop(24, interpolation="random"),
+    ),
 }
 SHAPES = [(1, 1), (1, 700), (700, 1), (2, 3000), (3000, 2), (24, 24), (300, 200), (97, 131), (5, 4), (25, 33)]
 
@@ -237,7 +251,7 @@ def test_a_row_for_which_there_is_too_little_memory_is_named_and_the_others_are_
         assert np.array_equal(results[others], right[others])
 
 
-@pytest.mark.parametrize("case", ["bilinear", "nearest", "window", "nearest window"])
+@pytest.mark.parametrize("case", ["bilinear", "nearest", "window", "nearest window", "bicubic", "lanczos window"])
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 5, 6])
 @pytest.mark.parametrize("value", [-1, 10_000])
 def test_a_window_that_is_outside_is_named_and_not_made(case: str, number: int, value: int) -> None:

@@ -224,7 +224,15 @@ def test_a_resized_and_cropped_photograph_is_dalis_within_one_level(pipelines):
 
 
 @pytest.mark.parametrize(
-    ("crop", "size"), [(RandomCrop(32, margin=8), 40), (RandomCrop(32, margin=8, padding=4), 32), (CenterCrop(32), 37)]
+    ("crop", "size"),
+    [
+        (RandomCrop(32, margin=8), 40),
+        (RandomCrop(32, margin=8, padding=4), 32),
+        (RandomCrop(32, margin=8, padding=4, padding_mode="reflect"), 32),
+        (RandomCrop(32), 41),
+        (RandomCrop(32, padding=6), 41),
+        (CenterCrop(32), 37),
+    ],
 )
 def test_crops_and_flips_are_dalis(pipelines, crop, size):
     recipe = Recipe([crop, HorizontalFlip()], levels(32), 0)

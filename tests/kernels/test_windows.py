@@ -42,7 +42,7 @@ LEVELS: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1 / 255, 1 / 255, 1 /
 """Leave pixels as they are: 0 .. 255."""
 
 BOTH = pytest.mark.parametrize("kernels", KERNELS)
-INTERPOLATIONS = pytest.mark.parametrize("interpolation", ["bilinear", "nearest"])
+INTERPOLATIONS = pytest.mark.parametrize("interpolation", ["bilinear", "nearest", "bicubic", "lanczos", "random"])
 
 
 def noise(*shapes: tuple[int, int]) -> list[Picture]:
@@ -87,9 +87,12 @@ def test_dalis_window_has_the_pixels_of_the_whole_image(interpolation: Any, spli
     assert np.array_equal(serve(recipe.at(split), pictures), serve(recipe, pictures))
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "lanczos", "random"])
 @pytest.mark.parametrize("shape", [(1, 5000), (5000, 1), (2, 9000), (7, 30_000)])
-def test_dalis_window_of_what_would_be_large_is_that_of_the_whole_image_within_a_level(shape: tuple[int, int]) -> None:
-    recipe = Recipe([Resize(64), CenterCrop(56)], levels(56), 1)
+def test_dalis_window_of_what_would_be_large_is_that_of_the_whole_image_within_a_level(
+    shape: tuple[int, int], interpolation: Any
+) -> None:
+    recipe = Recipe([Resize(64, interpolation), CenterCrop(56)], levels(56), 1)
     assert 64 * 64 * max(shape) // min(shape) > WHOLE_PIXELS
     pictures = noise(shape)
     assert np.abs(serve(recipe.at(2), pictures) - serve(recipe, pictures)).max() <= 1

@@ -25,6 +25,16 @@ def flip(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers:
 
 
 @kernel()
+def flip_over(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Mirror top and bottom."""
+    length = 3 * width
+    for y in range(height):
+        source, target = image[y * length : (y + 1) * length], out[(height - 1 - y) * length : (height - y) * length]
+        for i in range(length):
+            target[i] = source[i]
+
+
+@kernel()
 def crop(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Cut a window, whose first row and column are the numbers. What lies outside the image is 0."""
     top, left = int(numbers[0]), int(numbers[1])
@@ -41,6 +51,41 @@ def crop(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers:
             out[np.uint64(line + start + i)] = image[np.uint64(source + i)]
         for i in range(max(stop, 0), 3 * columns):
             out[np.uint64(line + i)] = 0
+
+
+def reflected_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+    """Return the bytes of a source's column for each of the result's."""
+    return 8 * columns
+
+
+@compiled
+def _mirrored(place: Any, count: Any) -> Any:
+    """Return which pixel of a row lies at a place, if the row is mirrored at its first pixel and at its last one."""
+    period = max(2 * (count - 1), 1)
+    place = abs(place) % period
+    return min(place, period - place) if count > 1 else 0
+
+
+@kernel(reflected_bytes)
+def crop_reflected(
+    image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
+) -> None:
+    """Cut a window, whose first row and column are the numbers. What lies outside mirrors the image."""
+    top, left = int(numbers[0]), int(numbers[1])
+    first, end = min(max(-left, 0), columns), max(min(width - left, columns), 0)
+    picked = memory(room, (columns,), np.int64)
+    for x in range(columns):
+        picked[x] = 3 * _mirrored(left + x, width)
+    for row in range(lines):
+        line, source = 3 * row * columns, 3 * width * _mirrored(top + row, height)
+        for x in range(first):
+            for channel in range(3):
+                out[np.uint64(line + 3 * x + channel)] = image[np.uint64(source + picked[x] + channel)]
+        for i in range(3 * first, 3 * end):
+            out[np.uint64(line + i)] = image[np.uint64(source + 3 * left + i)]
+        for x in range(max(first, end), columns):
+            for channel in range(3):
+                out[np.uint64(line + 3 * x + channel)] = image[np.uint64(source + picked[x] + channel)]
 
 
 @jitable

@@ -12,10 +12,13 @@ import numpy as np
 
 from dalirefurb.augment.operations import MOST_PIXELS
 from dalirefurb.kernels.kernel import REFUSED, kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, prefetch, store_pixel
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
+
+_FETCHED = 1 << 19
+"""Bytes of an image, at most, that are brought to the caches before they are needed."""
 
 FILL = 9
 """Which numbers of a warp are the levels of the channels where there is no source, after a 3x3 matrix row by row: the
@@ -42,7 +45,8 @@ def _centred(numbers: Any) -> Any:
 
 
 @compiled
-def _filled(numbers: Any) -> Any:
+def filled_pixel(numbers: Any) -> Any:
+    """Return the pixel of `FILL`."""
     return _pixel(
         np.uint8(np.int32(numbers[FILL])), np.uint8(np.int32(numbers[FILL + 1])), np.uint8(np.int32(numbers[FILL + 2]))
     )
@@ -54,6 +58,13 @@ def _pixel(red: Any, green: Any, blue: Any) -> Any:
 
 
 @compiled
+def fetch(image: Any) -> None:
+    """Have an image brought to the caches from its first pixel to its last, which is faster than in another order."""
+    for offset in range(0, min(image.size, _FETCHED), 64):
+        prefetch(image, offset)
+
+
+@compiled
 def _pixel_at(image: Any, height: Any, width: Any, row: Any, column: Any, filled: Any) -> Any:
     if 0 <= row < height and 0 <= column < width:
         at = 3 * (row * width + column)
@@ -62,7 +73,7 @@ def _pixel_at(image: Any, height: Any, width: Any, row: Any, column: Any, filled
 
 
 @compiled
-def _store_last(out: Any, at: Any, pixel: Any) -> None:
+def store_last(out: Any, at: Any, pixel: Any) -> None:
     """Store a pixel that may be the last of its image."""
     for channel in range(3):
         out[at + channel] = np.uint8(pixel >> np.uint32(8 * channel))
@@ -72,19 +83,22 @@ def _store_last(out: Any, at: Any, pixel: Any) -> None:
 def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Show at each pixel the nearest source, or `FILL` where there is none."""
     xx, xy, x0, yx, yy, y0 = _centred(numbers)
-    filled = _filled(numbers)
-    last = 3 * (height * width - 1)
+    filled = filled_pixel(numbers)
+    fetch(image)
+    last = np.int32(3 * (height * width - 1))
     columns, rows = np.float32(width - 1), np.float32(height - 1)
     offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
-        inside = np.int32(0)
+        inside, furthest = np.int32(0), np.int32(0)
         for x in range(width):
             column = np.rint(fused(np.float32(x), xx, start_x))
             row = np.rint(fused(np.float32(x), yx, start_y))
             hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-            offsets[x] = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            offsets[x] = offset
             inside += np.int32(hit)
+            furthest = max(furthest, offset)
         # A straight line enters the source once and leaves it once.
         first = 0
         while first < width and inside > 0 and offsets[first] < 0:
@@ -93,69 +107,123 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
         line = 3 * y * width
         for x in range(first):
             store_pixel(out, line + 3 * x, filled)
-        for x in range(first, min(end, width - 1)):
-            offset = np.int64(offsets[x])
-            # Four bytes from the last pixel on would be one too many.
-            behind = np.int64(offset == last)
-            store_pixel(out, line + 3 * x, load_pixel(image, offset - behind) >> np.uint32(8 * behind))
+        if furthest == last:
+            show_carefully(image, offsets, first, min(end, width - 1), filled, out, line)
+        else:
+            for x in range(first, min(end, width - 1)):
+                store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[x])))
         for x in range(end, width - 1):
             store_pixel(out, line + 3 * x, filled)
-        if offsets[width - 1] < 0:
-            _store_last(out, line + 3 * width - 3, filled)
-        else:
-            for channel in range(3):
-                out[line + 3 * width - 3 + channel] = image[offsets[width - 1] + channel]
+        show_last(image, offsets, width, filled, out, line)
+
+
+@compiled
+def show_carefully(image: Any, offsets: Any, first: Any, end: Any, filled: Any, out: Any, line: Any) -> None:
+    """Show sources at pixels of a row but its last, where four bytes from a source on may be one too many."""
+    for x in range(first, end):
+        offset = np.int64(offsets[x])
+        behind = np.int64(offset == image.size - 3)
+        pixel = filled if offset < 0 else load_pixel(image, offset - behind) >> np.uint32(8 * behind)
+        store_pixel(out, line + 3 * x, pixel)
+
+
+@compiled
+def show_last(image: Any, offsets: Any, width: Any, filled: Any, out: Any, line: Any) -> None:
+    """Show the source at the last pixel of a row."""
+    offset = offsets[width - 1]
+    if offset < 0:
+        store_last(out, line + 3 * width - 3, filled)
+    else:
+        for channel in range(3):
+            out[line + 3 * width - 3 + channel] = image[offset + channel]
 
 
 @kernel(bilinear_bytes)
 def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Blend the four nearest sources at each pixel; around the source lies `FILL`."""
     xx, xy, x0, yx, yy, y0 = _centred(numbers)
-    filled = _filled(numbers)
-    # Where all four are inside, and none is the last pixel.
-    columns, rows = np.float32(width - 2), np.float32(height - 2)
-    corner = 3 * ((height - 2) * width + width - 2)
-    near, offsets = memory(room, (4, width), np.uint32), memory(room + 16 * width, (width,), np.int32)
-    across, down = memory(room + 20 * width, (width,), np.float32), memory(room + 24 * width, (width,), np.float32)
+    filled = filled_pixel(numbers)
+    fetch(image)
+    near, offsets, across, down = rows_of(room, width)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         for x in range(width):
-            source_x = fused(np.float32(x), xx, start_x)
-            source_y = fused(np.float32(x), yx, start_y)
-            column, row = np.floor(source_x), np.floor(source_y)
-            across[x], down[x] = source_x - column, source_y - row
-            hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column))
-            offsets[x] = offset if hit and offset != corner else np.int32(_SOME)
-            if (column < -1) | (column > columns + 1) | (row < -1) | (row > rows + 1):
-                offsets[x] = np.int32(_NONE)
-        for x in range(width):
-            above = np.int64(offsets[x])
-            if above >= 0:
-                near[0, x] = load_pixel(image, above)
-                near[1, x] = load_pixel(image, above + 3)
-                near[2, x] = load_pixel(image, above + 3 * width)
-                near[3, x] = load_pixel(image, above + 3 * width + 3)
-            elif above == _NONE:
-                near[0, x] = near[1, x] = near[2, x] = near[3, x] = filled
-            else:
-                column = int(np.floor(fused(np.float32(x), xx, start_x)))
-                row = int(np.floor(fused(np.float32(x), yx, start_y)))
-                near[0, x] = _pixel_at(image, height, width, row, column, filled)
-                near[1, x] = _pixel_at(image, height, width, row, column + 1, filled)
-                near[2, x] = _pixel_at(image, height, width, row + 1, column, filled)
-                near[3, x] = _pixel_at(image, height, width, row + 1, column + 1, filled)
-        for x in range(width):
-            one, two, three, four = near[0, x], near[1, x], near[2, x], near[3, x]
-            near[0, x] = _pixel(
-                _blend(one, two, three, four, 0, across[x], down[x]),
-                _blend(one, two, three, four, 8, across[x], down[x]),
-                _blend(one, two, three, four, 16, across[x], down[x]),
-            )
-        line = 3 * y * width
-        for x in range(width - 1):
-            store_pixel(out, line + 3 * x, near[0, x])
-        _store_last(out, line + 3 * width - 3, near[0, width - 1])
+            across[x] = fused(np.float32(x), xx, start_x)
+            down[x] = fused(np.float32(x), yx, start_y)
+        blend_row(image, height, width, filled, near, offsets, across, down, out, 3 * y * width)
+
+
+@compiled
+def rows_of(room: Any, width: Any) -> Any:
+    """Lay out the memory of `bilinear_bytes`: what `blend_row` works in, and what it is given."""
+    near, offsets = memory(room, (4, width), np.uint32), memory(room + 16 * width, (width,), np.int32)
+    across, down = memory(room + 20 * width, (width,), np.float32), memory(room + 24 * width, (width,), np.float32)
+    return near, offsets, across, down
+
+
+@compiled
+def blend_row(
+    image: Any,
+    height: Any,
+    width: Any,
+    filled: Any,
+    near: Any,
+    offsets: Any,
+    across: Any,
+    down: Any,
+    out: Any,
+    line: Any,
+) -> None:
+    """Blend the four nearest sources at each pixel of a row.
+
+    Args:
+        image: See `Kernel`.
+        height: Height of the image in pixels.
+        width: Width of the image and of the row in pixels.
+        filled: Pixel that lies around the image.
+        near: Room for four pixels a column.
+        offsets: Room for a number a column.
+        across: Columns of the sources, from the centre of the first pixel, float32 of shape (width,).
+        down: Rows of the sources, likewise.
+        out: See `Kernel`.
+        line: Offset of the row in the result.
+    """
+    # Where all four are inside, and none is the last pixel.
+    columns, rows = np.float32(width - 2), np.float32(height - 2)
+    corner = 3 * ((height - 2) * width + width - 2)
+    for x in range(width):
+        column, row = np.floor(across[x]), np.floor(down[x])
+        hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
+        offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column))
+        offsets[x] = offset if hit and offset != corner else np.int32(_SOME)
+        if not ((column >= -1) & (column <= columns + 1) & (row >= -1) & (row <= rows + 1)):
+            offsets[x] = np.int32(_NONE)
+    for x in range(width):
+        above = np.int64(offsets[x])
+        if above >= 0:
+            near[0, x] = load_pixel(image, above)
+            near[1, x] = load_pixel(image, above + 3)
+            near[2, x] = load_pixel(image, above + 3 * width)
+            near[3, x] = load_pixel(image, above + 3 * width + 3)
+        elif above == _NONE:
+            near[0, x] = near[1, x] = near[2, x] = near[3, x] = filled
+        else:
+            column, row = int(np.floor(across[x])), int(np.floor(down[x]))
+            near[0, x] = _pixel_at(image, height, width, row, column, filled)
+            near[1, x] = _pixel_at(image, height, width, row, column + 1, filled)
+            near[2, x] = _pixel_at(image, height, width, row + 1, column, filled)
+            near[3, x] = _pixel_at(image, height, width, row + 1, column + 1, filled)
+    for x in range(width):
+        one, two, three, four = near[0, x], near[1, x], near[2, x], near[3, x]
+        right, lower = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
+        near[0, x] = _pixel(
+            _blend(one, two, three, four, 0, right, lower),
+            _blend(one, two, three, four, 8, right, lower),
+            _blend(one, two, three, four, 16, right, lower),
+        )
+    for x in range(width - 1):
+        store_pixel(out, line + 3 * x, near[0, x])
+    store_last(out, line + 3 * width - 3, near[0, width - 1])
 
 
 @compiled

@@ -16,7 +16,7 @@ from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.compile import compile_kernels
 from dalirefurb.cli.doctor import doctor
 from dalirefurb.cli.numbers import Number, learning_rate, path
-from dalirefurb.cli.show import PRESETS, show
+from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
 from dalirefurb.cli.terminal import complain, escaped, say
 
@@ -166,9 +166,9 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("augmentation")
     group.add_argument(
         "--preset",
-        choices=PRESETS,
+        choices=(*PRESETS, STAGES),
         metavar="NAME",
-        help=f"the stages: {', '.join(PRESETS)} (rand_augment)",
+        help=f"the stages: {', '.join(PRESETS)}; with --operations also {STAGES}, all that there are (rand_augment)",
     )
     _add_order(group, default=None)
     _add_split(group, "the last operation is final, or crop and flip with --order crop_last")

@@ -61,7 +61,9 @@ training with this seed draws it. Without FOLDER, the images are photographs tha
 what is drawn:
   dalirefurb show               blue frames: cached. Orange frames: fresh at every use
   dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
-                                paper's units
+                                paper's units; orange frames: magnitudes that training uses
+  dalirefurb show --operations --preset stages
+                                the first image after each stage that recipes are made of, drawn at random
   dalirefurb show --plan        which epochs and which batches miss, that is, read and augment from the start: with
                                 refurbishing, and without its two ways to spread misses evenly
   dalirefurb show --plan --technique NAME

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
+from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
@@ -32,7 +32,9 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
     "auto_augment": auto_augment,
     "auto_augment_cifar10": partial(auto_augment, policy="cifar10"),
+    "auto_augment_svhn": partial(auto_augment, policy="svhn"),
     "trivial_augment": trivial_augment,
+    "timm_augment": timm_augment,
     "simple": simple,
     "evaluate": evaluate,
 }
@@ -44,7 +46,11 @@ PICTURES = ("show.png", "operations.png", "plan.png", "table.png")
 _MOST_USES = 12
 """Of a version on a sheet; more would not fit."""
 
+STAGES = "stages"
+"""In place of a preset: all stages are drawn."""
+
 _WITHOUT_OPERATIONS = ("simple", "evaluate")
+_DRAWN_AS_STAGES = ("timm_augment",)
 _OPERATION_PICTURES = 80
 """Of a sheet of operations, about."""
 
@@ -97,8 +103,15 @@ def show(options: argparse.Namespace) -> None:
                 f"the preset must have operations of varying magnitude, but {options.preset} has none; pass another "
                 f"--preset, or leave --operations out"
             )
-        images = _OPERATION_PICTURES
+        if options.preset in _DRAWN_AS_STAGES:
+            raise ConfigurationError(
+                f"the preset must have a table of magnitudes, but those of {options.preset} vary from image to image: "
+                f"pass --preset {STAGES}, where it is drawn with all stages"
+            )
+        images = _OPERATION_PICTURES * (1 + (options.preset == STAGES))
     else:
+        if options.preset == STAGES:
+            raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
         order = {} if options.order is None else {"order": options.order}
         if order and options.preset in _WITHOUT_OPERATIONS:
             raise ConfigurationError(
@@ -116,12 +129,15 @@ def show(options: argparse.Namespace) -> None:
     require("a sheet of pictures", "matplotlib")
     check_writable(out)
     source = _source(options)
-    say(f"drawing the operations of {options.preset}" if options.operations else f"{recipe}\n")
+    drawn = "all stages" if options.preset == STAGES else f"the operations of {options.preset}"
+    say(f"drawing {drawn}" if options.operations else f"{recipe}\n")
     with without_codec_noise(), waiting(f"drawing {escaped(out)}"):
         with importing():
-            from dalirefurb.show.sheet import operations_sheet, pictures_sheet
+            from dalirefurb.show.sheet import operations_sheet, pictures_sheet, stages_sheet
 
-        if options.operations:
+        if options.preset == STAGES:
+            sheet = stages_sheet(source, size=options.size)
+        elif options.operations:
             sheet = operations_sheet(source, options.preset, size=options.size)
         else:
             sheet = pictures_sheet(source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)

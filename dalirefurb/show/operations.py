@@ -13,6 +13,7 @@ from dalirefurb.augment.auto_augment import AutoAugmentFirst
 from dalirefurb.augment.operation_layer import TableLayer
 from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.policies import POLICIES
 from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
@@ -34,23 +35,26 @@ class Row:
         magnitudes: The magnitude of each picture, as text, in this unit.
         pictures: One picture for each magnitude, from the most negative magnitude to the most positive, or from no
             effect to the strongest.
+        used: Whether training uses each of these magnitudes, where it does not use all.
     """
 
     name: str
     unit: str
     magnitudes: list[str]
     pictures: list[Image]
+    used: list[bool]
 
 
-_SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own."
+_SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own; those of some sub-policy are marked."
 
 TABLES: Mapping[str, tuple[TableLayer, str]] = {
     "rand_augment": (
         RandAugmentLayer(),
-        "rand_augment() applies each at magnitude 9 of 30, three tenths of the way from no effect to the strongest.",
+        "rand_augment() applies each at magnitude 9 of 30, which is marked.",
     ),
     "auto_augment": (AutoAugmentFirst(), _SUB_POLICIES),
     "auto_augment_cifar10": (AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
+    "auto_augment_svhn": (AutoAugmentFirst(policy="svhn"), _SUB_POLICIES),
     "trivial_augment": (
         TrivialAugmentLayer(),
         "trivial_augment() applies one of them, all magnitudes being equally likely.",
@@ -62,20 +66,40 @@ TABLES: Mapping[str, tuple[TableLayer, str]] = {
 def operate(picture: Image, layer: TableLayer) -> list[Row]:
     """Apply every operation of a layer to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
     operations = layer.table.operations
-    steps = [_steps(operation, layer.table.num_bins) for operation in operations]
+    used = [_used(layer, operation) for operation in operations]
+    steps = [_steps(operation, layer.table.num_bins, bins) for operation, bins in zip(operations, used, strict=True)]
     rows = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
     signed_bins = np.array([step for each in steps for step in each], np.int64)
     results = iter(_apply(picture, layer, Choice(rows, abs(signed_bins), signed_bins < 0)))
     return [
-        Row(operation.name, _unit(operation)[0], list(each.values()), [next(results) for _ in each])
-        for operation, each in zip(operations, steps, strict=True)
+        Row(
+            operation.name,
+            _unit(operation)[0],
+            list(each.values()),
+            [next(results) for _ in each],
+            [step in bins for step in each],
+        )
+        for operation, each, bins in zip(operations, steps, used, strict=True)
     ]
 
 
-def _steps(operation: Operation, num_bins: int) -> dict[int, str]:
+def _used(layer: TableLayer, operation: Operation) -> set[int]:
+    """Return the bins that training uses, negative where the magnitude is; none where it uses all."""
+    if not operation.ranged:
+        return set()
+    bins: set[int] = set()
+    if isinstance(layer, RandAugmentLayer):
+        bins = {layer.magnitude}
+    elif isinstance(layer, AutoAugmentFirst):
+        halves = [half for sub_policy in POLICIES[layer.policy] for half in sub_policy]
+        bins = {int(half.magnitude) for half in halves if half.operation == operation.name}
+    return {sign * each for each in bins for sign in ((-1, 1) if operation.signed else (1,))}
+
+
+def _steps(operation: Operation, num_bins: int, used: set[int]) -> dict[int, str]:
     """Return magnitude bins, evenly spaced and negative where the magnitude is, and how their magnitudes are written.
 
-    Of bins that mean the same, the first is taken.
+    A bin gives way to one that is used nearby. Of bins that mean the same, one that is used is taken, else the first.
     """
     if not operation.ranged:
         return {0: ""}
@@ -83,8 +107,13 @@ def _steps(operation: Operation, num_bins: int) -> dict[int, str]:
     scale = np.linspace(operation.first, operation.last, num_bins)
     _, form = _unit(operation)
     bins: dict[str, int] = {}
-    for step in np.linspace(-last if operation.signed else 0, last, MAGNITUDES).round().astype(int).tolist():
-        bins.setdefault(form(math.copysign(scale[abs(step)], step)), step)
+    steps, apart = np.linspace(-last if operation.signed else 0, last, MAGNITUDES, retstep=True)
+    for step in steps.round().astype(int).tolist():
+        near = [each for each in sorted(used) if abs(each - step) <= apart / 2]
+        step = min(near, key=lambda each: abs(each - step), default=step)
+        written = form(math.copysign(scale[abs(step)], step))
+        if written not in bins or step in used:
+            bins[written] = step
     return {step: written for written, step in bins.items()}
 
 

@@ -14,8 +14,9 @@ from matplotlib.patches import Rectangle
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
-from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
+from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, operate
 from dalirefurb.show.pictures import Image, Pictures, of_good_samples, square_image, take_pictures
+from dalirefurb.show.stages import draws
 from dalirefurb.source import Source
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _BAR = 28
 _TITLE, _HEADING, _TEXT, _SMALL = 15, 11, 10, 9
 """Sizes of letters in points."""
 
-_TITLE_LINE, _LINE = 27, 18
+_TITLE_LINE, _LINE, _SMALL_LINE = 27, 18, 15
 """Heights of lines in pixels."""
 
 _VERSION = _STEP + _LINE
@@ -151,19 +152,36 @@ def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
         size: Side in pixels of the picture operated on; for arrays, it is their own side.
     """
     layer, note = TABLES[preset]
-    picture = of_good_samples(source, 1, lambda samples: square_image(source, samples[0], size=size))
-    rows = operate(picture, layer)
+    rows = operate(_first_picture(source, size), layer)
+    return _rows_sheet(rows, f"The operations of {preset}, over the ranges of their magnitudes", note)
+
+
+def stages_sheet(source: Source, *, size: int) -> Figure:
+    """Draw what every stage does to the first sample, several times where it is random; see `operations_sheet`."""
+    note = "Each is drawn at random as training draws it, by itself; recipes are made of them, see dalirefurb.augment."
+    return _rows_sheet(draws(_first_picture(source, size)), "The stages of recipes", note)
+
+
+def _first_picture(source: Source, size: int) -> Image:
+    return of_good_samples(source, 1, lambda samples: square_image(source, samples[0], size=size))
+
+
+def _rows_sheet(rows: Sequence[Row], title: str, note: str) -> Figure:
+    """Draw rows of pictures, with names at their left."""
     top, left = _MARGIN + _TITLE_LINE + _LINE + _GAP, _MARGIN + _NAMES
     step = _OPERATION_CELL + _GAP
     figure, axes = _paper(left + MAGNITUDES * step - _GAP + _MARGIN, top + len(rows) * (step + _LINE) + _MARGIN)
-    _write(axes, _MARGIN, _MARGIN, f"The operations of {preset}, over the ranges of their magnitudes", _TITLE)
+    _write(axes, _MARGIN, _MARGIN, title, _TITLE)
     _write(axes, _MARGIN, _MARGIN + _TITLE_LINE, note, _TEXT, GREY)
     for place, row in enumerate(rows):
         y = top + place * (step + _LINE)
         _write(axes, _MARGIN, y + step / 2 - _LINE - 2, row.name, _HEADING)
-        _write(axes, _MARGIN, y + step / 2, row.unit or "no magnitude", colour=GREY)
-        for number, (magnitude, picture) in enumerate(zip(row.magnitudes, row.pictures, strict=True)):
-            _draw_picture(axes, left + number * step, y, picture, _OPERATION_CELL, name=magnitude)
+        for number, line in enumerate(textwrap.wrap(row.unit or "no magnitude", _NAMES // _LETTER - 1)):
+            _write(axes, _MARGIN, y + step / 2 + number * _SMALL_LINE, line, colour=GREY)
+        for number, (magnitude, picture, used) in enumerate(zip(row.magnitudes, row.pictures, row.used, strict=True)):
+            frame, colour = (_FRAME, FRESH) if used else (1, LINE)
+            x, above = left + number * step + 1 - frame, y + 1 - frame
+            _draw_picture(axes, x, above, picture, _OPERATION_CELL, frame=frame, colour=colour, name=magnitude)
     return figure
 
 

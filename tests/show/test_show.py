@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from dalirefurb import Prefetch
+from dalirefurb import Prefetch, augment
 from dalirefurb.augment.presets import evaluate, rand_augment, simple, trivial_augment
+from dalirefurb.augment.stage import Stage
 from dalirefurb.cli import main
 from dalirefurb.cli.compare import Run, plot
 from dalirefurb.cli.demo import whole_photographs
@@ -30,6 +31,7 @@ from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_imag
 from dalirefurb.show.plans import compare_plans, history
 from dalirefurb.show.plots import history_plot, plan_plot
 from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
+from dalirefurb.show.stages import draws, stages_for
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.pictures import jpeg, picture, write_folder
@@ -220,8 +222,8 @@ def test_operations_are_shown_from_the_most_negative_magnitude_to_the_most_posit
     image = np.asarray(picture(3, height=64, width=64))
     rows = {row.name: row for row in operate(image, TABLES["rand_augment"][0])}
     assert list(rows)[:2] == ["Identity", "ShearX"]
-    assert rows["Rotate"].magnitudes == ["-30", "-20", "-10", "0", "+10", "+20", "+30"]
-    assert rows["Brightness"].magnitudes == ["0.10", "0.40", "0.70", "1.00", "1.30", "1.60", "1.90"]
+    assert rows["Rotate"].magnitudes == ["-30", "-20", "-9", "0", "+9", "+20", "+30"]
+    assert rows["Brightness"].magnitudes == ["0.10", "0.40", "0.73", "1.00", "1.27", "1.60", "1.90"]
     assert rows["TranslateX"].magnitudes[0] == "-45 %"
     assert rows["Posterize"].magnitudes == ["8", "7", "6", "5", "4"]
     brightness = [float(each.mean()) for each in rows["Brightness"].pictures]
@@ -379,6 +381,56 @@ def test_show_operations_writes_a_row_for_each(folder, tmp_path, capsys):
     assert sheet.shape[1] > MAGNITUDES * 128
     assert sheet.shape[0] > 14 * 128
     assert len(colours(sheet)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("preset", "name", "used"),
+    [
+        ("rand_augment", "Rotate", ["-9", "+9"]),
+        ("rand_augment", "Posterize", ["7"]),
+        ("rand_augment", "Equalize", []),
+        ("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"]),
+        ("trivial_augment", "Rotate", []),
+    ],
+)
+def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):
+    image = np.asarray(picture(3, height=32, width=32))
+    (row,) = [row for row in operate(image, TABLES[preset][0]) if row.name == name]
+    marked = [magnitude for magnitude, each in zip(row.magnitudes, row.used, strict=True) if each]
+    assert marked == used
+    assert (int(FRESH[1:], 16) in colours(drawn(operations_sheet(arrays(size=32), preset, size=32)))) == (
+        preset != "trivial_augment"
+    )
+
+
+def test_each_stage_is_drawn_as_often_as_fits_or_once_if_nothing_is_random():
+    image = np.asarray(picture(3, height=48, width=48))
+    rows = {(row.name, row.unit): row.pictures for row in draws(image)}
+    assert len(rows) == len(stages_for(48))
+    assert len(rows["Invert", "by default"]) == 1
+    assert np.array_equal(rows["Invert", "by default"][0], 255 - image)
+    flips = rows["HorizontalFlip", "by default"]
+    assert len(flips) == MAGNITUDES
+    assert {each.tobytes() for each in flips} == {image.tobytes(), image[:, ::-1].tobytes()}
+    assert all(each.shape == image.shape for pictures in rows.values() for each in pictures)
+    public = {type(stage).__name__ for stages in stages_for(48).values() for stage in stages}
+    needless = {"CenterCrop", "Custom", "Decode", "KernelStage", "RandomApply", "RandomChoice", "Resize", "Stage"}
+    others = {"AutoAugmentFirst", "AutoAugmentSecond", "RandAugmentLayer", "TrivialAugmentLayer"}
+    stages = {name for name, each in vars(augment).items() if isinstance(each, type) and issubclass(each, Stage)}
+    timm = {name for name in stages if name.startswith("Timm")}
+    assert stages - needless - others - timm <= public
+
+
+def test_show_stages_writes_a_row_for_each(folder, tmp_path, capsys):
+    out = tmp_path / "stages.png"
+    options = ["--preset", "stages", "--size", "32", "--out", str(out)]
+    assert main(["show", str(folder), "--operations", *options]) == 0
+    assert capsys.readouterr().out == f"drawing all stages\ndrawn: {out}\n"
+    assert read(out).shape[0] > len(stages_for(32)) * 128
+    assert main(["show", str(folder), *options]) == 2
+    assert "--preset stages is for --operations" in capsys.readouterr().err
+    assert main(["show", str(folder), "--operations", "--preset", "timm_augment", "--out", str(out)]) == 2
+    assert "pass --preset stages" in capsys.readouterr().err
 
 
 def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path, capsys, monkeypatch):

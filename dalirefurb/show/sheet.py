@@ -29,7 +29,7 @@ CELL = 144
 """Side of a picture's square in pixels."""
 
 _OPERATION_CELL = 128
-_NAMES = 150
+_NAMES = 166
 _MARGIN = 24
 _FRAME = 4
 _GAP = 10

@@ -13,8 +13,22 @@ from PIL import Image
 from scipy.ndimage import map_coordinates
 from scipy.stats import chisquare, kstest
 
-from dalirefurb.augment import HorizontalFlip, RandomAffine, RandomApply, RandomPerspective, RandomRotation, Stage
+from dalirefurb import Output, Recipe
+from dalirefurb.augment import (
+    Decode,
+    HorizontalFlip,
+    RandomAffine,
+    RandomApply,
+    RandomCrop,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    Stage,
+    VerticalFlip,
+)
 from dalirefurb.augment.operations import MOST_PIXELS
+from dalirefurb.augment.stage import Device
+from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture
 from tests.stages import MAKERS, Maker, Picture, drawn, drawn_for_size, made
@@ -317,6 +331,15 @@ def test_an_image_of_too_many_pixels_is_refused() -> None:
     assert reason == (
         f"random_rotation: images must have {MOST_PIXELS:,} pixels at most, got 30000 x 30000; put a resize before it"
     )
+
+
+@pytest.mark.parametrize("partial_device", ["cpu", "gpu"])
+@pytest.mark.parametrize("part", ["partial", "final", "whole"])
+def test_geometric_stages_can_be_placed_on_a_gpu(part: Any, partial_device: Device) -> None:
+    crop = RandomCrop(32, padding=4, padding_mode="reflect")
+    stages = [Decode(), RandomResizedCrop(40, interpolation="random"), *STAGES[:1], crop, *STAGES[-1:], VerticalFlip()]
+    graph = Graph(Recipe(stages, Output(32), 3), part, partial_device, "gpu")
+    assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
 
 
 # Arguments

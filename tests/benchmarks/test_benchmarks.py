@@ -302,13 +302,17 @@ def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
     pytest.importorskip("numba")
     out = tmp_path / "kernels.json"
     written, printed = quick("kernels", out, "--data", folder)
-    stages = {each["name"]: each for each in written["results"]}
+    stages = {each["name"]: each for each in written["results"]["kernels"]}
     assert {"crop, resize, flip", "RandAugment layer, nearest", "- Equalize", "output"} < set(stages)
     for each in stages.values():
         assert len(each["dali_us"]) == len(each["kernels_us"]) > 1
         assert each["name"] in printed
         ratios = [dali / ours for dali, ours in zip(each["dali_us"], each["kernels_us"], strict=True)]
         assert each["ratio"]["median"] == pytest.approx(median(ratios))
+    for each in written["results"]["own_loops"]:
+        ratios = [own / built_in for own, built_in in zip(each["own_us"], each["built_in_us"], strict=True)]
+        assert each["claim"]["figure"]["median"] == pytest.approx(median(ratios))
+        assert each["claim"]["most"] == 1.2
 
 
 def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):

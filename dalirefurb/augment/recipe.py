@@ -24,6 +24,7 @@ from dalirefurb.augment.recipe_table import table
 from dalirefurb.augment.resize import window_of
 from dalirefurb.augment.size import Size, too_large
 from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.augment.views import with_suffix
 from dalirefurb.calls import Explained
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
@@ -164,6 +165,17 @@ class Recipe(metaclass=Explained):
     def with_output(self, **changes: Any) -> Recipe:
         """Return the same stages with another output, such as `dtype="float16"`."""
         return Recipe(self.stages, replace(self.output, **changes), self.split)
+
+    def view(self, number: int) -> Recipe:
+        """Return the same stages with names, and so random numbers, of their own: for another view of each sample.
+
+        Loaders with the same planner serve the same samples; these recipes make other images of them.
+
+        Args:
+            number: Number of the view, at least 1: the names end in it.
+        """
+        positive("number", number, "the first view is 1")
+        return Recipe(with_suffix(self.stages, f"_{number}"), self.output, self.split)
 
     def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return height and width of what is cached, or None where they vary.

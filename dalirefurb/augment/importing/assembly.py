@@ -70,10 +70,10 @@ def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
 
 
 def maybe(stage: Stage, probability: float) -> list[Stage]:
-    """Return a stage that is applied with a probability, with its name; none where that is 0."""
+    """Return a stage that is applied with a probability; none where that is 0."""
     if probability == 0:
         return []
-    return [stage if probability == 1 else RandomApply(stage, float(probability), stage.name)]
+    return [stage if probability == 1 else RandomApply(stage, float(probability))]
 
 
 def leaving(stages: Sequence[Stage], entering: tuple[int, int] | None) -> tuple[int, int] | None:

@@ -198,7 +198,7 @@ def test_a_view_renames_what_follows_another_stage() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_serves_the_same_with_a_store_and_without(name: str, tmp_path: Any) -> None:
-    recipe = PRESETS[name].with_output(size=PRESETS[name].output.size)
+    recipe = PRESETS[name]
     if recipe.encoded:
         source: Any = ImageFolder(write_folder(tmp_path, num_samples=6))
     else:

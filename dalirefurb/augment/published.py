@@ -28,24 +28,19 @@ Split = int | str | None
 
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
-_RESIZE = (
-    'Interpolation of the crop, "nearest", "bilinear", "bicubic" or "lanczos"; "random": bilinear or bicubic. '
-    "The policy's warps are bilinear."
-)
 _SPLIT = "Name of a stage, or a count of partial stages; None: the last one that keeps 0.95 at reuse factor 3."
 
 
 @preset(
     procedure='"A1", "A2" or "A3".',
     size="Side of the images that the model receives, in pixels, or (height, width); None: 160 for A3, or else 224.",
-    interpolation=_RESIZE,
     split=_SPLIT,
 )
 def resnet_strikes_back(
     size: Size | None = None,
     *,
     procedure: Literal["A1", "A2", "A3"] = "A2",
-    interpolation: ResizeInterpolation = "bicubic",
+    crop_interpolation: ResizeInterpolation = "bicubic",
     split: Split = None,
     dtype: Dtype = "float32",
     channels_last: bool = False,
@@ -66,7 +61,7 @@ def resnet_strikes_back(
     return _timm(
         Output(size or (160 if third else 224), dtype, mean, std, channels_last),
         split,
-        interpolation=interpolation,
+        interpolation=crop_interpolation,
         auto_augment=f"rand-m{6 if third else 7}-mstd0.5-inc1",
     )
 
@@ -75,7 +70,6 @@ def resnet_strikes_back(
     crop='"random_resized", or "simple" as for ImageNet-21k: the shorter side is resized to the size, four pixels '
     "around the image mirror it, and a crop of the size is taken.",
     color_jitter="Greatest change of brightness, contrast and saturation after the operations, 0 for none.",
-    interpolation=_RESIZE,
     split=_SPLIT,
 )
 def deit3(
@@ -83,7 +77,7 @@ def deit3(
     *,
     crop: Literal["random_resized", "simple"] = "random_resized",
     color_jitter: float = 0.3,
-    interpolation: ResizeInterpolation = "bicubic",
+    crop_interpolation: ResizeInterpolation = "bicubic",
     split: Split = None,
     dtype: Dtype = "float32",
     channels_last: bool = False,
@@ -105,7 +99,7 @@ def deit3(
         is_training=True,
         auto_augment="3a",
         color_jitter=color_jitter,
-        interpolation=interpolation,
+        interpolation=crop_interpolation,
         mean=mean,
     )
     stages = augmenting.stages
@@ -113,16 +107,16 @@ def deit3(
         shorter = min(output.sides)
         require(output.sides == (shorter, shorter), "size", "one number with crop='simple'", size, "pass the side")
         padded = RandomCrop(shorter, padding=4, padding_mode="reflect")
-        stages[:1] = [Resize(shorter, interpolation), padded]
+        stages[:1] = [Resize(shorter, crop_interpolation), padded]
     return Recipe(*parts_of(stages, output, split))
 
 
-@preset(interpolation=_RESIZE, erasing="Probability of random erasing.", split=_SPLIT)
+@preset(erasing="Probability of random erasing.", split=_SPLIT)
 def convnext(
     size: Size = 224,
     *,
     erasing: float = 0.25,
-    interpolation: ResizeInterpolation = "bicubic",
+    crop_interpolation: ResizeInterpolation = "bicubic",
     split: Split = None,
     dtype: Dtype = "float32",
     channels_last: bool = False,
@@ -139,7 +133,7 @@ def convnext(
     return _timm(
         Output(size, dtype, mean, std, channels_last),
         split,
-        interpolation=interpolation,
+        interpolation=crop_interpolation,
         auto_augment="rand-m9-mstd0.5-inc1",
         re_prob=erasing,
         re_mode="pixel",
@@ -186,7 +180,6 @@ def airbench(
 @preset(
     strength="Strength of the colour jitter; the paper takes 0.5 for CIFAR-10.",
     blur="Probability of a blur, whose kernel is a tenth of the size; the paper has none for CIFAR-10.",
-    interpolation='Interpolation of the crop, "nearest", "bilinear", "bicubic" or "lanczos".',
     split=_SPLIT,
 )
 def simclr(
@@ -194,7 +187,7 @@ def simclr(
     *,
     strength: float = 1.0,
     blur: float = 0.5,
-    interpolation: ResizeInterpolation = "bicubic",
+    crop_interpolation: ResizeInterpolation = "bicubic",
     split: Split = None,
     dtype: Dtype = "float32",
     channels_last: bool = False,
@@ -212,7 +205,7 @@ def simclr(
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     kernel = min(sides_of(output.size)) // 10 | 1
     stages = [
-        RandomResizedCrop(output.size, interpolation=interpolation),
+        RandomResizedCrop(output.size, interpolation=crop_interpolation),
         HorizontalFlip(),
         RandomApply(jitter, 0.8),
         RandomGrayscale(0.2),

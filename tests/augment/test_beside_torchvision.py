@@ -1,6 +1,7 @@
-"""Is what is imported what torchvision and timm do? `benchmarks/competitors/build.py` shows how they are installed.
+"""Is what is imported what torchvision and timm do: their images, where nothing is random, or else their distributions?
 
-Their images, where nothing is random; their distributions, where something is.
+`benchmarks/competitors/build.py` shows how torchvision is had beside a torch for the CPU; timm is then
+`pip install --no-deps timm`, with pyyaml, huggingface_hub and safetensors.
 """
 
 from __future__ import annotations
@@ -310,6 +311,26 @@ def test_operations_come_as_often_as_timms(timm: Any, config: str) -> None:
     stage = Recipe.from_timm(is_training=True, auto_augment=config).stages[3]
     assert isinstance(stage, OperationLayer)
     _same([Group(group).name for group in _drawn(stage, 64, 64)["group"].tolist()], theirs)
+
+
+HAPPENING: list[tuple[Callable[[Any], Any], str, int]] = [
+    (lambda t: t.RandomHorizontalFlip(0.3), "mirror", 1),
+    (lambda t: t.RandomVerticalFlip(0.3), "mirror", 1),
+    (lambda t: t.RandomGrayscale(0.2), "grey", 1),
+    (lambda t: t.RandomApply([t.RandomInvert(1.0)], p=0.8), "skipped", 0),
+    (lambda t: t.RandomSolarize(1, 0.1), "skipped", 0),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "parameter", "value"), HAPPENING, ids=["flip", "vertical", "grey", "apply", "solarize"]
+)
+def test_what_happens_at_random_happens_as_often(transforms: Any, make: Any, parameter: str, value: int) -> None:
+    transform, image = make(transforms), Image.fromarray(np.arange(12, dtype=np.uint8).reshape(2, 2, 3) * 20)
+    theirs = [transform(image).tobytes() != image.tobytes() for _ in range(DRAWS)]
+    stage = Recipe.from_torchvision([transforms.CenterCrop(2), transform, transforms.ToTensor()]).stages[2]
+    _same((_drawn(stage, 2, 2)[parameter] == value).tolist(), theirs)
 
 
 def test_colour_jitter_is_distributed_as_torchvisions(torchvision: Any) -> None:

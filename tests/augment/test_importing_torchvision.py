@@ -130,6 +130,13 @@ def test_policies_are_as_many_stages_as_there_are_operations() -> None:
     assert stages_of(policy) == (first, second)
 
 
+def test_of_two_policies_each_operation_follows_its_own() -> None:
+    first, second, again, last = stages_of(T.AutoAugment(), T.AutoAugment(T.AutoAugmentPolicy.SVHN))
+    assert second.follows == first
+    assert last.follows == again
+    assert (again.name, last.name) == ("auto_augment_1_2", "auto_augment_2_2")
+
+
 def test_transforms_are_chosen_among_and_applied_at_random() -> None:
     jitter, blur = T.ColorJitter(0.4), T.GaussianBlur(9)
     assert stages_of(T.RandomApply([jitter], 0.8)) == (RandomApply(ColorJitter(0.4), 0.8),)

@@ -59,12 +59,17 @@ def default_split(stages: Sequence[Stage]) -> int:
 
 
 def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
-    """Return stages with a number after each name that was there before."""
+    """Return stages with a number after each name that was there before; who follows one follows the last so named."""
     seen: dict[str, int] = {}
-    made = []
+    latest: dict[str, str] = {}
+    made: list[AnyStage] = []
     for stage in stages:
         seen[stage.name] = number = seen.get(stage.name, 0) + 1
-        renamed: Any = stage if number == 1 else dataclasses.replace(stage, name=f"{stage.name}_{number}")  # type: ignore[type-var]
+        latest[stage.name] = stage.name if number == 1 else f"{stage.name}_{number}"
+        names = {"name": latest[stage.name]}
+        if stage.follows is not None:
+            names["first"] = latest[stage.follows.name]
+        renamed: Any = stage if number == 1 else dataclasses.replace(stage, **names)  # type: ignore[type-var]
         made.append(renamed)
     return made
 

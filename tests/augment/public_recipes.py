@@ -10,7 +10,6 @@ import torch
 from tests.augment.torchvision_stand_ins import T, lightly_blur, lightly_solarization, stand_in
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-CIFAR10 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
 
@@ -76,8 +75,10 @@ def _view(
     )
 
 
-def _cifar(t: Any, *crop: Any) -> Any:
-    return t.Compose([*crop, t.RandomHorizontalFlip(), t.ToTensor(), t.Normalize(**CIFAR10)])
+def _cifar(t: Any, *moving: Any, levels: tuple[list[float], list[float]]) -> Any:
+    """Transforms that move pixels, and what normalises them by numbers of levels."""
+    mean, std = ([level / 255 for level in each] for each in levels)
+    return t.Compose([*moving, t.ToTensor(), t.Normalize(mean, std)])
 
 
 RECIPES: Mapping[str, Timm | Torchvision] = {
@@ -107,12 +108,12 @@ RECIPES: Mapping[str, Timm | Torchvision] = {
             interpolation="random",
             input_size=(3, 256, 256),
             auto_augment="rand-m9-mstd0.5",
-            re_prob=0.3,
+            re_prob=0.2,
             re_mode="pixel",
         ),
     ),
     "SE-ResNeXt-26-T": Timm(
-        "timm's docs, training scripts", _timm(interpolation="random", re_prob=0.5, re_mode="pixel")
+        "timm's docs, training scripts", _timm(interpolation="random", re_prob=0.4, re_mode="pixel")
     ),
     "MobileNetV3-Large": Timm(
         "timm's docs, training scripts",
@@ -120,7 +121,7 @@ RECIPES: Mapping[str, Timm | Torchvision] = {
     ),
     "ResNeXt-50 with RandAugment": Timm(
         "timm's docs, training scripts",
-        _timm(interpolation="random", auto_augment=RAND_AUGMENT, re_prob=0.6, re_mode="pixel"),
+        _timm(interpolation="random", auto_augment="rand-m7-mstd0.5-inc1", re_prob=0.4, re_mode="pixel", re_count=3),
     ),
     "ResNet-50 with JSD loss": Timm(
         "timm's docs, training scripts",
@@ -160,7 +161,7 @@ RECIPES: Mapping[str, Timm | Torchvision] = {
     ),
     "torchvision's Swin-T": Torchvision(
         "pytorch/vision references",
-        lambda t: _reference(t, 224, lambda mode: t.TrivialAugmentWide(interpolation=mode), 0.1, "BICUBIC"),
+        lambda t: _reference(t, 224, lambda mode: t.TrivialAugmentWide(interpolation=mode), 0.25, "BICUBIC"),
         refused="TrivialAugmentWide.interpolation='bicubic'.",
     ),
     "torchvision's AugMix": Torchvision(
@@ -209,11 +210,24 @@ RECIPES: Mapping[str, Timm | Torchvision] = {
     ),
     # CIFAR
     "MMPretrain's ResNet for CIFAR-10": Torchvision(
-        "open-mmlab/mmpretrain cifar10_bs16.py", lambda t: _cifar(t, t.RandomCrop(32, padding=4)), {"raw": True}
+        "open-mmlab/mmpretrain cifar10_bs16.py",
+        lambda t: _cifar(
+            t,
+            t.RandomCrop(32, padding=4),
+            t.RandomHorizontalFlip(0.5),
+            levels=([125.307, 122.961, 113.8575], [51.5865, 50.847, 51.255]),
+        ),
+        {"raw": True},
     ),
     "Wide residual networks": Torchvision(
-        "szagoruyko/wide-residual-networks main.py",
-        lambda t: _cifar(t, t.Pad(4, padding_mode="reflect"), t.RandomCrop(32)),
+        "szagoruyko/wide-residual-networks pytorch/main.py",
+        lambda t: _cifar(
+            t,
+            t.Pad(4, padding_mode="reflect"),
+            t.RandomHorizontalFlip(),
+            t.RandomCrop(32),
+            levels=([125.3, 123.0, 113.9], [63.0, 62.1, 66.7]),
+        ),
         {"raw": True},
     ),
 }

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dalirefurb import Arrays, Loader, Output, Recipe, Standard
 from dalirefurb.augment import (
@@ -237,6 +239,9 @@ def test_what_only_moves_pixels_may_come_after_normalisation() -> None:
 
 
 def test_a_pad_and_the_crop_after_it_are_one_stage() -> None:
+    """Flips may be between them, for all sides are padded alike."""
+    between = stages_of(T.Pad(4), T.RandomHorizontalFlip(), T.RandomCrop(32))
+    assert between == (HorizontalFlip(), RandomCrop((32, 32), 8, 4))
     assert stages_of(T.Pad(4, padding_mode="reflect"), T.RandomCrop(32)) == (
         RandomCrop((32, 32), 8, 4, padding_mode="reflect"),
     )
@@ -293,8 +298,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.RandomCrop(32, padding=4, fill=9)], "RandomCrop that adds another level than 0 cannot be imported"),
     ([T.RandomCrop(32, padding=4, padding_mode="edge")], "pass 'constant' or 'reflect'"),
     ([T.RandomCrop(32, pad_if_needed=True)], "put a Resize before it"),
-    ([T.Pad(4), *END], "Pad cannot be imported: put RandomCrop right after it"),
-    ([T.Pad(4)], "Pad cannot be imported: put RandomCrop right after it"),
+    ([T.Pad(4), *END], "Pad cannot be imported: put RandomCrop after it"),
+    ([T.Pad(4)], "Pad cannot be imported: put RandomCrop after it"),
     ([T.Pad(4), T.RandomCrop(32, padding=4)], "pad once"),
     ([T.Normalize(MEAN, STD)], "put ToTensor or ToDtype(torch.float32, scale=True) before it"),
     ([*NORMALIZED, T.Normalize(MEAN, STD)], "and have it once"),
@@ -327,6 +332,23 @@ REFUSED: list[tuple[list[Any], str]] = [
 @pytest.mark.parametrize(("transforms", "told"), REFUSED, ids=range(len(REFUSED)))
 def test_what_cannot_be_imported_is_named_with_what_helps(transforms: list[Any], told: str) -> None:
     assert told in refusal(*transforms)
+
+
+POOL = (
+    [make(T) for make, _ in ONE_BY_ONE]
+    + [each for transforms, _ in REFUSED for each in transforms]
+    + [CROP, *NORMALIZED]
+)
+
+
+@given(st.lists(st.sampled_from(POOL), max_size=8), st.booleans(), st.sampled_from([None, 32, (32, 48)]))
+def test_whatever_is_given_becomes_a_recipe_or_one_line(transforms: list[Any], raw: bool, size: Any) -> None:
+    try:
+        recipe = imported(*transforms, *END, raw=raw, size=size)
+    except ConfigurationError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert recipe.diversity(3) >= 0.95
 
 
 def test_what_is_imported_is_served() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dalirefurb import Recipe
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.kernels.lower import steps_of
 from tests.augment.public_recipes import RECIPES, Timm
 from tests.augment.torchvision_stand_ins import T
 
@@ -33,6 +34,11 @@ def test_an_imported_recipe_keeps_most_images_and_caches_as_much_as_that_allows(
     assert recipe.diversity(3) >= 0.95
     later = range(recipe.split + 1, len(recipe.stages) + 1)
     assert all(recipe.at(split).diversity(3) < 0.95 for split in later)
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_imported_recipe_has_compiled_kernels(name: str) -> None:
+    assert steps_of(imported(name).stages[1:]) is not None
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in IMPORTED])

@@ -120,6 +120,7 @@ def test_simclr_is_jitter_grey_and_blur() -> None:
     [
         (lambda: resnet_strikes_back(procedure="A4"), "procedure must be A1, A2 or A3, got 'A4'"),  # type: ignore[arg-type]
         (lambda: deit3(crop="center"), "crop must be random_resized or simple"),  # type: ignore[arg-type]
+        (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
         (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),
     ],
 )

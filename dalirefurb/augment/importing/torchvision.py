@@ -33,7 +33,8 @@ _OF_LEVELS = {"RandomPosterize", "RandomSolarize", "RandomEqualize", "RandAugmen
 _OWN = "write it as a KernelStage, a loop over pixels, or as a Custom of DALI's operators, see docs/stages.md"
 _SIZED = "use RandomResizedCrop, which also draws a size"
 _MIXED = "mix batches after the loader by dalirefurb.Mix"
-_PAD = "put RandomCrop right after it, or leave it out"
+_PAD = "put RandomCrop after it, with nothing but flips between, or leave it out"
+_AFTER_PAD = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip")
 _INSTEAD = {
     "RandomOrder": "write its transforms in one order; a ColorJitter draws the order of its own",
     "FiveCrop": "make one view of a sample: CenterCrop",
@@ -81,7 +82,7 @@ class _Reader:
             return
         _check_origin(transform)
         name = kind(transform)
-        if self.padding is not None and name != "RandomCrop":
+        if self.padding is not None and name not in _AFTER_PAD:
             refuse("Pad", _PAD)
         if name in CONVERSIONS:
             CONVERSIONS[name](self.pixels, transform)

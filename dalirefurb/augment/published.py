@@ -159,10 +159,9 @@ def airbench(
 ) -> Recipe:
     """Make the recipe of "94 % on CIFAR-10 in 3.29 Seconds" (Jordan 2024), for arrays: flip, translate, cut out.
 
-    Defaults are those of `airbench96.py`; `airbench94.py` and
-    `airbench95.py` have `translate=2, cutout=0`. There an image is mirrored in
-    every other epoch, from a random one on; here each time at random, which costs 0.04 points of accuracy by that
-    script's header. Beside it: `label_smoothing=0.2`.
+    Defaults are those of `airbench96.py`; `airbench94.py` and `airbench95.py` have `translate=2, cutout=0`. There an
+    image is mirrored in every other epoch, from a random one on; here each time at random, which costs 0.04 points of
+    accuracy by the script's header. Beside it: `Mix(10, label_smoothing=0.2)`.
 
     The stages are named flip, random_crop, random_erasing.
     """

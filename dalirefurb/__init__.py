@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from dalirefurb.augment.presets import simplified as simplified
     from dalirefurb.augment.presets import timm_augment as timm_augment
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
+    from dalirefurb.augment.published import airbench as airbench
+    from dalirefurb.augment.published import convnext as convnext
+    from dalirefurb.augment.published import deit3 as deit3
+    from dalirefurb.augment.published import resnet_strikes_back as resnet_strikes_back
+    from dalirefurb.augment.published import simclr as simclr
     from dalirefurb.augment.recipe import Recipe as Recipe
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
@@ -83,10 +88,15 @@ _HOMES = {
     "TarShards": "source",
     "TieredStore": "store",
     "TorchDataset": "source",
+    "airbench": "augment.published",
     "auto_augment": "augment.presets",
+    "convnext": "augment.published",
+    "deit3": "augment.published",
     "evaluate": "augment.presets",
     "propose_coverage": "reading.coverage",
     "rand_augment": "augment.presets",
+    "resnet_strikes_back": "augment.published",
+    "simclr": "augment.published",
     "simple": "augment.presets",
     "simplified": "augment.presets",
     "timm_augment": "augment.presets",

@@ -24,7 +24,7 @@ from dalirefurb.cli.explanations import CACHE, DEMO, SHOW, TRAIN
 from tests.pictures import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
-TESTED_ELSEWHERE = {"batches.md", "sources.md"}
+TESTED_ELSEWHERE = {"batches.md", "recipes.md", "sources.md"}
 """Pages of which tests of what they speak of run the blocks, and look at what becomes of them."""
 
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in TESTED_ELSEWHERE]

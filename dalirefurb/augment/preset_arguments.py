@@ -47,16 +47,17 @@ ARGUMENTS = {
 """What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
 
 
-def preset(interpolated: str | None = None, *names: str) -> Callable[[Preset], Preset]:
+def preset(interpolated: str | None = None, *names: str, **own: str) -> Callable[[Preset], Preset]:
     """Show in a preset's documentation what its arguments mean, in the signature's order.
 
     Args:
         interpolated: What its argument `interpolation` is of.
         names: Interpolations that there are; by default "nearest" and "bilinear".
+        own: What arguments mean that this preset alone has, or that mean something else in it.
     """
     *others, last = (f'"{name}"' for name in names or ("nearest", "bilinear"))
     interpolation = f"Interpolation of {interpolated}, {', '.join(others)} or {last}."
-    meanings = {**ARGUMENTS, "interpolation": interpolation}
+    meanings = {**ARGUMENTS, "interpolation": interpolation, **own}
 
     def with_arguments(preset: Preset) -> Preset:
         names = inspect.signature(preset).parameters

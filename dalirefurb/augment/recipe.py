@@ -20,14 +20,14 @@ from dalirefurb import rng
 from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe_table import table
 from dalirefurb.augment.resize import window_of
-from dalirefurb.augment.stage import Arrays, Sizes, Stage
+from dalirefurb.augment.size import Size, too_large
+from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.augment.views import with_suffix
 from dalirefurb.calls import Explained
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
-
-LONGEST_SIDE = 2**24
-"""Pixels, of what a stage makes: DALI takes sizes in single precision."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,41 @@ class Recipe(metaclass=Explained):
         require(holds, "split", wanted, split, f"the stages are {', '.join(names)}")
         return count
 
+    @classmethod
+    def from_torchvision(
+        cls, transform: Any, *, split: int | str | None = None, raw: bool = False, size: Size | None = None
+    ) -> Recipe:
+        """Return what torchvision's transforms do to an image; see docs/recipes.md for what differs in pixels.
+
+        Args:
+            transform: Transforms of either version, such as a `Compose`, down to `ToTensor` or `ToDtype`, `Normalize`.
+            split: See `at`; None: the last one that keeps 0.95 of standard training's different images at reuse
+                factor 3, as `diversity(3)` tells.
+            raw: Whether the recipe is for arrays, in place of encoded images.
+            size: Side, or height and width, of the images that enter, in pixels; None: any.
+
+        Raises:
+            ConfigurationError: If a transform cannot be imported; the message tells what to use instead.
+        """
+        from dalirefurb.augment.importing.torchvision import imported
+
+        return cls(*imported(transform, split=split, raw=raw, size=size))
+
+    @classmethod
+    def from_timm(cls, *, split: int | str | None = None, **arguments: Any) -> Recipe:
+        """Return what timm's `create_transform` makes of its arguments; see docs/recipes.md for what differs in pixels.
+
+        Args:
+            split: See `from_torchvision`.
+            arguments: Arguments of `create_transform`, see `dalirefurb.augment.importing.timm.CreateTransform`.
+
+        Raises:
+            ConfigurationError: If something cannot be imported; the message tells what to use instead.
+        """
+        from dalirefurb.augment.importing.timm import imported
+
+        return cls(*imported(split, **arguments))
+
     @property
     def encoded(self) -> bool:
         """Whether the recipe starts from encoded bytes, not from arrays."""
@@ -130,6 +165,17 @@ class Recipe(metaclass=Explained):
     def with_output(self, **changes: Any) -> Recipe:
         """Return the same stages with another output, such as `dtype="float16"`."""
         return Recipe(self.stages, replace(self.output, **changes), self.split)
+
+    def view(self, number: int) -> Recipe:
+        """Return the same stages with names, and so random numbers, of their own: for another view of each sample.
+
+        Loaders with the same planner serve the same samples; these recipes make other images of them.
+
+        Args:
+            number: Number of the view, at least 1: the names end in it.
+        """
+        positive("number", number, "the first view is 1")
+        return Recipe(with_suffix(self.stages, f"_{number}"), self.output, self.split)
 
     def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return height and width of what is cached, or None where they vary.
@@ -181,7 +227,7 @@ class Recipe(metaclass=Explained):
                 heights, widths = stage.output_sizes(heights, widths)
                 if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
                     continue
-                if refusal := _too_large(stage, entered, (heights, widths), max_pixels):
+                if refusal := too_large(stage.name, entered, (heights, widths), max_pixels):
                     return refusal
         return None
 
@@ -196,23 +242,7 @@ class Recipe(metaclass=Explained):
 
     def __str__(self) -> str:
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
-        reuse_factors = (2, 3)
-        steps = [(stage.name, "yes" if stage.random else "no", _counted(stage.outcomes)) for stage in self.stages]
-        steps.append((f"output {self.output.sides_text}, {self.output.dtype}", "no", "1"))
-        rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in reuse_factors)]]
-        for place, (name, random, outcomes) in enumerate(steps):
-            kept = [f"{diversity(self.stages, place, factor):.2f}" for factor in reuse_factors]
-            rows.append([name, "partial" if place < self.split else "final", random, outcomes, *kept])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        form = "  ".join(f"{{:{'<' if column < 3 else '>'}{width}}}" for column, width in enumerate(widths))
-        here = " and ".join(f"{self.diversity(factor):.2f} at {factor}" for factor in reuse_factors)
-        return "\n".join(
-            [
-                *(form.format(*row) for row in rows),
-                "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
-                f"this split keeps {here}",
-            ]
-        )
+        return table(self.stages, self.output, self.split)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON."""
@@ -224,28 +254,6 @@ class Recipe(metaclass=Explained):
         # As it looks once it was saved and loaded: tuples become lists.
         as_loaded: dict[str, Any] = json.loads(json.dumps(values))
         return as_loaded
-
-
-def _counted(outcomes: NDArray[np.float64]) -> str:
-    """Return how many outcomes there are; see `Stage.outcomes`."""
-    return str(len(outcomes)) if outcomes.sum() > 1 - 1e-9 else "many"
-
-
-def _too_large(stage: Stage, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:
-    """Find an image of which a stage makes too large a one: its row, and why."""
-    heights, widths = made
-    long = np.maximum(heights, widths) > LONGEST_SIDE
-    vast = heights * widths > (np.inf if max_pixels is None else max_pixels)
-    if not (long | vast).any():
-        return None
-    row = int((long | vast).argmax())
-    most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
-    if not long[row]:
-        most, remedy = f"{max_pixels:,} pixels", "pass a larger max_pixels to the loader if it is genuine"
-    return row, (
-        f"{stage.name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
-        f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"
-    )
 
 
 def draw(

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.size import Sizes as Sizes
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 
@@ -28,9 +29,6 @@ Arrays = dict[str, NDArray[Any]]
 Device = Literal["cpu", "gpu"]
 
 Interpolation = Literal["nearest", "bilinear"]
-
-Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Image heights and widths in pixels, each of shape (n,)."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from dalirefurb import (
 )
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
 from dalirefurb.augment.operations import MOST_PIXELS
-from dalirefurb.augment.recipe import LONGEST_SIDE
 from dalirefurb.augment.resize import WHOLE_PIXELS
+from dalirefurb.augment.size import LONGEST_SIDE
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError
 from tests.loading import flat_loader

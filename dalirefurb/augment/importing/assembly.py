@@ -1,0 +1,116 @@
+"""What becomes a recipe: stages with names of their own, the output, and the default split."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from dalirefurb.augment.choice import RandomApply
+from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.diversity import diversity
+from dalirefurb.augment.erasing import RandomErasing
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.stage import Stage
+from dalirefurb.errors import ConfigurationError
+
+LEAST_KEPT, REUSE_FACTOR = 0.95, 3
+"""Share of standard training's different images that the default split keeps at least, and the reuse factor of that."""
+
+AnyStage = TypeVar("AnyStage", bound=Stage)
+
+
+class Parts(NamedTuple):
+    """The arguments of a `Recipe`."""
+
+    stages: list[Stage]
+    output: Output
+    split: int | str
+
+
+def refuse(given: str, remedy: str) -> NoReturn:
+    """Refuse what cannot be imported.
+
+    Raises:
+        ConfigurationError: Always.
+    """
+    raise ConfigurationError(f"{given} cannot be imported: {remedy}")
+
+
+def parts_of(stages: Sequence[Stage], output: Output, split: int | str | None, *, raw: bool = False) -> Parts:
+    """Return what becomes a recipe.
+
+    Args:
+        stages: Stages in order, without `Decode`, with names that may repeat.
+        output: What the model receives.
+        split: Where the final part begins; None: see `default_split`.
+        raw: Whether the recipe is for arrays, in place of encoded images.
+    """
+    named = distinct([*([] if raw else [Decode()]), *stages])
+    return Parts(named, output, default_split(named) if split is None else split)
+
+
+def default_split(stages: Sequence[Stage]) -> int:
+    """Return the last split that keeps `LEAST_KEPT` of standard training's different images at `REUSE_FACTOR`."""
+    places = range(len(stages) + 1)
+    return max(place for place in places if diversity(stages, place, REUSE_FACTOR) >= LEAST_KEPT)
+
+
+def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
+    """Return stages with a number after each name that was there before; who follows one follows the last so named."""
+    seen: dict[str, int] = {}
+    latest: dict[str, str] = {}
+    made: list[AnyStage] = []
+    for stage in stages:
+        seen[stage.name] = number = seen.get(stage.name, 0) + 1
+        latest[stage.name] = stage.name if number == 1 else f"{stage.name}_{number}"
+        names = {"name": latest[stage.name]}
+        if stage.follows is not None:
+            names["first"] = latest[stage.follows.name]
+        renamed: Any = stage if number == 1 else dataclasses.replace(stage, **names)  # type: ignore[type-var]
+        made.append(renamed)
+    return made
+
+
+def maybe(stage: Stage, probability: float) -> list[Stage]:
+    """Return a stage that is applied with a probability; none where that is 0."""
+    if probability == 0:
+        return []
+    return [stage if probability == 1 else RandomApply(stage, float(probability))]
+
+
+def leaving(stages: Sequence[Stage], entering: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return height and width of what leaves some stages, None where they vary.
+
+    Args:
+        stages: Stages in order.
+        entering: Height and width of what enters them, None where they vary.
+    """
+    size = entering
+    for stage in stages:
+        if stage.fixed_size is not None:
+            size = stage.fixed_size
+        elif size is not None:
+            heights, widths = stage.output_sizes(np.array([size[0]]), np.array([size[1]]))
+            size = int(heights[0]), int(widths[0])
+    return size
+
+
+def three(numbers: Sequence[float]) -> tuple[float, float, float]:
+    """Return numbers of the channels, of which one is for all three."""
+    red, green, blue = map(float, numbers if len(numbers) == 3 else [*numbers] * 3)
+    return red, green, blue
+
+
+def erasing_after(mean: Sequence[float], std: Sequence[float], value: str, **arguments: Any) -> RandomErasing:
+    """Return random erasing after normalisation, where 0 is the mean colour, and normal noise has its deviation.
+
+    Args:
+        mean: Means of the channels, for pixels in 0..1; one is for all.
+        std: Standard deviations of the channels, likewise.
+        value: What is painted, "mean", "channel" or "pixel".
+        arguments: Other arguments of `RandomErasing`.
+    """
+    return RandomErasing(value=value, mean=three(mean), std=three(std), **arguments)  # type: ignore[arg-type]

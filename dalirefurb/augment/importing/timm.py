@@ -1,0 +1,201 @@
+"""What timm's `create_transform` makes of its arguments, as stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dalirefurb.augment.blur import GaussianBlur
+from dalirefurb.augment.color import ColorJitter, RandomGrayscale
+from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, VerticalFlip
+from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refuse, three
+from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
+from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
+from dalirefurb.augment.size import Size
+from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.timm_strings import timm_auto_augment
+from dalirefurb.calls import Explained
+from dalirefurb.checks import require
+
+ERASED, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
+"""What timm's random erasing takes: shares of the area, and height divided by width."""
+
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+_ERASURES = {"const": "mean", "rand": "channel", "pixel": "pixel"}
+_CROP_PCT = 0.875
+_BLURRING = 23
+"""Side of the kernel of timm's blur, in pixels."""
+
+_REFUSED = {
+    "re_num_splits": "images of one batch are one set here; leave it out",
+    "crop_border_pixels": "cut the border off by a Recipe of your own, with CenterCrop first",
+    "tf_preprocessing": "TensorFlow's resizes are others; leave it out",
+    "separate": "images are not made in several splits, and AugMix's consistency loss needs them; leave it out",
+    "naflex": "images of one size are made; leave it out",
+    "patchify": "images are made, not patches: cut them on the model's side",
+}
+"""Arguments that must be false, with what helps."""
+
+
+@dataclass(frozen=True)
+class CreateTransform(metaclass=Explained):
+    """Arguments of `timm.data.create_transform` 1.0, with timm's names, meanings and defaults.
+
+    Attributes:
+        input_size: Side of the images in pixels, (height, width), or (channels, height, width).
+        is_training: Whether images are augmented.
+        no_aug: Whether they are not, though it is training.
+        train_crop_mode: "rrc", a random resized crop; None is the same.
+        scale: Least and greatest share of the image's area that the crop takes, None: 0.08 and 1.
+        ratio: Least and greatest width divided by height of what it takes, None: 3/4 and 4/3.
+        hflip: Probability that left and right are mirrored.
+        vflip: Probability that top and bottom are mirrored.
+        color_jitter: Greatest change of brightness, contrast and saturation, or three or four numbers, the last one the
+            hue's; None: none. Where `auto_augment` is given and not "3a", timm leaves it out, unless
+            `force_color_jitter`.
+        color_jitter_prob: Probability of it; None: always.
+        force_color_jitter: Whether it comes after any policy.
+        grayscale_prob: Probability of grey.
+        gaussian_blur_prob: Probability of a blur.
+        auto_augment: Policy, see `dalirefurb.augment.timm_auto_augment`; None: none.
+        interpolation: Interpolation of resizes, "nearest", "bilinear", "bicubic", "lanczos", and of the random resized
+            crop "random". Policies' warps are bilinear, where timm's may be bicubic.
+        mean: Means of the channels, of pixels in 0..1.
+        std: Standard deviations of the channels.
+        re_prob: Probability of random erasing.
+        re_mode: What it paints: "const", the mean colour; "rand", a random one; "pixel", one for each pixel.
+        re_count: Greatest number of windows.
+        re_num_splits: 0.
+        crop_pct: Side of the crop, divided by that of the resized image, None: 0.875. Not for training.
+        crop_mode: "center", or "squash", which changes the aspect ratio; None is "center". Not for training.
+        crop_border_pixels: None.
+        tf_preprocessing: False.
+        use_prefetcher: Whether timm normalises later; it is the same here.
+        normalize: True.
+        separate: False.
+        naflex: False.
+        patchify: False.
+    """
+
+    input_size: Size | tuple[int, int, int] = 224
+    is_training: bool = False
+    no_aug: bool = False
+    train_crop_mode: str | None = None
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] | None = None
+    hflip: float = 0.5
+    vflip: float = 0.0
+    color_jitter: float | Sequence[float] | None = 0.4
+    color_jitter_prob: float | None = None
+    force_color_jitter: bool = False
+    grayscale_prob: float = 0.0
+    gaussian_blur_prob: float = 0.0
+    auto_augment: str | None = None
+    interpolation: str = "bilinear"
+    mean: Channels = IMAGENET_MEAN
+    std: Channels = IMAGENET_STD
+    re_prob: float = 0.0
+    re_mode: str = "const"
+    re_count: int = 1
+    re_num_splits: int = 0
+    crop_pct: float | None = None
+    crop_mode: str | None = None
+    crop_border_pixels: int | None = None
+    tf_preprocessing: bool = False
+    use_prefetcher: bool = False
+    normalize: bool = True
+    separate: bool = False
+    naflex: bool = False
+    patchify: bool = False
+
+    def __post_init__(self) -> None:
+        for name, remedy in _REFUSED.items():
+            if given := getattr(self, name):
+                refuse(f"timm's {name}={given!r}", remedy)
+        if not self.normalize:
+            refuse("timm's normalize=False", "pass mean=(0, 0, 0) and std=(1, 1, 1) for pixels in 0..1")
+        known = self.interpolation in _INTERPOLATIONS or (self.is_training and self.interpolation == "random")
+        if not known:
+            refuse(f"timm's interpolation={self.interpolation!r}", f"choose one of {', '.join(_INTERPOLATIONS)}")
+        modes = {"train_crop_mode": (None, "rrc"), "crop_mode": (None, "center", "squash")}
+        for name, allowed in modes.items():
+            if getattr(self, name) not in allowed:
+                refuse(f"timm's {name}={getattr(self, name)!r}", f"pass {allowed[-1]!r}, or leave it out")
+        require(self.re_mode in _ERASURES, "re_mode", "const, rand or pixel", self.re_mode, "choose one")
+
+    @property
+    def size(self) -> Size:
+        """Side of the images, or height and width if timm is given these."""
+        given: Any = self.input_size
+        return tuple(given[-2:]) if isinstance(given, (tuple, list)) else given
+
+    @property
+    def output(self) -> Output:
+        """What the model receives."""
+        given: Any = self.input_size
+        channels: Any = given[0] if isinstance(given, (tuple, list)) and len(given) == 3 else 3
+        return Output(self.size, mean=self.mean, std=self.std, channels=channels)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages in order, without `Decode`."""
+        if not self.is_training:
+            return self._evaluating()
+        return self._unchanged() if self.no_aug else self._training()
+
+    def _evaluating(self) -> list[Stage]:
+        size, share = self.output.sides, self.crop_pct or _CROP_PCT
+        sides = (math.floor(size[0] / share), math.floor(size[1] / share))
+        if self.crop_mode == "squash":
+            return [Resize(sides, self.interpolation), CenterCrop(size)]  # type: ignore[arg-type]
+        if sides[0] != sides[1]:
+            refuse(
+                f"timm's input_size={self.input_size!r} with the aspect ratio kept",
+                "pass crop_mode='squash', or make a Recipe of Resize and CenterCrop",
+            )
+        return [Resize(sides[0], self.interpolation), CenterCrop(size)]  # type: ignore[arg-type]
+
+    def _unchanged(self) -> list[Stage]:
+        interpolation: Any = "bilinear" if self.interpolation == "random" else self.interpolation
+        return [Resize(self.size, interpolation), CenterCrop(self.size)]
+
+    def _training(self) -> list[Stage]:
+        size, interpolation = self.output.sides, self.interpolation
+        stages: list[Stage] = [
+            RandomResizedCrop(size, self.scale or SCALE, self.ratio or RATIO, interpolation)  # type: ignore[arg-type]
+        ]
+        stages += [HorizontalFlip(self.hflip)] if self.hflip else []
+        stages += [VerticalFlip(self.vflip)] if self.vflip else []
+        stages += self._colors()
+        if self.re_prob:
+            count: Any = self.re_count if self.re_count == 1 else (1, self.re_count)
+            windows = {"probability": self.re_prob, "scale": ERASED, "ratio": ERASED_RATIO, "count": count}
+            stages.append(erasing_after(self.output.means, self.output.stds, _ERASURES[self.re_mode], **windows))
+        return stages
+
+    def _colors(self) -> list[Stage]:
+        """The policy, and what timm lets follow."""
+        stages: list[Stage] = []
+        if self.auto_augment:
+            warps: Any = "nearest" if self.interpolation == "nearest" else "bilinear"
+            red, green, blue = (min(255, round(255 * mean)) for mean in three(self.output.means))
+            stages += timm_auto_augment(self.auto_augment, interpolation=warps, fill=(red, green, blue))
+        jitters = self.color_jitter
+        if jitters and (self.force_color_jitter or not self.auto_augment or "3a" in self.auto_augment):
+            jitter = ColorJitter(*(jitters if isinstance(jitters, (tuple, list)) else (jitters,) * 3))
+            stages += maybe(jitter, 1.0 if self.color_jitter_prob is None else self.color_jitter_prob)
+        stages += [RandomGrayscale(self.grayscale_prob)] if self.grayscale_prob else []
+        stages += maybe(GaussianBlur(_BLURRING), self.gaussian_blur_prob)
+        return stages
+
+
+def imported(split: int | str | None, **arguments: Any) -> Parts:
+    """Return what becomes a recipe of timm's arguments; see `CreateTransform` and `assembly.parts_of`.
+
+    Raises:
+        ConfigurationError: If there are no stages for these.
+    """
+    transform = CreateTransform(**arguments)
+    return parts_of(transform.stages, transform.output, split)

@@ -1,0 +1,151 @@
+"""Do timm's arguments become the stages that timm makes of them, or an error that names them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dalirefurb import Output, Recipe
+from dalirefurb.augment import (
+    CenterCrop,
+    ColorJitter,
+    Decode,
+    GaussianBlur,
+    HorizontalFlip,
+    RandomApply,
+    RandomErasing,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+    Stage,
+    VerticalFlip,
+    timm_auto_augment,
+)
+from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
+from dalirefurb.errors import ConfigurationError
+
+CROP = RandomResizedCrop((224, 224), interpolation="bilinear")
+FLIP = HorizontalFlip()
+JITTER = ColorJitter(0.4, 0.4, 0.4)
+
+
+def training(**arguments: Any) -> tuple[Stage, ...]:
+    recipe = Recipe.from_timm(is_training=True, **arguments)
+    assert recipe.stages[0] == Decode()
+    return recipe.stages[1:]
+
+
+def evaluating(**arguments: Any) -> tuple[Stage, ...]:
+    recipe = Recipe.from_timm(**arguments)
+    assert recipe.stages[0] == Decode()
+    assert recipe.split == len(recipe.stages)
+    return recipe.stages[1:]
+
+
+def test_by_default_training_crops_flips_and_jitters() -> None:
+    assert training() == (CROP, FLIP, JITTER)
+    assert Recipe.from_timm(is_training=True).output == Output(224)
+
+
+TRAINING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
+    (
+        {"input_size": (3, 96, 64), "scale": (0.3, 1.0), "ratio": (1, 2), "interpolation": "random"},
+        (RandomResizedCrop((96, 64), (0.3, 1.0), (1, 2), "random"), FLIP, JITTER),
+    ),
+    ({"hflip": 0.0, "vflip": 0.3}, (CROP, VerticalFlip(0.3), JITTER)),
+    ({"color_jitter": (0.1, 0.2, 0.3, 0.4)}, (CROP, FLIP, ColorJitter(0.1, 0.2, 0.3, 0.4))),
+    ({"color_jitter": None}, (CROP, FLIP)),
+    ({"color_jitter_prob": 0.8}, (CROP, FLIP, RandomApply(JITTER, 0.8))),
+    (
+        {"color_jitter": 0.0, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
+        (CROP, FLIP, RandomGrayscale(0.2), RandomApply(GaussianBlur(23), 0.5)),
+    ),
+    ({"no_aug": True, "interpolation": "random"}, (Resize(224, "bilinear"), CenterCrop(224))),
+    ({"no_aug": True, "input_size": (3, 96, 64)}, (Resize((96, 64)), CenterCrop((96, 64)))),
+]
+
+
+@pytest.mark.parametrize(("arguments", "stages"), TRAINING, ids=range(len(TRAINING)))
+def test_arguments_of_training_are_stages(arguments: dict[str, Any], stages: tuple[Stage, ...]) -> None:
+    assert training(**arguments) == stages
+
+
+@pytest.mark.parametrize(("config", "jittered"), [("rand-m9-mstd0.5-inc1", False), ("original", False), ("3a", True)])
+def test_policies_fill_with_the_mean_and_take_jitters_place(config: str, jittered: bool) -> None:
+    mean = (0.5, 0.25, 0.75)
+    policy = timm_auto_augment(config, fill=(128, 64, 191))
+    assert training(auto_augment=config, mean=mean) == (CROP, FLIP, *policy, *([JITTER] if jittered else []))
+    forced = training(auto_augment=config, mean=mean, force_color_jitter=True)
+    assert forced == (CROP, FLIP, *policy, JITTER)
+
+
+@pytest.mark.parametrize(("mode", "value"), [("const", "mean"), ("rand", "channel"), ("pixel", "pixel")])
+def test_erasing_paints_what_is_0_or_noise_after_normalisation(mode: str, value: Any) -> None:
+    arguments: dict[str, Any] = {
+        "scale": (0.02, 1 / 3),
+        "ratio": (0.3, 1 / 0.3),
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+    }
+    *_, stage = training(re_prob=0.25, re_mode=mode, re_count=3)
+    assert stage == RandomErasing(0.25, value=value, count=(1, 3), **arguments)
+
+
+EVALUATING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
+    ({}, (Resize(256), CenterCrop(224))),
+    (
+        {"input_size": (3, 288, 288), "crop_pct": 0.95, "interpolation": "bicubic"},
+        (Resize(303, "bicubic"), CenterCrop(288)),
+    ),
+    ({"crop_pct": 1.0, "crop_mode": "squash"}, (Resize((224, 224)), CenterCrop(224))),
+    ({"crop_mode": "squash", "input_size": (3, 96, 64)}, (Resize((109, 73)), CenterCrop((96, 64)))),
+]
+
+
+@pytest.mark.parametrize(("arguments", "stages"), EVALUATING, ids=range(len(EVALUATING)))
+def test_arguments_of_evaluation_are_a_resize_and_a_crop(arguments: dict[str, Any], stages: tuple[Stage, ...]) -> None:
+    assert evaluating(**arguments) == stages
+
+
+def test_one_channel_is_grey() -> None:
+    assert Recipe.from_timm(input_size=(1, 28, 28), mean=(0.5,), std=(0.25,)).output == Output(
+        28, "float32", 0.5, 0.25, channels=1
+    )
+
+
+def test_a_prefetcher_that_normalises_later_changes_nothing() -> None:
+    assert training(use_prefetcher=True) == training()
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"separate": True}, "timm's separate=True cannot be imported: images are not made in several splits"),
+    ({"re_num_splits": 3}, "timm's re_num_splits=3 cannot be imported"),
+    ({"tf_preprocessing": True}, "timm's tf_preprocessing=True cannot be imported"),
+    ({"crop_border_pixels": 4}, "timm's crop_border_pixels=4 cannot be imported"),
+    ({"naflex": True}, "timm's naflex=True cannot be imported: images of one size are made"),
+    ({"patchify": True}, "timm's patchify=True cannot be imported"),
+    ({"normalize": False}, "timm's normalize=False cannot be imported: pass mean="),
+    ({"interpolation": "hamming"}, "timm's interpolation='hamming' cannot be imported: choose one of nearest"),
+    ({"interpolation": "random"}, "timm's interpolation='random' cannot be imported"),
+    ({"train_crop_mode": "rkrc", "is_training": True}, "timm's train_crop_mode='rkrc' cannot be imported: pass 'rrc'"),
+    ({"crop_mode": "border"}, "timm's crop_mode='border' cannot be imported: pass 'squash'"),
+    ({"input_size": (3, 96, 64)}, "pass crop_mode='squash'"),
+    ({"re_mode": "noise"}, "re_mode must be const, rand or pixel"),
+    ({"auto_augment": "rand-z9", "is_training": True}, "there is no 'z9' in 'rand-z9'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_imported_is_named_with_what_helps(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Recipe.from_timm(**arguments)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("aa", "it is auto_augment here"), ("reprob", "it is re_prob here"), ("mixup", "dalirefurb.Mix")]
+)
+def test_names_of_timms_command_line_are_known(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        Recipe.from_timm(**{name: 0.5})

@@ -1,0 +1,365 @@
+"""Do torchvision's transforms become the stages that they are, in their order, or an error that names them?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dalirefurb import Arrays, Loader, Output, Recipe, Standard
+from dalirefurb.augment import (
+    AdjustSharpness,
+    AutoAugmentFirst,
+    AutoAugmentSecond,
+    AutoContrast,
+    CenterCrop,
+    ColorJitter,
+    Decode,
+    Equalize,
+    GaussianBlur,
+    HorizontalFlip,
+    Invert,
+    Posterize,
+    RandAugmentLayer,
+    RandomAffine,
+    RandomApply,
+    RandomChoice,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
+    Solarize,
+    Stage,
+    TrivialAugmentLayer,
+    VerticalFlip,
+)
+from dalirefurb.errors import ConfigurationError
+from tests.augment.torchvision_stand_ins import T, lightly_blur, lightly_solarization, of_v2, stand_in
+from tests.pictures import picture
+
+MODE = T.InterpolationMode
+END = (T.ToTensor(),)
+CROP = T.CenterCrop(32)
+
+
+def imported(*transforms: Any, **arguments: Any) -> Recipe:
+    return Recipe.from_torchvision(T.Compose(list(transforms)), **arguments)
+
+
+def stages_of(*transforms: Any, end: Any = END, **arguments: Any) -> tuple[Stage, ...]:
+    """Return the stages between decoding and the output, of transforms of images of 32 x 32 pixels."""
+    recipe = imported(CROP, *transforms, *end, **arguments)
+    assert recipe.stages[:2] == (Decode(), CenterCrop((32, 32)))
+    return recipe.stages[2:]
+
+
+def refusal(*transforms: Any, **arguments: Any) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        imported(*transforms, **arguments)
+    return str(refused.value)
+
+
+ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
+    (lambda t: t.Resize(32), Resize(32)),
+    (lambda t: t.Resize([32]), Resize(32)),
+    (lambda t: t.Resize((32, 32), t.InterpolationMode.BICUBIC), Resize((32, 32), "bicubic")),
+    (lambda t: t.Resize(32, t.InterpolationMode.LANCZOS, antialias=None), Resize(32, "lanczos")),
+    (lambda t: t.Resize(32, t.InterpolationMode.NEAREST), Resize(32, "nearest")),
+    (lambda t: t.Resize(32, 3), Resize(32, "bicubic")),
+    (
+        lambda t: t.RandomResizedCrop(32, (0.2, 1), (1, 2), t.InterpolationMode.BICUBIC),
+        RandomResizedCrop((32, 32), (0.2, 1), (1, 2), "bicubic"),
+    ),
+    (lambda t: t.RandomHorizontalFlip(0.3), HorizontalFlip(0.3)),
+    (lambda t: t.RandomVerticalFlip(0.3), VerticalFlip(0.3)),
+    (lambda t: t.RandomRotation(15, t.InterpolationMode.BILINEAR, fill=9), RandomRotation((-15, 15), "bilinear", 9)),
+    (
+        lambda t: t.RandomAffine((1, 5), (0.1, 0.2), (0.9, 1.1), 10, fill=(1, 2, 3)),
+        RandomAffine((1, 5), (0.1, 0.2), (0.9, 1.1), (-10, 10), "nearest", (1, 2, 3)),
+    ),
+    (lambda t: t.RandomAffine(7), RandomAffine(7)),
+    (lambda t: t.RandomPerspective(0.3, 0.7), RandomPerspective(0.3, 0.7)),
+    (lambda t: t.ColorJitter(0.4, 0.3, 0.2, 0.1), ColorJitter(0.4, 0.3, 0.2, 0.1)),
+    (lambda t: t.ColorJitter((0.5, 2.0)), ColorJitter((0.5, 2.0))),
+    (lambda t: t.RandomGrayscale(0.3), RandomGrayscale(0.3)),
+    (lambda t: t.GaussianBlur(9, 0.7), GaussianBlur(9, 0.7)),
+    (lambda t: t.RandomInvert(1.0), Invert()),
+    (lambda t: t.RandomPosterize(3, 1.0), Posterize(3)),
+    (lambda t: t.RandomSolarize(99, 0.2), RandomApply(Solarize(99), 0.2)),
+    (lambda t: t.RandomAdjustSharpness(2, 1.0), AdjustSharpness(2)),
+    (lambda t: t.RandomAutocontrast(1.0), AutoContrast()),
+    (lambda t: t.RandomEqualize(1.0), Equalize()),
+    (
+        lambda t: t.TrivialAugmentWide(11, t.InterpolationMode.BILINEAR, [1, 2, 3]),
+        TrivialAugmentLayer("trivial_augment", "bilinear", (1, 2, 3), 11),
+    ),
+    (lambda t: t.Grayscale(3), RandomGrayscale(1.0, "grayscale")),
+    (lambda t: t.RandomCrop(32), RandomCrop((32, 32), 0)),
+    (lambda t: t.RandomCrop(32, padding=4), RandomCrop((32, 32), 8, 4)),
+    (
+        lambda t: t.RandomCrop(32, padding=[2, 2], padding_mode="reflect"),
+        RandomCrop((32, 32), 4, 2, padding_mode="reflect"),
+    ),
+    (lambda t: lightly_blur(0.5, (0.1, 2.0)), RandomApply(GaussianBlur(17), 0.5)),
+    (lambda t: lightly_solarization(1.0), Solarize(128)),
+]
+
+
+@pytest.mark.parametrize(("make", "stage"), ONE_BY_ONE, ids=[stage.name for _, stage in ONE_BY_ONE])
+def test_a_transform_is_a_stage_with_its_arguments(make: Callable[[Any], Any], stage: Stage) -> None:
+    assert stages_of(make(T)) == (stage,)
+
+
+def test_transforms_of_version_2_are_the_same() -> None:
+    flip, grey = of_v2("RandomHorizontalFlip", "_geometry", p=0.3), of_v2("RandomGrayscale", "_color", p=0.3)
+    assert stages_of(flip, grey) == (HorizontalFlip(0.3), RandomGrayscale(0.3))
+
+
+def test_policies_are_as_many_stages_as_there_are_operations() -> None:
+    layers = [RandAugmentLayer(f"rand_augment_{layer}", "nearest", 0, 5, 11) for layer in (1, 2, 3)]
+    assert stages_of(T.RandAugment(3, 5, 11)) == (*layers,)
+    first = AutoAugmentFirst("auto_augment_1", "bilinear", 7, "cifar10")
+    second = AutoAugmentSecond("auto_augment_2", "bilinear", 7, "cifar10", first.name)
+    policy = T.AutoAugment(T.AutoAugmentPolicy.CIFAR10, MODE.BILINEAR, 7)
+    assert stages_of(policy) == (first, second)
+
+
+def test_of_two_policies_each_operation_follows_its_own() -> None:
+    first, second, again, last = stages_of(T.AutoAugment(), T.AutoAugment(T.AutoAugmentPolicy.SVHN))
+    assert second.follows == first
+    assert last.follows == again
+    assert (again.name, last.name) == ("auto_augment_1_2", "auto_augment_2_2")
+
+
+def test_transforms_are_chosen_among_and_applied_at_random() -> None:
+    jitter, blur = T.ColorJitter(0.4), T.GaussianBlur(9)
+    assert stages_of(T.RandomApply([jitter], 0.8)) == (RandomApply(ColorJitter(0.4), 0.8),)
+    both = RandomApply([ColorJitter(0.4), GaussianBlur(9)], 0.8)
+    assert stages_of(T.RandomApply([T.Compose([jitter, blur])], 0.8)) == (both,)
+    chosen = RandomChoice([[ColorJitter(0.4)], [GaussianBlur(9)], []], (1, 1, 2))
+    nothing = of_v2("Identity", "_misc")
+    assert stages_of(T.RandomChoice([jitter, blur, nothing], [1, 1, 2])) == (chosen,)
+    flips = T.RandomChoice([T.RandomApply([T.RandomInvert(0.5)], 0.5), blur])
+    (nested,) = stages_of(flips)
+    assert nested == RandomChoice([[RandomApply(RandomApply(Invert(), 0.5), 0.5)], [GaussianBlur(9)]])
+
+
+def test_what_happens_always_or_never_is_no_choice() -> None:
+    inner = [T.ColorJitter(0.4), T.GaussianBlur(9)]
+    assert stages_of(T.RandomApply(inner, 1.0)) == (ColorJitter(0.4), GaussianBlur(9))
+    assert stages_of(T.RandomApply(inner, 0.0), T.RandomInvert(0.0), T.RandomVerticalFlip(0.0)) == ()
+    assert stages_of(*END, T.RandomErasing(0.0), end=()) == ()
+
+
+def test_containers_are_one_sequence_with_names_of_their_own() -> None:
+    flip = T.RandomHorizontalFlip()
+    sequence = stand_in("Sequential", "torch.nn.modules.container", transforms=[flip, T.Compose([flip])])
+    stages = stages_of([flip], sequence)
+    assert [stage.name for stage in stages] == ["flip", "flip_2", "flip_3"]
+
+
+def test_a_torch_sequence_is_a_container() -> None:
+    """Its modules are found by iterating, for it has no list of transforms."""
+    recipe = Recipe.from_torchvision([CROP, torch.nn.Sequential(), *END])
+    assert [stage.name for stage in recipe.stages] == ["decode", "center_crop"]
+
+
+ENDS: list[tuple[list[Any], Output]] = [
+    ([T.ToTensor()], Output(32, "float32", (0, 0, 0), (1, 1, 1))),
+    ([T.PILToTensor(), T.ConvertImageDtype(torch.float16)], Output(32, "float16", (0, 0, 0), (1, 1, 1))),
+    (
+        [of_v2("ToImage", "_type_conversion"), of_v2("ToDtype", "_misc", dtype=torch.bfloat16, scale=True)],
+        Output(32, "bfloat16", (0, 0, 0), (1, 1, 1)),
+    ),
+    (
+        [T.ToTensor(), T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])],
+        Output(32, "float32", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+    ),
+    ([T.ToTensor(), T.Normalize((0.5,), (0.25,))], Output(32, "float32", (0.5,) * 3, (0.25,) * 3)),
+    ([T.Grayscale(), T.ToTensor(), T.Normalize((0.5,), (0.25,))], Output(32, "float32", 0.5, 0.25, channels=1)),
+    ([T.ToTensor(), T.ToPILImage(), T.ToTensor()], Output(32, "float32", (0, 0, 0), (1, 1, 1))),
+]
+
+
+@pytest.mark.parametrize(("end", "output"), ENDS, ids=range(len(ENDS)))
+def test_conversions_and_normalisation_are_the_output(end: list[Any], output: Output) -> None:
+    recipe = imported(CROP, *end)
+    assert recipe.output == output
+    assert recipe.stages == (Decode(), CenterCrop((32, 32)))
+
+
+def test_grey_images_are_made_by_the_output_unless_colours_are_changed_later() -> None:
+    assert stages_of(T.Grayscale(), T.RandomHorizontalFlip()) == (HorizontalFlip(),)
+    grey = RandomGrayscale(1.0, "grayscale")
+    assert stages_of(T.Grayscale(), T.RandomSolarize(9, 1.0)) == (grey, Solarize(9))
+
+
+ERASED = {"probability": 0.3, "scale": (0.02, 0.33), "ratio": (0.3, 3.3)}
+MEAN, STD = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+NORMALIZED = (T.ToTensor(), T.Normalize(MEAN, STD))
+TENSOR_OF_LEVELS = (T.PILToTensor(),)
+ERASURES: list[tuple[Any, Any, dict[str, Any]]] = [
+    (NORMALIZED, 0, {"value": "mean", "mean": MEAN, "std": STD}),
+    (NORMALIZED, "random", {"value": "pixel", "mean": MEAN, "std": STD}),
+    (NORMALIZED, (0.25, 0.2, -0.1), {"value": (51, 77, 61)}),
+    (END, 0, {"value": (0, 0, 0)}),
+    (END, (1.0, 0.2, 0.0), {"value": (255, 51, 0)}),
+    (TENSOR_OF_LEVELS, 7, {"value": (7, 7, 7)}),
+]
+
+
+@pytest.mark.parametrize(("before", "value", "painted"), ERASURES, ids=range(len(ERASURES)))
+def test_what_is_erased_has_the_colour_that_it_has_after_normalisation(
+    before: Any, value: Any, painted: dict[str, Any]
+) -> None:
+    end = END if before is TENSOR_OF_LEVELS else ()
+    (stage,) = stages_of(*before, T.RandomErasing(0.3, value=value), end=end)
+    assert stage == RandomErasing(**ERASED, **painted)
+
+
+def test_version_2_keeps_erasings_values_otherwise() -> None:
+    for value, painted in (([0.0], "mean"), (None, "pixel")):
+        erasing = of_v2("RandomErasing", "_augment", p=0.3, scale=(0.02, 0.33), ratio=(0.3, 3.3), value=value)
+        assert stages_of(*NORMALIZED, erasing, end=()) == (RandomErasing(**ERASED, value=painted, mean=MEAN, std=STD),)
+
+
+def test_what_only_moves_pixels_may_come_after_normalisation() -> None:
+    assert stages_of(*NORMALIZED, T.RandomHorizontalFlip(), T.RandomCrop(32), end=()) == (
+        HorizontalFlip(),
+        RandomCrop((32, 32), 0),
+    )
+
+
+def test_a_pad_and_the_crop_after_it_are_one_stage() -> None:
+    """Flips may be between them, for all sides are padded alike."""
+    between = stages_of(T.Pad(4), T.RandomHorizontalFlip(), T.RandomCrop(32))
+    assert between == (HorizontalFlip(), RandomCrop((32, 32), 8, 4))
+    assert stages_of(T.Pad(4, padding_mode="reflect"), T.RandomCrop(32)) == (
+        RandomCrop((32, 32), 8, 4, padding_mode="reflect"),
+    )
+
+
+def test_arrays_that_are_padded_and_cropped_have_the_crops_size() -> None:
+    recipe = imported(T.RandomCrop(32, padding=4), *END, raw=True)
+    assert recipe.stages == (RandomCrop((32, 32), 8, 4),)
+    assert imported(T.RandomHorizontalFlip(), *END, raw=True, size=32).output.size == 32
+    assert "pass size=" in refusal(T.RandomHorizontalFlip(), *END, raw=True)
+
+
+def test_a_crop_of_images_of_any_size_takes_them_as_they_are() -> None:
+    recipe = imported(T.Resize(40), T.RandomCrop(32), *END)
+    assert recipe.stages[2] == RandomCrop((32, 32))
+    assert recipe.split == 2
+
+
+def test_transforms_of_weights_are_a_resize_and_a_crop() -> None:
+    values = {"crop_size": [32], "resize_size": [36], "mean": list(MEAN), "std": list(STD), "antialias": True}
+    weights = stand_in("ImageClassification", "torchvision.transforms._presets", interpolation=MODE.BICUBIC, **values)
+    recipe = Recipe.from_torchvision(weights)
+    assert recipe.stages == (Decode(), Resize(36, "bicubic"), CenterCrop(32))
+    assert recipe.output == Output(32, "float32", MEAN, STD)
+    assert recipe.split == 3
+
+
+def test_the_split_can_be_chosen() -> None:
+    transforms = [T.RandomResizedCrop(32), T.RandomHorizontalFlip(), *END]
+    assert imported(*transforms).split == 1
+    assert imported(*transforms, split="flip").split == 2
+
+
+REFUSED: list[tuple[list[Any], str]] = [
+    ([CROP], "a transform that makes levels cannot be imported: end it with ToTensor"),
+    ([T.Resize(32), *END], "must leave images of one size, but theirs is that of what enters: end with a crop"),
+    ([T.Lambda(abs)], "Lambda cannot be imported: write it as a KernelStage"),
+    ([T.RandomOrder([])], "RandomOrder cannot be imported: write its transforms in one order"),
+    ([T.FiveCrop(32)], "FiveCrop cannot be imported: make one view"),
+    ([T.AugMix()], "AugMix cannot be imported: its operations are not timm's"),
+    ([of_v2("MixUp", "_augment")], "MixUp cannot be imported: mix batches after the loader by dalirefurb.Mix"),
+    ([of_v2("GaussianNoise", "_misc")], "GaussianNoise cannot be imported: write it as a KernelStage"),
+    ([T.RandomResizedCrop(32, antialias=False)], "RandomResizedCrop(antialias=False) cannot be imported: resizes here"),
+    ([T.PILToTensor(), T.Resize(32, antialias=None)], "Resize(antialias=None) cannot be imported"),
+    ([T.PILToTensor(), T.Resize(32, MODE.NEAREST)], "pass InterpolationMode.NEAREST_EXACT"),
+    ([T.Resize(32, MODE.BOX)], "Resize(interpolation='box') cannot be imported: choose one of nearest, bilinear"),
+    ([T.Resize(32, max_size=64)], "Resize(max_size=64) cannot be imported"),
+    ([T.RandAugment(interpolation=MODE.BICUBIC)], "choose one of nearest, bilinear"),
+    ([T.RandomRotation(9, expand=True)], "RandomRotation(expand=True) cannot be imported: leave expand out"),
+    ([T.RandomAffine(9, center=(1, 2))], "RandomAffine(center=(1, 2)) cannot be imported: leave center out"),
+    ([T.RandomRotation(9, fill=0.5)], "RandomRotation(fill=0.5) cannot be imported: pass a level 0 .. 255"),
+    ([T.GaussianBlur((3, 5))], "GaussianBlur(kernel_size=(3, 5)) cannot be imported: pass one odd number"),
+    ([T.RandomCrop(32, padding=(1, 2))], "RandomCrop(padding=(1, 2)) cannot be imported: pad all sides"),
+    ([T.RandomCrop(32, padding=4, fill=9)], "RandomCrop that adds another level than 0 cannot be imported"),
+    ([T.RandomCrop(32, padding=4, padding_mode="edge")], "pass 'constant' or 'reflect'"),
+    ([T.RandomCrop(32, pad_if_needed=True)], "put a Resize before it"),
+    ([T.Pad(4), *END], "Pad cannot be imported: put RandomCrop after it"),
+    ([T.Pad(4)], "Pad cannot be imported: put RandomCrop after it"),
+    ([T.Pad(4), T.RandomCrop(32, padding=4)], "pad once"),
+    ([T.Normalize(MEAN, STD)], "put ToTensor or ToDtype(torch.float32, scale=True) before it"),
+    ([*NORMALIZED, T.Normalize(MEAN, STD)], "and have it once"),
+    ([*NORMALIZED, T.ColorJitter(0.4)], "ColorJitter after Normalize cannot be imported: put it before"),
+    ([*NORMALIZED, T.RandomCrop(32, padding=4)], "put it before Normalize"),
+    ([*NORMALIZED, T.Grayscale()], "Grayscale after Normalize cannot be imported"),
+    ([*NORMALIZED, T.ToPILImage()], "ToPILImage after Normalize cannot be imported"),
+    (
+        [T.ToTensor(), T.RandomSolarize(0.5)],
+        "RandomSolarize of pixels in 0..1 cannot be imported: put it before ToTensor",
+    ),
+    ([T.ToTensor(), T.RandomRotation(9, fill=1)], "RandomRotation of pixels in 0..1 cannot be imported"),
+    ([T.RandomErasing()], "RandomErasing of an image cannot be imported: put it after ToTensor"),
+    ([T.ToTensor(), T.RandomErasing(value="random")], "RandomErasing(value='random') before Normalize"),
+    ([T.ToTensor(), T.RandomErasing(value=2.0)], "RandomErasing(value=2.0) cannot be imported: pass another value"),
+    ([T.RandomApply([T.RandomCrop(32)])], "RandomCrop inside of another transform cannot be imported: put it outside"),
+    ([T.RandomApply(END)], "ToTensor inside of another transform cannot be imported"),
+    (
+        [of_v2("ToDtype", "_misc", dtype=torch.float32, scale=False)],
+        "ToDtype(torch.float32, scale=False) cannot be imported: pass scale=True",
+    ),
+    ([of_v2("ToDtype", "_misc", dtype=torch.float64, scale=True)], "ToDtype(torch.float64) cannot be imported"),
+    ([stand_in("RandomResizedCropAndInterpolation", "timm.data.transforms")], "pass Recipe.from_timm what timm's"),
+    ([stand_in("HorizontalFlip", "albumentations.augmentations.geometric")], "it resizes without anti-aliasing"),
+    ([stand_in("DINOTransform", "lightly.transforms.dino_transform")], "a recipe makes one view"),
+    ([stand_in("Cutout", "util.cutout")], "Cutout of util.cutout cannot be imported: pass torchvision's transforms"),
+]
+
+
+@pytest.mark.parametrize(("transforms", "told"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_imported_is_named_with_what_helps(transforms: list[Any], told: str) -> None:
+    assert told in refusal(*transforms)
+
+
+POOL = (
+    [make(T) for make, _ in ONE_BY_ONE]
+    + [each for transforms, _ in REFUSED for each in transforms]
+    + [CROP, *NORMALIZED]
+)
+
+
+@given(st.lists(st.sampled_from(POOL), max_size=8), st.booleans(), st.sampled_from([None, 32, (32, 48)]))
+def test_whatever_is_given_becomes_a_recipe_or_one_line(transforms: list[Any], raw: bool, size: Any) -> None:
+    try:
+        recipe = imported(*transforms, *END, raw=raw, size=size)
+    except ConfigurationError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+    else:
+        assert recipe.diversity(3) >= 0.95
+
+
+def test_what_is_imported_is_served() -> None:
+    """By kernels, as by DALI's operators: the same numbers as those of the recipe written by hand."""
+    images = np.stack([picture(number, height=32, width=32) for number in range(8)])
+    transforms = [T.RandomCrop(32, padding=4), T.RandomHorizontalFlip(), *NORMALIZED, T.RandomErasing(0.5)]
+    ours = imported(*transforms, raw=True)
+    erasing = RandomErasing(0.5, value="mean", mean=MEAN, std=STD)
+    by_hand = Recipe([RandomCrop(32, 8, 4), HorizontalFlip(), erasing], Output(32, "float32", MEAN, STD), ours.split)
+    served = []
+    for recipe in (ours, by_hand):
+        with Loader(Arrays(images, np.arange(8)), recipe, Standard(8, batch_size=8)) as loader:
+            served.append([batch.clone() for batch, _ in loader])
+    assert torch.equal(served[0][0], served[1][0])

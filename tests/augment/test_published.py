@@ -1,0 +1,219 @@
+"""Are presets of published trainings what the papers say, and do splits keep what `diversity` says?"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import (
+    Arrays,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Recipe,
+    Refurbish,
+    Standard,
+    airbench,
+    convnext,
+    deit3,
+    rand_augment,
+    resnet_strikes_back,
+    simclr,
+)
+from dalirefurb.augment import (
+    ColorJitter,
+    Decode,
+    GaussianBlur,
+    HorizontalFlip,
+    RandomApply,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomResizedCrop,
+    Resize,
+    timm_auto_augment,
+)
+from dalirefurb.augment.auto_augment import AutoAugmentSecond
+from dalirefurb.augment.published import CIFAR10_MEAN, CIFAR10_STD
+from dalirefurb.errors import ConfigurationError
+from tests.augment.drawn_images import kept
+from tests.augment.test_public_recipes import IMPORTED, imported
+from tests.pictures import picture, write_folder
+
+PRESETS: dict[str, Recipe] = {
+    "resnet_strikes_back": resnet_strikes_back(),
+    "resnet_strikes_back A3": resnet_strikes_back(procedure="A3"),
+    "deit3": deit3(),
+    "deit3 simple": deit3(crop="simple"),
+    "convnext": convnext(),
+    "airbench96": airbench(),
+    "airbench94": airbench(translate=2, cutout=0),
+    "simclr": simclr(),
+    "simclr for CIFAR-10": simclr(32, strength=0.5, blur=0.0),
+}
+CROP = RandomResizedCrop(224, interpolation="bicubic")
+BEGIN = [Decode(), CROP, HorizontalFlip()]
+
+
+def size_of(recipe: Recipe) -> tuple[int, int]:
+    """Return the size of the images that are counted: arrays are as large as the output."""
+    return (300, 400) if recipe.encoded else recipe.output.sides
+
+
+# What they are
+
+
+def test_resnet_strikes_back_is_timms_rand_augment() -> None:
+    assert [*resnet_strikes_back().stages] == [*BEGIN, *timm_auto_augment("rand-m7-mstd0.5-inc1")]
+    third = resnet_strikes_back(procedure="A3")
+    assert third.output == Output(160)
+    assert [*third.stages[3:]] == timm_auto_augment("rand-m6-mstd0.5-inc1")
+    assert resnet_strikes_back(128, procedure="A3").output.size == 128
+
+
+def test_deit3_is_3_augment_and_jitter() -> None:
+    policy = [*timm_auto_augment("3a"), ColorJitter(0.3, 0.3, 0.3)]
+    assert [*deit3().stages] == [*BEGIN, *policy]
+    simple = [Decode(), Resize(224, "bicubic"), RandomCrop(224, padding=4, padding_mode="reflect"), HorizontalFlip()]
+    assert [*deit3(crop="simple").stages] == [*simple, *policy]
+
+
+def test_convnext_is_rand_augment_and_erasing_by_noise() -> None:
+    erasing = RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "pixel")
+    assert [*convnext().stages] == [*BEGIN, *timm_auto_augment("rand-m9-mstd0.5-inc1"), erasing]
+    assert len(convnext(erasing=0.0).stages) == 5
+
+
+def test_airbench_mirrors_shifts_and_cuts_out() -> None:
+    share = 144 / 1024
+    hole = RandomErasing(1.0, (share, share), (1.0, 1.0), "mean", mean=CIFAR10_MEAN, std=CIFAR10_STD)
+    crop = RandomCrop(32, 8, 4, padding_mode="reflect")
+    assert [*airbench().stages] == [HorizontalFlip(), crop, hole]
+    small = RandomCrop(32, 4, 2, padding_mode="reflect")
+    assert [*airbench(translate=2, cutout=0).stages] == [HorizontalFlip(), small]
+
+
+def test_the_square_of_airbench_is_whole_and_anywhere() -> None:
+    stage = airbench().stages[-1]
+    uniforms = np.random.default_rng(3).random((4000, stage.num_uniforms))
+    window = stage.draw(uniforms, np.full(4000, 32), np.full(4000, 32))["window"][:, 0]
+    assert (window[:, 2:] == 12).all()
+    for axis in (0, 1):
+        assert {*window[:, axis].tolist()} == {*range(21)}
+
+
+def test_simclr_is_jitter_grey_and_blur() -> None:
+    jitter, blur = ColorJitter(0.8, 0.8, 0.8, 0.2), GaussianBlur(23)
+    assert [*simclr().stages] == [*BEGIN, RandomApply(jitter, 0.8), RandomGrayscale(0.2), RandomApply(blur, 0.5)]
+    assert simclr().output == Output(224, mean=0.0, std=1.0)
+    weak = [*simclr(32, strength=0.5, blur=0.0).stages[3:]]
+    assert weak == [RandomApply(ColorJitter(0.4, 0.4, 0.4, 0.1), 0.8), RandomGrayscale(0.2)]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: resnet_strikes_back(procedure="A4"), "procedure must be A1, A2 or A3, got 'A4'"),  # type: ignore[arg-type]
+        (lambda: deit3(crop="center"), "crop must be random_resized or simple"),  # type: ignore[arg-type]
+        (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
+        (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),
+    ],
+)
+def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        make()
+
+
+@pytest.mark.parametrize("preset", [resnet_strikes_back, deit3, convnext, airbench, simclr])
+def test_help_tells_every_argument_and_what_is_mixed(preset: Any) -> None:
+    told = inspect.getdoc(preset) or ""
+    for name in inspect.signature(preset).parameters:
+        assert f"\n    {name}: " in told
+    assert "Beside it: " in told or "Nothing is mixed" in told
+
+
+# What splits keep
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *IMPORTED])
+def test_what_a_split_keeps_is_what_is_counted(name: str) -> None:
+    recipe = PRESETS[name] if name in PRESETS else imported(name)
+    assert recipe.diversity(3) >= 0.95
+    for split in {recipe.split, len(recipe.stages) - 1}:
+        counted = kept(recipe.at(split), 3, samples=600, size=size_of(recipe))
+        assert counted == pytest.approx(recipe.at(split).diversity(3), abs=0.025)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_prints_what_its_splits_keep(name: str) -> None:
+    recipe = PRESETS[name]
+    assert f"and {recipe.diversity(3):.2f} at 3" in str(recipe)
+
+
+def test_a_crop_and_a_flip_at_the_end_keep_nearly_everything() -> None:
+    recipe = rand_augment(224, order="crop_last")
+    assert recipe.diversity(3) > 0.99
+    assert kept(recipe, 3, samples=2000) > 0.99
+
+
+def test_erasing_at_the_end_keeps_nearly_everything_if_it_is_certain_and_else_what_is_before_it_is_needed() -> None:
+    erasing = {probability: Recipe([*BEGIN, RandomErasing(probability)], Output(224), 3) for probability in (0.25, 1.0)}
+    assert erasing[1.0].diversity(3) > 0.99
+    assert kept(erasing[1.0], 3, samples=500) > 0.99
+    assert erasing[0.25].diversity(3) < 0.6
+    assert convnext().at("random_erasing").diversity(3) < 0.6
+    assert convnext().at("flip").diversity(3) < 0.99 < convnext().at("random_resized_crop").diversity(3)
+
+
+# What is served
+
+
+def test_another_view_is_of_the_same_samples_and_looks_different(tmp_path: Any) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=12))
+    planner = Refurbish(len(source), batch_size=6, reuse_factor=2)
+    views = []
+    for number in (1, 2):
+        recipe = simclr(32).view(number)
+        assert all(stage.name.endswith(f"_{number}") for stage in recipe.stages)
+        with Loader(source, recipe, planner, MemoryStore()) as loader:
+            views.append([(images.clone(), labels.clone()) for images, labels in loader])
+    for (one, of_one), (other, of_other) in zip(*views, strict=True):
+        assert torch.equal(of_one, of_other)
+        assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_view_renames_what_follows_another_stage() -> None:
+    recipe = Recipe.from_timm(is_training=True, auto_augment="original").view(2)
+    *_, first, second = recipe.stages
+    assert (first.name, second.name) == ("auto_augment_1_2", "auto_augment_2_2")
+    assert second.follows == first
+    assert not isinstance(second, AutoAugmentSecond)
+    with pytest.raises(ConfigurationError, match="number must be a positive integer, got 0"):
+        recipe.view(0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_serves_the_same_with_a_store_and_without(name: str, tmp_path: Any) -> None:
+    recipe = PRESETS[name]
+    if recipe.encoded:
+        source: Any = ImageFolder(write_folder(tmp_path, num_samples=6))
+    else:
+        source = Arrays(np.stack([picture(number, height=32, width=32) for number in range(6)]), np.arange(6))
+    served = []
+    for store in (None, MemoryStore()):
+        with Loader(source, recipe, Refurbish(6, batch_size=3, reuse_factor=2), store) as loader:
+            served.append(torch.cat([images.clone() for _ in range(2) for images, _ in loader]))
+    assert torch.equal(*served)
+
+
+def test_a_recipe_for_evaluation_is_cached_whole(tmp_path: Any) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=6))
+    recipe = Recipe.from_timm(input_size=32)
+    assert recipe.final == ()
+    with Loader(source, recipe, Standard(6, batch_size=6)) as loader:
+        assert next(iter(loader))[0].shape == (6, 3, 32, 32)

@@ -55,10 +55,10 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
-from dalirefurb.augment.interpolation import ResizeInterpolation
-from dalirefurb.augment.operations import OPERATIONS, Choice
+from dalirefurb.augment.policies.operations import OPERATIONS, Choice
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
+from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.output_buffers import OutputBuffers

@@ -28,9 +28,9 @@ from PIL import Image
 from sources import SlowSource, repeated
 
 from dalirefurb import ImageFolder, Output, Recipe, SmartCache, Standard
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.resize import Resize
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import Resize
 
 NO_CACHE = "no cache"
 SMART_CACHE = "SmartCache"

@@ -11,7 +11,6 @@ import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dalirefurb.augment.custom import Custom as Custom
     from dalirefurb.augment.output import Output as Output
     from dalirefurb.augment.presets import auto_augment as auto_augment
     from dalirefurb.augment.presets import evaluate as evaluate
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from dalirefurb.augment.published import resnet_strikes_back as resnet_strikes_back
     from dalirefurb.augment.published import simclr as simclr
     from dalirefurb.augment.recipe import Recipe as Recipe
+    from dalirefurb.augment.stages.custom import Custom as Custom
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
@@ -64,7 +64,7 @@ _HOMES = {
     "Compressed": "store.compressed",
     "Concat": "source",
     "CudaPrefetch": "engine.cuda_prefetch",
-    "Custom": "augment.custom",
+    "Custom": "augment.stages.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",
     "DiskStore": "store",

@@ -33,7 +33,7 @@ class Probe:
     dry_only: bool = False
 
 
-_DECODER = "see the arguments in Decode._arguments (dalirefurb/augment/decode.py)"
+_DECODER = "see the arguments in Decode._arguments (dalirefurb/augment/stages/decode.py)"
 _ISSUE_55 = "windows stay cut from whole images on a GPU, as they are (REGIONS_ON_GPU = False, nvImageCodec issue 55)"
 _SERVED = "run tests/engine/test_placements.py; the first batch that differs says which part of the recipe it is"
 
@@ -56,7 +56,11 @@ PROBES = (
     Probe("decode odd files", "decoding:odd_files", "such files must be named as bad samples, or decoded on the CPU"),
     Probe("decode region", "decoding:region", _ISSUE_55),
     Probe("decode region, JPEG engine", "decoding:region_by_engine", _ISSUE_55),
-    Probe("operations", "operations:tables", "see augment/operation_graph.py, and the docstring of the test beside it"),
+    Probe(
+        "operations",
+        "operations:tables",
+        "see augment/policies/operation_graph.py, and its test",
+    ),
     Probe("served cpu/cpu", "serving:cpu_cpu", _SERVED, limit_s=150),
     Probe("served cpu/gpu", "serving:cpu_gpu", _SERVED, "no", 150),
     Probe("served gpu/gpu", "serving:gpu_gpu", _SERVED, "no", 150),

@@ -17,7 +17,7 @@ _SHARE, _LARGEST_SHARE, _LARGE = 0.01, 0.25, 2
 
 def tables(device: str) -> Iterator[Finding]:
     """Apply each operation on the device and on the CPU; where no GPU is, at every fifth magnitude, against Pillow."""
-    from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, OPERATIONS, WIDE_OPERATIONS, Group
+    from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, OPERATIONS, WIDE_OPERATIONS, Group
     from dalirefurb.dali.insides import reason_of
     from tests.pictures import picture
 
@@ -53,7 +53,7 @@ def _applied(
     operations: Any, num_bins: int, row: int, bins: NDArray[Any], signs: NDArray[Any], image: Any, device: str
 ) -> NDArray[np.uint8]:
     """Apply one operation of a table at all magnitudes and signs."""
-    from dalirefurb.augment.operations import Choice, OperationTable
+    from dalirefurb.augment.policies.operations import Choice, OperationTable
     from tests.one_batch import operate
 
     choice = Choice(np.full(len(bins), row), bins, signs)
@@ -64,7 +64,7 @@ def _applied(
 
 def _pipeline(device: str) -> Any:
     """Return a pipeline of all operations, made once, but after one failed, all are made anew."""
-    from dalirefurb.augment.rand_augment import RandAugmentLayer
+    from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
     from tests.one_batch import operation_pipeline
 
     if device not in _PIPELINES:

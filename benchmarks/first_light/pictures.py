@@ -92,7 +92,7 @@ def decoding(device: str, *, windowed: bool = False, **arguments: Any) -> Callab
     """
     from nvidia.dali import fn
 
-    from dalirefurb.augment.decode import Decode
+    from dalirefurb.augment.stages.decode import Decode
 
     every = Decode()._arguments("gpu" if device == "gpu" else "cpu") | arguments
     given = {name: value for name, value in every.items() if value is not None}
@@ -108,7 +108,7 @@ def decoding(device: str, *, windowed: bool = False, **arguments: Any) -> Callab
 
 def decoding_windows(device: str) -> Callable[[], Any]:
     """Return a graph that decodes windows as the library does."""
-    from dalirefurb.augment.decode import Decode
+    from dalirefurb.augment.stages.decode import Decode
 
     return lambda: Decode().decode_region(_encoded(), "gpu" if device == "gpu" else "cpu", *_window())
 

@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.color import ColorJitter
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.interpolation import ResizeInterpolation
-from dalirefurb.augment.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
-from dalirefurb.augment.policies import Policy
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.policies.auto_augment_tables import Policy
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
+from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.preset_arguments import preset
-from dalirefurb.augment.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Interpolation, Stage
-from dalirefurb.augment.timm_strings import TIMM_FILL, timm_auto_augment
-from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.stages.color import ColorJitter
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.interpolation import ResizeInterpolation
+from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 

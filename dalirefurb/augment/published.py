@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dalirefurb.augment.blur import GaussianBlur
-from dalirefurb.augment.choice import RandomApply
-from dalirefurb.augment.color import ColorJitter, RandomGrayscale
-from dalirefurb.augment.crop import HorizontalFlip, RandomCrop
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform
-from dalirefurb.augment.interpolation import ResizeInterpolation
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.preset_arguments import preset
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.size import Size, sides_of
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.choice import RandomApply
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
+from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.interpolation import ResizeInterpolation
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.checks import require
 
 Split = int | str | None

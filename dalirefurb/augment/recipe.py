@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb import rng
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe_table import table
-from dalirefurb.augment.resize import window_of
 from dalirefurb.augment.size import Size, too_large
 from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.augment.views import with_suffix
 from dalirefurb.calls import Explained
 from dalirefurb.checks import positive, require

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.stage import Node
+from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.dali.graph import ENCODED
 from dalirefurb.dali.runner import GraphError, tensors_of
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb.augment.crop import HorizontalFlip, RandomCrop
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import WINDOW, RandomResizedCrop, resized_window, window_of
 from dalirefurb.augment.stage import Device, Node, Stage
+from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import WINDOW, RandomResizedCrop, resized_window, window_of
 from dalirefurb.dali.insides import random_operator
 from dalirefurb.errors import ConfigurationError
 

@@ -11,8 +11,8 @@ from nvidia import nvimgcodec
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.stage import Node
+from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.dali.graph import ENCODED, Feed, Input
 from dalirefurb.dali.insides import decoding_reason, header_reason, reason_of
 from dalirefurb.dali.runner import GraphError, tensors_of

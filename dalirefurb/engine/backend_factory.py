@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from dalirefurb.augment.kernel_stage import KernelStage
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
+from dalirefurb.augment.stages.kernel_stage import KernelStage
 from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.augment.custom import Custom
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Devices, Kernels
 from dalirefurb.engine.prefetch import Depths, Prefetch

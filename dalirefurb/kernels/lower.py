@@ -42,11 +42,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.choice import RandomApply, RandomChoice
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.kernel_stage import KernelStage
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.kernel_stage import KernelStage
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.kernels import lower_colors, lower_geometry, lower_operations
 
 WIDTH = 16

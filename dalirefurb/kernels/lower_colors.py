@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.augment.blur import GaussianBlur
-from dalirefurb.augment.color import ColorJitter, RandomGrayscale, SolarizeAdd
-from dalirefurb.augment.erasing import Cutout, PaintedWindows, RandomErasing
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
+from dalirefurb.augment.stages.erasing import Cutout, PaintedWindows, RandomErasing
 
 _Parameters = Mapping[str, NDArray[Any]]
 _Numbers = NDArray[np.float64]

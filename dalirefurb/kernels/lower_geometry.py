@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.crop import VerticalFlip
-from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.augment.stages.crop import VerticalFlip
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.kernels.lower_colors import Call, write_same
 
 _Parameters = Mapping[str, NDArray[Any]]

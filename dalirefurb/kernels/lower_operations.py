@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.aug_mix import AugMix
-from dalirefurb.augment.one_operation import OneOperation
-from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.policies.one_operation import OneOperation
+from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Sizes, Stage
-from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.kernels.lower_colors import Call, write_same
 
 _WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dalirefurb.augment.kernel_stage import KernelStage
+from dalirefurb.augment.stages.kernel_stage import KernelStage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.kernel import ARGUMENTS
 from dalirefurb.kernels.llvm import c_function_not_kept, inlined, memory, with_functions

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.auto_augment import AutoAugmentFirst
-from dalirefurb.augment.operation_layer import TableLayer
-from dalirefurb.augment.operations import Choice, Operation
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.policies import POLICIES
-from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst
+from dalirefurb.augment.policies.auto_augment_tables import POLICIES
+from dalirefurb.augment.policies.operation_layer import TableLayer
+from dalirefurb.augment.policies.operations import Choice, Operation
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
 from dalirefurb.dali import Graph, Replica
 from dalirefurb.show.pictures import Image, levels
 from dalirefurb.system.cores import usable_cores

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from dalirefurb.augment.aug_mix import AugMix
-from dalirefurb.augment.blur import GaussianBlur
-from dalirefurb.augment.color import ColorJitter, RandomGrayscale, SolarizeAdd
-from dalirefurb.augment.crop import HorizontalFlip, RandomCrop, VerticalFlip
-from dalirefurb.augment.erasing import Cutout, RandomErasing
-from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
-from dalirefurb.augment.one_operation import AdjustSharpness, AutoContrast, Equalize, Invert, Posterize, Solarize
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.policies.one_operation import (
+    AdjustSharpness,
+    AutoContrast,
+    Equalize,
+    Invert,
+    Posterize,
+    Solarize,
+)
+from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe, draw
-from dalirefurb.augment.resize import RandomResizedCrop
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.timm_strings import timm_auto_augment
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
+from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.erasing import Cutout, RandomErasing
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
+from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.dali import Graph, Replica
 from dalirefurb.show.operations import MAGNITUDES, Row
 from dalirefurb.show.pictures import Image, levels

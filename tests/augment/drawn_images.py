@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from dalirefurb import Recipe
-from dalirefurb.augment.choice import RandomApply, RandomChoice
-from dalirefurb.augment.erasing import PaintedWindows
-from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
+from dalirefurb.augment.stages.erasing import PaintedWindows
 
 
 def kept(recipe: Recipe, reuse_factor: int, *, samples: int, size: tuple[int, int] = (300, 400)) -> float:

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from scipy.stats import beta, chisquare, kstest
 
-from dalirefurb.augment.aug_mix import AugMix
-from dalirefurb.augment.mixing_weights import dirichlet
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.policies.mixing_weights import dirichlet
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays
-from dalirefurb.augment.timm_operations import AUG_MIX
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 from tests.augment.test_operations import PICTURES

@@ -20,11 +20,11 @@ from nvidia.dali.auto_aug.auto_augment import (
 from scipy.stats import chisquare
 
 from dalirefurb import Output, Recipe, Refurbish, auto_augment
-from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond, halves_of
-from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.policies import POLICIES, Policy, PolicyOperation
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, halves_of
+from dalirefurb.augment.policies.auto_augment_tables import POLICIES, Policy, PolicyOperation
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.policies.sub_policies import cumulative, pick
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.sub_policies import cumulative, pick
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.samples import Samples

@@ -20,9 +20,9 @@ from scipy.stats import chi2_contingency
 
 from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment import ColorJitter, RandAugmentLayer, RandomErasing, RandomResizedCrop, TrivialAugmentLayer
-from dalirefurb.augment.operation_layer import OperationLayer
-from dalirefurb.augment.operations import Group
-from dalirefurb.augment.timm_operations import OPERATIONS
+from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_operations import OPERATIONS
 from tests.augment.public_recipes import RECIPES, Torchvision
 from tests.augment.test_importing_torchvision import ONE_BY_ONE
 from tests.augment.torchvision_stand_ins import T

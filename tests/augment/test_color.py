@@ -14,7 +14,7 @@ from scipy.stats import chisquare, kstest
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment import ColorJitter, HorizontalFlip, RandomGrayscale
-from dalirefurb.augment.color import JITTERS
+from dalirefurb.augment.stages.color import JITTERS
 from dalirefurb.errors import ConfigurationError
 from tests.augment.test_operations import PICTURES, Picture
 from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, repeated, stage_pipeline

@@ -10,11 +10,11 @@ from PIL import Image
 from scipy.stats import chisquare, kstest
 
 from dalirefurb import rng
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe, draw
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Input
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve, sizes

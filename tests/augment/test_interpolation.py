@@ -11,8 +11,8 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandomResizedCrop, Resize, Stage
-from dalirefurb.augment.interpolation import RANDOM
 from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.stages.interpolation import RANDOM
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve
 from tests.pictures import jpeg, picture

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, norm
 
-from dalirefurb.augment.noise import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
+from dalirefurb.augment.stages.noise import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums
 
 UNLIKELY = 1e-4
 

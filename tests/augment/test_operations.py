@@ -12,8 +12,14 @@ import skimage.data
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, OPERATIONS, WIDE_OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.operations import (
+    AUTO_AUGMENT_OPERATIONS,
+    OPERATIONS,
+    WIDE_OPERATIONS,
+    Choice,
+    OperationTable,
+)
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.rng import uniforms
 from tests.one_batch import operate, operation_pipeline
 

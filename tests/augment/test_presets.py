@@ -28,10 +28,10 @@ from dalirefurb import (
     timm_augment,
     trivial_augment,
 )
-from dalirefurb.augment.crop import CenterCrop
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.resize import Resize
 from dalirefurb.augment.stage import Device
+from dalirefurb.augment.stages.crop import CenterCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.dali import Graph, Part
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Source

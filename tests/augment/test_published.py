@@ -38,7 +38,7 @@ from dalirefurb.augment import (
     Resize,
     timm_auto_augment,
 )
-from dalirefurb.augment.auto_augment import AutoAugmentSecond
+from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond
 from dalirefurb.augment.published import CIFAR10_MEAN, CIFAR10_STD
 from dalirefurb.errors import ConfigurationError
 from tests.augment.drawn_images import kept

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dalirefurb.augment.operations import OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.operations import OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 

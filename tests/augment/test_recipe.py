@@ -21,22 +21,22 @@ from dalirefurb.augment import (
     Solarize,
     SolarizeAdd,
 )
-from dalirefurb.augment.aug_mix import AugMix
-from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
-from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
-from dalirefurb.augment.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
+from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe, draw
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
-from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
-from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.custom import Custom
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.loader import Loader

@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from dalirefurb.augment.leveled import Leveled
-from dalirefurb.augment.operations import Group
-from dalirefurb.augment.timm_operations import OPERATIONS
-from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer, table_of
+from dalirefurb.augment.policies.leveled import Leveled
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_operations import OPERATIONS
+from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer, table_of
 from tests.augment.test_operations import PHOTOS, PICTURES
 from tests.one_batch import operate, operation_pipeline
 

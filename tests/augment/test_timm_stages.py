@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from dalirefurb import Output, Recipe
-from dalirefurb.augment.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.policies.timm_strings import timm_auto_augment
+from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.timm_policies import TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.timm_strings import timm_auto_augment
-from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.errors import ConfigurationError
 
 LAYER, FIRST, WEIGHTED = TimmRandAugmentLayer, TimmPolicyFirst, TimmWeightedLayers

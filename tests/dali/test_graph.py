@@ -17,11 +17,11 @@ import pytest
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb import Output, Recipe, rand_augment, simple
-from dalirefurb.augment import decode
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.stage import Device
+from dalirefurb.augment.stages import decode
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Graph, GraphError, Part, Replica, views
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.pictures import jpeg, picture

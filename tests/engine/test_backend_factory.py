@@ -25,7 +25,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.augment.operations import OPERATIONS
+from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
 from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels
 from dalirefurb.engine.prefetch import Depths
@@ -105,7 +105,7 @@ def test_arrays_are_served_by_kernels_as_by_dali(
     """By all operations but Equalize, which kernels do as Pillow does."""
     others = tuple(operation for operation in OPERATIONS if operation.name != "Equalize")
     assert len(others) == len(OPERATIONS) - 1
-    monkeypatch.setattr("dalirefurb.augment.rand_augment.OPERATIONS", others)
+    monkeypatch.setattr("dalirefurb.augment.policies.rand_augment.OPERATIONS", others)
     recipe, planner = rand_augment(SIZE, raw=True, split=split), Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
     ours = epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="numba"), 3)
     assert torch.equal(ours, epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="dali"), 3))

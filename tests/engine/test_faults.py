@@ -27,8 +27,8 @@ from dalirefurb import (
     TorchDataset,
     simple,
 )
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stage import Arrays as Parameters
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
 from dalirefurb.dali import Replicas
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.planning.batch_plan import BatchPlan

@@ -26,7 +26,7 @@ from dalirefurb import (
     rand_augment,
     trivial_augment,
 )
-from dalirefurb.augment.operations import (
+from dalirefurb.augment.policies.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
     WIDE_OPERATIONS,
@@ -35,7 +35,7 @@ from dalirefurb.augment.operations import (
     Operation,
     OperationTable,
 )
-from dalirefurb.augment.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import BackendFactory, Devices
 from dalirefurb.engine.inputs import InputBuilder

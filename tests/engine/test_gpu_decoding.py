@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from dalirefurb import FileList, MemoryStore, Recipe, Refurbish, Standard
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.resize import RandomResizedCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from tests.loading import flat_loader
 from tests.one_batch import levels

@@ -38,7 +38,7 @@ from dalirefurb.augment import (
     VerticalFlip,
     timm_auto_augment,
 )
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import GraphError

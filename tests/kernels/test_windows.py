@@ -25,9 +25,9 @@ from dalirefurb import (
     evaluate,
 )
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
-from dalirefurb.augment.operations import MOST_PIXELS
-from dalirefurb.augment.resize import WHOLE_PIXELS
+from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.augment.size import LONGEST_SIDE
+from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError
 from tests.loading import flat_loader

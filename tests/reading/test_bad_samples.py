@@ -35,9 +35,9 @@ from dalirefurb import (
     TorchDataset,
     simple,
 )
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.resize import Resize
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.coverage import propose_coverage

@@ -9,10 +9,10 @@ from nvidia.dali import fn
 from PIL import Image, ImageOps
 
 from dalirefurb import BadSamplePolicy, Prefetch
-from dalirefurb.augment.custom import Custom
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.resize import RandomResizedCrop
+from dalirefurb.augment.stages.custom import Custom
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.dali import HeaderReader
 from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from dalirefurb import FileList, Recipe, Standard
-from dalirefurb.augment.decode import Decode
-from dalirefurb.augment.resize import RandomResizedCrop
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.errors import SampleError
 from tests.loading import flat_loader
 from tests.mutations import notorious

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
 from dalirefurb import Recipe, Standard
-from dalirefurb.augment.crop import CenterCrop
-from dalirefurb.augment.decode import Decode
+from dalirefurb.augment.stages.crop import CenterCrop
+from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats.rewriting import rewritten
 from tests.bad_files import among_good_ones

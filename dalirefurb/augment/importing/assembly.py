@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from dalirefurb.augment.choice import RandomApply
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.diversity import diversity
-from dalirefurb.augment.erasing import RandomErasing
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.choice import RandomApply
+from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.erasing import RandomErasing
 from dalirefurb.errors import ConfigurationError
 
 LEAST_KEPT, REUSE_FACTOR = 0.95, 3

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dalirefurb.augment.blur import GaussianBlur
-from dalirefurb.augment.color import ColorJitter, RandomGrayscale
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refuse, three
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
-from dalirefurb.augment.resize import RATIO, SCALE, RandomResizedCrop, Resize
+from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.timm_strings import timm_auto_augment
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
+from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dalirefurb.augment.choice import RandomApply, RandomChoice
-from dalirefurb.augment.color import RandomGrayscale
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.importing.assembly import Parts, distinct, leaving, maybe, parts_of, refuse
 from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels
 from dalirefurb.augment.importing.torchvision_stages import (
@@ -19,9 +16,12 @@ from dalirefurb.augment.importing.torchvision_stages import (
     kind,
     size_of,
 )
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
 from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
+from dalirefurb.augment.stages.color import RandomGrayscale
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError
 
 _MOVING = (HorizontalFlip, VerticalFlip, CenterCrop, RandomCrop)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
-from dalirefurb.augment.erasing import RandomErasing
 from dalirefurb.augment.importing.assembly import erasing_after, refuse, three
 from dalirefurb.augment.importing.torchvision_stages import kind
 from dalirefurb.augment.output import Dtype, Output
 from dalirefurb.augment.size import Size
+from dalirefurb.augment.stages.erasing import RandomErasing
 
 
 class Given(IntEnum):

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dalirefurb.augment.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.blur import GaussianBlur
-from dalirefurb.augment.color import JITTERS, ColorJitter, RandomGrayscale
-from dalirefurb.augment.crop import CenterCrop, HorizontalFlip, VerticalFlip
-from dalirefurb.augment.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.importing.assembly import maybe, refuse
-from dalirefurb.augment.one_operation import AdjustSharpness, AutoContrast, Equalize, Invert, Posterize, Solarize
-from dalirefurb.augment.operation_layer import Fill
-from dalirefurb.augment.rand_augment import RandAugmentLayer
-from dalirefurb.augment.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.policies.one_operation import (
+    AdjustSharpness,
+    AutoContrast,
+    Equalize,
+    Invert,
+    Posterize,
+    Solarize,
+)
+from dalirefurb.augment.policies.operation_layer import Fill
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.color import JITTERS, ColorJitter, RandomGrayscale
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 
 _PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 """Pillow's numbers of interpolations, which older transforms hold."""

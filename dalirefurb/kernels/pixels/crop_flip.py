@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.resize import WHOLE_PIXELS
+from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.lower import FULL, MIRROR, START

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.operations import TRUNCATE
+from dalirefurb.augment.policies.operations import TRUNCATE
 from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, grey, memory
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.operations import MOST_PIXELS
+from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, prefetch, store_pixel
 

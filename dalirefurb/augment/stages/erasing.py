@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.noise import KEYS, LONGEST_SIDE, Noise, byte_sums
-from dalirefurb.augment.operation_layer import Fill
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
+from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums
 from dalirefurb.checks import Interval, integer, interval, number, require
 
 Channels = tuple[float, float, float]
@@ -59,7 +59,7 @@ class PaintedWindows(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Paint over the windows; call it where conditionals are enabled."""
-        from dalirefurb.augment.noise_graph import paint_levels, paint_noise
+        from dalirefurb.augment.stages.noise_graph import paint_levels, paint_noise
 
         for place in range(self.windows):
             window = parameters["window"][place]

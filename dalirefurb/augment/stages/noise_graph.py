@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from nvidia.dali import fn, types
 
-from dalirefurb.augment.noise import FIRST, LONGEST_SIDE, ROW, SECOND, THIRD, Noise
 from dalirefurb.augment.stage import Node
+from dalirefurb.augment.stages.noise import FIRST, LONGEST_SIDE, ROW, SECOND, THIRD, Noise
 
 _BASE = 512
 

@@ -106,7 +106,7 @@ class ColorJitter(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operations in each sample's order; call it where conditionals are enabled."""
-        from dalirefurb.augment.color_graph import apply_jitters
+        from dalirefurb.augment.stages.color_graph import apply_jitters
 
         return apply_jitters(images, parameters, self.changing)
 
@@ -142,7 +142,7 @@ class RandomGrayscale(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Make the samples drawn grey; call it where conditionals are enabled."""
-        from dalirefurb.augment.operation_graph import grey_picture
+        from dalirefurb.augment.policies.operation_graph import grey_picture
 
         grey = parameters["grey"]
         if grey:  # noqa: SIM108 - DALI traces statements

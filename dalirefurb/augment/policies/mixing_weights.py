@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from dalirefurb.augment.leveled import Floats
+from dalirefurb.augment.policies.leveled import Floats
 
 _POINTS = 1 << 13
 _TINY = 2.0**-54

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dalirefurb.augment.policies import POLICIES, PolicyOperation, SubPolicy, sub_policies
-from dalirefurb.augment.timm_halves import First, Second, Tabled, tabled
+from dalirefurb.augment.policies.auto_augment_tables import POLICIES, PolicyOperation, SubPolicy, sub_policies
+from dalirefurb.augment.policies.timm_halves import First, Second, Tabled, tabled
 from dalirefurb.checks import require
 
 

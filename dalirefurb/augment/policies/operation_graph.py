@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 
-from dalirefurb.augment.operations import BLUR_RADIUS, TRUNCATE, Group
+from dalirefurb.augment.policies.operations import BLUR_RADIUS, TRUNCATE, Group
 from dalirefurb.augment.stage import Interpolation, Node, interpolation_type
 
 Branch = Callable[[Node, Node], Node]

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operation_layer import Fill, checked_fill, levels_of
-from dalirefurb.augment.operations import MOST_PIXELS
+from dalirefurb.augment.policies.operation_layer import Fill, checked_fill, levels_of
+from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
 from dalirefurb.augment.stage import interpolation_type as dali_interpolation
 from dalirefurb.checks import Interval, interval, number, require

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dalirefurb.augment.policies import PolicyOperation
-from dalirefurb.augment.timm_halves import First, Second, Tabled, tabled
-from dalirefurb.augment.timm_operations import FULL, SETS
-from dalirefurb.augment.timm_rand_augment import check_set, checked_magnitude, checked_probability
+from dalirefurb.augment.policies.auto_augment_tables import PolicyOperation
+from dalirefurb.augment.policies.timm_halves import First, Second, Tabled, tabled
+from dalirefurb.augment.policies.timm_operations import FULL, SETS
+from dalirefurb.augment.policies.timm_rand_augment import check_set, checked_magnitude, checked_probability
 
 
 @lru_cache

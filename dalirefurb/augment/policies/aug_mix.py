@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.leveled import Leveled, LeveledTable
-from dalirefurb.augment.magnitude_noise import MagnitudeNoise, checked_noise
-from dalirefurb.augment.mixing_weights import dirichlet
-from dalirefurb.augment.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.leveled import Leveled, LeveledTable
+from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise, checked_noise
+from dalirefurb.augment.policies.mixing_weights import dirichlet
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
-from dalirefurb.augment.timm_operations import AUG_MIX
 from dalirefurb.checks import integer, number, positive, require
 
 _DEEPEST = 3
@@ -116,7 +116,7 @@ class AugMix(OperationLayer):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's chains; call it where conditionals are enabled."""
-        from dalirefurb.augment.aug_mix_graph import apply_chains
+        from dalirefurb.augment.policies.aug_mix_graph import apply_chains
 
         of_warps = {"interpolation": self.interpolation, "fill": self.fill_levels}
         return apply_chains(images, parameters, (self.mixture_width, self.depth), groups=self.groups, **of_warps)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.leveled import Floats, Leveled, LeveledTable
-from dalirefurb.augment.magnitude_noise import STEADY, MagnitudeNoise, checked_noise
-from dalirefurb.augment.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.operations import Choice, Group
-from dalirefurb.augment.policies import SubPolicy
+from dalirefurb.augment.policies.auto_augment_tables import SubPolicy
+from dalirefurb.augment.policies.leveled import Floats, Leveled, LeveledTable
+from dalirefurb.augment.policies.magnitude_noise import STEADY, MagnitudeNoise, checked_noise
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operations import Choice, Group
+from dalirefurb.augment.policies.sub_policies import Half, Halves, Outcome
+from dalirefurb.augment.policies.timm_rand_augment import chances_of, table_of
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.augment.sub_policies import Half, Halves, Outcome
-from dalirefurb.augment.timm_rand_augment import chances_of, table_of
 
 
 class Tabled(NamedTuple):

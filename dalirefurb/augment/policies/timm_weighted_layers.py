@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.leveled import Leveled, LeveledTable
-from dalirefurb.augment.magnitude_noise import STEADY, MagnitudeNoise, checked_noise
-from dalirefurb.augment.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.leveled import Leveled, LeveledTable
+from dalirefurb.augment.policies.magnitude_noise import STEADY, MagnitudeNoise, checked_noise
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_operations import FULL, SETS
+from dalirefurb.augment.policies.timm_rand_augment import check_set, checked_magnitude, checked_probability, table_of
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
-from dalirefurb.augment.timm_operations import FULL, SETS
-from dalirefurb.augment.timm_rand_augment import check_set, checked_magnitude, checked_probability, table_of
 from dalirefurb.checks import integer
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dalirefurb.augment.leveled import Floats, LeveledOperation, numbers
-from dalirefurb.augment.operations import BLUR_RADIUS, Group
+from dalirefurb.augment.policies.leveled import Floats, LeveledOperation, numbers
+from dalirefurb.augment.policies.operations import BLUR_RADIUS, Group
 
 FULL = 10.0
 """Magnitude at the end of an operation's range."""

@@ -9,13 +9,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.leveled import Floats, Leveled, LeveledOperation, LeveledTable
-from dalirefurb.augment.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
-from dalirefurb.augment.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.leveled import Floats, Leveled, LeveledOperation, LeveledTable
+from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.sub_policies import cumulative, pick
+from dalirefurb.augment.policies.timm_operations import FULL, SETS, operations_of
 from dalirefurb.augment.stage import Arrays, Interpolation
-from dalirefurb.augment.sub_policies import cumulative, pick
-from dalirefurb.augment.timm_operations import FULL, SETS, operations_of
 from dalirefurb.checks import number, require
 
 

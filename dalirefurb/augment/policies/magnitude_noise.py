@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dalirefurb.augment.leveled import Floats
+from dalirefurb.augment.policies.leveled import Floats
 from dalirefurb.checks import number, require
 
 QUANTILES = 32

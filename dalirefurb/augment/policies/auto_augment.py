@@ -8,10 +8,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operation_layer import TableLayer
-from dalirefurb.augment.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.policies import POLICIES, Policy
-from dalirefurb.augment.sub_policies import Halves
+from dalirefurb.augment.policies.auto_augment_tables import POLICIES, Policy
+from dalirefurb.augment.policies.operation_layer import TableLayer
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.policies.sub_policies import Halves
 from dalirefurb.checks import require
 
 NUM_BINS = 10

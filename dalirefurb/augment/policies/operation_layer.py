@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import MOST_PIXELS, PARAMETERS, Choice, Group, OperationTable, groups_of
+from dalirefurb.augment.policies.operations import MOST_PIXELS, PARAMETERS, Choice, Group, OperationTable, groups_of
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage, check_interpolation
 from dalirefurb.checks import require
 
@@ -71,7 +71,7 @@ class OperationLayer(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's operation; call it where conditionals are enabled."""
-        from dalirefurb.augment.operation_graph import apply_operations
+        from dalirefurb.augment.policies.operation_graph import apply_operations
 
         return apply_operations(
             images, parameters, groups=self.groups, interpolation=self.interpolation, fill=self.fill_levels

@@ -10,8 +10,10 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.crop import CenterCrop
-from dalirefurb.augment.interpolation import (
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Sizes, Stage
+from dalirefurb.augment.stages.crop import CenterCrop
+from dalirefurb.augment.stages.interpolation import (
     INTERPOLATION,
     RANDOM,
     REACH,
@@ -20,8 +22,6 @@ from dalirefurb.augment.interpolation import (
     draw_interpolation,
     resize_type,
 )
-from dalirefurb.augment.size import Size, checked_size, sides_of
-from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Sizes, Stage
 from dalirefurb.checks import require
 
 WHOLE_PIXELS = 2**24

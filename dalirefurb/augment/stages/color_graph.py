@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from nvidia.dali import fn, math, types
 
-from dalirefurb.augment.operation_graph import BRANCHES, beside, choose
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.operation_graph import BRANCHES, beside, choose
+from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Node
 
 

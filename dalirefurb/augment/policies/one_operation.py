@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import Group, sharpness_weights
+from dalirefurb.augment.policies.operations import Group, sharpness_weights
 from dalirefurb.augment.stage import Node, Stage
 from dalirefurb.checks import integer, number
 
@@ -28,7 +28,7 @@ class OneOperation(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operation."""
-        from dalirefurb.augment.operation_graph import apply_operation
+        from dalirefurb.augment.policies.operation_graph import apply_operation
 
         return apply_operation(images, self.group, self.matrix)
 

@@ -7,15 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from dalirefurb.augment.aug_mix import UNIFORM, AugMix
-from dalirefurb.augment.magnitude_noise import MagnitudeNoise
-from dalirefurb.augment.operation_layer import Fill
+from dalirefurb.augment.policies.aug_mix import UNIFORM, AugMix
+from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.operation_layer import Fill
+from dalirefurb.augment.policies.timm_operations import SETS, UNEQUAL
+from dalirefurb.augment.policies.timm_policies import TIMM_POLICIES, TimmPolicyFirst, TimmPolicySecond
+from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
+from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Interpolation, Stage
-from dalirefurb.augment.timm_operations import SETS, UNEQUAL
-from dalirefurb.augment.timm_policies import TIMM_POLICIES, TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.calls import explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError

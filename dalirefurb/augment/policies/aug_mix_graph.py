@@ -7,7 +7,7 @@ from typing import Any
 
 from nvidia.dali import fn, types
 
-from dalirefurb.augment.operation_graph import apply_operations, beside
+from dalirefurb.augment.policies.operation_graph import apply_operations, beside
 from dalirefurb.augment.stage import Node
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import Group
+from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Arrays
 
 Floats = NDArray[np.float64]

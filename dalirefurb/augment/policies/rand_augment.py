@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operation_layer import TableLayer
-from dalirefurb.augment.operations import OPERATIONS, Choice, OperationTable
+from dalirefurb.augment.policies.operation_layer import TableLayer
+from dalirefurb.augment.policies.operations import OPERATIONS, Choice, OperationTable
 from dalirefurb.checks import integer
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.operations import Choice
-from dalirefurb.augment.policies import PolicyOperation, SubPolicy
+from dalirefurb.augment.policies.auto_augment_tables import PolicyOperation, SubPolicy
+from dalirefurb.augment.policies.operations import Choice
 
 
 class Described(Protocol):

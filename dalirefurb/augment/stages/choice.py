@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.decode import Decode
 from dalirefurb.augment.diversity import joint
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
 

@@ -93,10 +93,15 @@ def _was_kept(function: Any) -> bool:
     return getattr(function, "cache_hits", 1) > 0
 
 
+def _interpreter() -> bool:
+    """Tell whether this process runs in Python's interpreter, not in a program that has it inside."""
+    return not getattr(sys, "frozen", False) and Path(sys.executable or "").name.startswith("python")
+
+
 @contextmanager
 def _helper(names: Sequence[str]) -> Iterator[None]:
     """Have another process compile functions meanwhile, if there is a core for it; without it all goes on, slower."""
-    if len(names) < _FEWEST or usable_cores() < 2 or not sys.executable:
+    if len(names) < _FEWEST or usable_cores() < 2 or not _interpreter():
         yield
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

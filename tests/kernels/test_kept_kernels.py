@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -165,11 +166,55 @@ def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
     assert shown.getvalue().splitlines() == (said if kind is Terminal else [])
 
 
+@pytest.mark.parametrize("how", ["as usual", "failing", "one core", "inside of a program", "frozen", "kept"])
+def test_another_process_compiles_from_the_other_end_where_there_is_a_core_and_an_interpreter(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dalirefurb.kernels import ahead
+
+    compiled: list[str] = []
+    begun: list[list[str]] = []
+
+    class Child:
+        def __init__(self, command: list[str], **_: object) -> None:
+            if how == "failing":
+                raise FileNotFoundError(2, "No such file")
+            begun.append(command)
+
+        def terminate(self) -> None:
+            assert compiled == names
+
+        def wait(self) -> None:
+            begun.append(["waited for"])
+
+    def compile_named(name: str) -> SimpleNamespace:
+        compiled.append(name)
+        return SimpleNamespace(cache_hits=int(how == "kept"))
+
+    names = ["rows", "one", "two", "three"]
+    monkeypatch.setattr(ahead, "compile_named", compile_named)
+    monkeypatch.setattr(ahead, "usable_cores", lambda: 1 if how == "one core" else 2)
+    monkeypatch.setattr(ahead.subprocess, "Popen", Child)
+    if how == "inside of a program":
+        monkeypatch.setattr(sys, "executable", "/opt/app/trainer")
+    if how == "frozen":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    ahead._compile_all(names)
+    assert compiled == names
+    if how == "as usual":
+        (command, last) = begun
+        assert command[0] == sys.executable
+        assert command[3:] == ["three", "two", "one"]
+        assert last == ["waited for"]
+    else:
+        assert begun == []
+
+
 COMPILING = """
 import threading
 import numba
 from dalirefurb.kernels import one_module
-from dalirefurb.kernels.ahead import compile_ahead
+from dalirefurb.kernels.ahead import compile_named
 from dalirefurb.kernels.dali_operator import _compile_operate, _compile_setup
 from dalirefurb.kernels.rows import compile_run
 from dalirefurb.kernels.thread_pool import _compile_serve, _compile_share
@@ -192,7 +237,8 @@ for thread in threads:
     thread.start()
 for thread in threads:
     thread.join()
-compile_ahead()
+names = ["rows", "mix", "walk", "kernel levels.solarize", "output half_planes"]
+others = [compile_named(name) for name in names]
 another()
 middle = numba.njit(lambda one, other: max(one, other) + min(one, other))
 assert (sums, middle(3, 4)) == ([10, 10], 7)

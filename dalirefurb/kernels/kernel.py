@@ -21,7 +21,7 @@ from dalirefurb.kernels.llvm import c_function, compiled, memory, source_digest,
 from dalirefurb.kernels.lower import WIDTH
 from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT
 
-ARGUMENTS = 9
+SIGNATURE = types.int64(*[types.int64] * 9)
 """Of what `compile_kernel` returns."""
 
 REFUSED = -(1 << 60)
@@ -111,4 +111,4 @@ def compile_kernel(name: str) -> Any:
         return DONE
 
     own = {"_function": compiled(kernel.function), "_room_bytes": compiled(kernel.room_bytes)}
-    return c_function(with_functions(run, f"kernel_{name}", **own), types.int64(*[types.int64] * ARGUMENTS))
+    return c_function(with_functions(run, f"kernel_{name}", **own), SIGNATURE)

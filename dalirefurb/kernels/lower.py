@@ -48,24 +48,16 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCro
 from dalirefurb.augment.stages.kernel_stage import KernelStage
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.kernels import lower_colors, lower_geometry, lower_operations
+from dalirefurb.kernels.call import UNTOUCHED, Numbers, Parameters, if_drawn
 
 WIDTH = 16
 """Numbers of a step, at most."""
 
-UNTOUCHED = -1
-"""In place of a kernel: the image stays as it is."""
-
 MIRROR, START, FULL = 4, 5, 7
 """Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
 
-Parameters = Mapping[str, NDArray[Any]]
-"""What a stage drew, by name; see `Stage.draw`."""
-
 KernelName = str | KernelStage
 """The library's kernels by name, such as "warp.nearest"; of the user's own the stage."""
-
-Numbers = NDArray[np.float64]
-"""One row per image, shape (n, `WIDTH`), of zeros."""
 
 
 class Code(IntEnum):
@@ -229,7 +221,7 @@ def _step(stage: Stage) -> KernelOp | None:
         place = partial(_place, stage.margin) if stage.margin is not None and stage.relative else _start
         return KernelOp(Code.CROP, stage, (_CROPS[stage.padding_mode],), place)
     if type(stage) is HorizontalFlip:
-        return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, _if_mirrored)
+        return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, partial(if_drawn, "mirror"))
     if type(stage) is KernelStage:
         return KernelOp(Code.OTHER, stage, (stage,), _uniforms if stage.uniforms else _nothing)
     return None
@@ -259,7 +251,3 @@ def _uniforms(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
 
 def _nothing(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
     pass
-
-
-def _if_mirrored(parameters: Parameters) -> NDArray[Any]:
-    return np.where(parameters["mirror"] > 0, 0, UNTOUCHED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Sizes, Stage
-from dalirefurb.kernels.lower_colors import Call, write_same
+from dalirefurb.kernels.call import UNTOUCHED, Call, Numbers, Parameters, write_map, write_same
 
 _WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}
 _OPERATIONS = {
@@ -30,9 +29,6 @@ _OPERATIONS = {
     Group.SOLARIZE_ADD: "color.solarize_add",
     Group.BLUR: "blur.gaussian",
 }
-
-_Parameters = Mapping[str, NDArray[Any]]
-_Numbers = NDArray[np.float64]
 
 
 def calls_of(stage: Stage) -> tuple[Call, ...] | None:
@@ -59,12 +55,12 @@ def _operate(layer: OperationLayer, place: tuple[int, ...]) -> Call:
     kernels = tuple(names.get(group) if group in layer.groups else None for group in Group)
     index: Any = (slice(None), *place)
 
-    def write(parameters: _Parameters, sizes: Sizes, numbers: _Numbers) -> None:
-        numbers[:, :9], numbers[:, 9:12] = parameters["matrix"][index].reshape(-1, 9), layer.fill_levels
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        write_map(layer.fill_levels, {"matrix": parameters["matrix"][index]}, sizes, numbers)
 
-    def choose(parameters: _Parameters) -> NDArray[Any]:
+    def choose(parameters: Parameters) -> NDArray[Any]:
         groups = parameters["group"][index]
-        return np.where(groups == Group.IDENTITY, -1, groups)
+        return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
 
     return Call(kernels, write, choose)
 
@@ -79,5 +75,5 @@ def _mix(stage: AugMix) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-def _weigh(place: int, parameters: _Parameters, sizes: Sizes, numbers: _Numbers) -> None:
+def _weigh(place: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
     numbers[:, 0] = parameters["weight"][:, place]

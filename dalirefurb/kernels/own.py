@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from dalirefurb.augment.stages.kernel_stage import KernelStage
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.kernels.kernel import ARGUMENTS
+from dalirefurb.kernels.kernel import SIGNATURE
 from dalirefurb.kernels.llvm import c_function_not_kept, inlined, memory, with_functions
 from dalirefurb.kernels.record import DONE
 
@@ -53,7 +52,7 @@ def compile_own(stage: KernelStage) -> Any:
 
     named = with_functions(run, f"own_{function.__qualname__}", _function=inlined(function))
     try:
-        compiled = c_function_not_kept(named, types.int64(*[types.int64] * ARGUMENTS))
+        compiled = c_function_not_kept(named, SIGNATURE)
     except Exception as error:  # Numba's own errors, and any that Python's inspection of the function raises.
         said = _in_one_line(error, function)
         raise ConfigurationError(

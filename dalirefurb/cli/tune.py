@@ -68,7 +68,7 @@ def tune(options: argparse.Namespace) -> int:
     from dalirefurb.tuning.verify import verify
 
     with without_codec_noise(), waiting("verifying", progress.said):
-        verified = verify(advice, source, recipes, step=step, disk=disk, told=progress)
+        verified = verify(advice.choice, source, recipes, step=step, disk=disk, told=progress)
     say("\n" + "\n".join(map(str, verified)))
     return 0 if all(each.holds for each in verified) else 1
 
@@ -126,7 +126,7 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     }
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
-    names = sorted({"ImageFolder", options.preset, *names_of(advice)}, key=lambda name: (name.islower(), name))
+    names = sorted({"ImageFolder", options.preset, *names_of(advice.choice)}, key=lambda name: (name.islower(), name))
     lines = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
     return "\n".join(map(escaped, [f"from dalirefurb import {', '.join(names)}", "", *lines.split("\n")]))
 

@@ -8,6 +8,7 @@ All of them are computed; nothing is searched for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dalirefurb.engine.verdict import Verdict, verdict_of
@@ -41,12 +42,24 @@ class Choice:
     """What was chosen, and among what.
 
     Attributes:
+        costs: What was measured.
+        machine: Where training runs.
+        workload: What is trained.
+        min_kept: Least share of different images that had to be kept.
+        verdict: Whether training waits for its loader without reuse; None: no step was given.
+        headspace: How many times as fast training would be if its data cost nothing, at least 1.
         standard: What the first recipe reaches without reuse.
         recommended: What to take.
         rows: Every configuration that fits the budgets, the fastest run first.
-        prefix: The deterministic prefix kept for ever, the placement that HyCache solves for; None: it does not fit.
+        prefix: The deterministic prefix kept for ever, which is what HyCache chooses; None: it does not fit.
     """
 
+    costs: Costs
+    machine: Machine
+    workload: Workload
+    min_kept: float
+    verdict: Verdict | None
+    headspace: float
     standard: Prediction
     recommended: Prediction
     rows: tuple[Prediction, ...]
@@ -85,14 +98,29 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     """
     every = [predict(costs, machine, workload, each) for each in configurations(costs, machine, workload)]
     standard = every[0]
-    possible = [each for each in every if fits(each, machine)]
-    diverse = [each for each in possible if each.kept >= min_kept]
+    rows = sorted((each for each in every if fits(each, machine)), key=lambda each: -each.run_images_per_s)
+    prefixes = [each for each in rows if _is_prefix(each.configuration, workload)]
+    said, headspace = verdict(costs, workload, standard)
+    return Choice(
+        costs=costs,
+        machine=machine,
+        workload=workload,
+        min_kept=min_kept,
+        verdict=said,
+        headspace=headspace,
+        standard=standard,
+        recommended=recommend(standard, rows, min_kept=min_kept),
+        rows=tuple(rows),
+        prefix=prefixes[0] if prefixes else None,
+    )
+
+
+def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float) -> Prediction:
+    """Return which of some configurations to take: `standard` if none is more than 2 % faster over the whole run."""
+    diverse = [standard, *(each for each in rows if each.kept >= min_kept)]
     fastest = max(each.run_images_per_s for each in diverse)
     fast = [each for each in diverse if each.run_images_per_s >= (1 - AS_FAST) * fastest]
-    recommended = standard if standard in fast else min(fast, key=_preference)
-    rows = sorted(possible, key=lambda each: -each.run_images_per_s)
-    kept_for_ever = [each for each in rows if _is_prefix(each.configuration, workload)]
-    return Choice(standard, recommended, tuple(rows), kept_for_ever[0] if kept_for_ever else None)
+    return standard if standard in fast else min(fast, key=_preference)
 
 
 def verdict(costs: Costs, workload: Workload, standard: Prediction) -> tuple[Verdict | None, float]:

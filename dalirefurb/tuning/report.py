@@ -4,30 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.choice import NOISY, REUSE_FACTORS
+from dalirefurb.tuning.choice import NOISY, REUSE_FACTORS, Choice
 from dalirefurb.tuning.model import Configuration, Prediction
 
-if TYPE_CHECKING:
-    from dalirefurb.tuning.tune import Advice
 
-
-def text(advice: Advice) -> str:
+def text(choice: Choice) -> str:
     """Return all of it."""
-    notes = [f"note: {note}" for note in advice.costs.notes]
-    return "\n".join([_verdict(advice), _recommendation(advice), "", table(advice), *notes])
+    notes = [f"note: {note}" for note in choice.costs.notes]
+    return "\n".join([_verdict(choice), _recommendation(choice), "", table(choice), *notes])
 
 
-def table(advice: Advice) -> str:
+def table(choice: Choice) -> str:
     """Set the best of each kind beside standard."""
-    standard = advice.choice.standard
+    standard = choice.standard
     head = ["", "images/s", "of standard", "kept", "memory", "disk", "epoch 0", "run", "limited by"]
     rows = [
         [
-            ("* " if row == advice.choice.recommended else "  ") + row.configuration.name,
+            ("* " if row == choice.recommended else "  ") + row.configuration.name,
             f"{row.images_per_s:,.0f}",
             f"{row.images_per_s / standard.images_per_s:.2f}",
             f"{row.kept:.3f}",
@@ -37,7 +34,7 @@ def table(advice: Advice) -> str:
             _duration(row.run_s),
             row.bound,
         ]
-        for row in shown(advice)
+        for row in shown(choice)
     ]
     widths = [max(len(line[place]) for line in [head, *rows]) for place in range(len(head))]
     lines = [
@@ -47,15 +44,14 @@ def table(advice: Advice) -> str:
         )
         for line in [head, *rows]
     ]
-    return "\n".join([*lines, f"run: {advice.workload.epochs} epochs; * what to take"])
+    return "\n".join([*lines, f"run: {choice.workload.epochs} epochs; * what to take"])
 
 
-def shown(advice: Advice) -> list[Prediction]:
+def shown(choice: Choice) -> list[Prediction]:
     """Return standard, what to take, the fastest of each reuse factor that keeps enough, and what HyCache would do."""
-    choice = advice.choice
     found = [row for row in choice.rows if row.configuration.reuse_factor == 1 and row != choice.standard]
     for factor in REUSE_FACTORS:
-        alike = [row for row in choice.rows if row.configuration.reuse_factor == factor and row.kept >= advice.min_kept]
+        alike = [row for row in choice.rows if row.configuration.reuse_factor == factor and row.kept >= choice.min_kept]
         found += alike[:1]
     if choice.prefix is not None:
         found.append(choice.prefix)
@@ -63,11 +59,11 @@ def shown(advice: Advice) -> list[Prediction]:
     return list({id(row): row for row in best}.values())
 
 
-def code(advice: Advice, *, source: str, recipes: Mapping[str, str], path: str) -> str:
+def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) -> str:
     """Return Python that makes the recommended loader."""
-    configuration = advice.choice.recommended.configuration
+    configuration = choice.recommended.configuration
     recipe = recipes.get(configuration.split.recipe, configuration.split.recipe)
-    batch_size = advice.workload.batch_size
+    batch_size = choice.workload.batch_size
     lines = [f"source = {source}"]
     if configuration.reuse_factor == 1:
         lines += [
@@ -77,39 +73,38 @@ def code(advice: Advice, *, source: str, recipes: Mapping[str, str], path: str) 
         ]
         return "\n".join(lines)
     coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
-    shards = "" if advice.machine.ranks == 1 else f", shards={advice.machine.ranks}"
+    shards = "" if choice.machine.ranks == 1 else f", shards={choice.machine.ranks}"
     plan = f"batch_size={batch_size}, reuse_factor={configuration.reuse_factor}{coverage}{shards}"
     lines += [
         f"recipe = {recipe}.at({configuration.split.split})  # the final part begins with {configuration.split.final}",
         f"planner = Refurbish(source, {plan})",
-        f"loader = Loader(source, recipe, planner, {_store(advice, configuration, path)})",
+        f"loader = Loader(source, recipe, planner, {_store(choice, configuration, path)})",
     ]
     return "\n".join(lines)
 
 
-def names_of(advice: Advice) -> list[str]:
+def names_of(choice: Choice) -> list[str]:
     """Return the names that the code needs of dalirefurb, beside those of source and recipe."""
-    configuration = advice.choice.recommended.configuration
+    configuration = choice.recommended.configuration
     if configuration.reuse_factor == 1:
         return ["Loader", "Standard"]
     store = {"memory": "MemoryStore", "disk": "DiskStore", "tiered": "TieredStore"}[configuration.tier]
     return sorted(["Loader", "Refurbish", store])
 
 
-def as_dict(advice: Advice) -> dict[str, Any]:
+def as_dict(choice: Choice) -> dict[str, Any]:
     """Return JSON values."""
-    choice = advice.choice
     return {
-        "verdict": None if advice.verdict is None else str(advice.verdict),
-        "headspace": advice.headspace,
+        "verdict": None if choice.verdict is None else str(choice.verdict),
+        "headspace": choice.headspace,
         "leave_off": choice.leave_off,
-        "min_kept": advice.min_kept,
+        "min_kept": choice.min_kept,
         "recommended": row(choice.recommended),
         "standard": row(choice.standard),
         "rows": [row(each) for each in choice.rows],
-        "machine": asdict(advice.machine),
-        "workload": asdict(advice.workload),
-        "costs": advice.costs.as_dict(),
+        "machine": asdict(choice.machine),
+        "workload": asdict(choice.workload),
+        "costs": choice.costs.as_dict(),
     }
 
 
@@ -129,27 +124,27 @@ def row(prediction: Prediction) -> dict[str, Any]:
     return told | values
 
 
-def _verdict(advice: Advice) -> str:
-    standard, times = advice.choice.standard, f"{advice.headspace:.2f} times as fast"
-    if advice.verdict is None:
+def _verdict(choice: Choice) -> str:
+    standard, times = choice.standard, f"{choice.headspace:.2f} times as fast"
+    if choice.verdict is None:
         return (
             f"NO STEP GIVEN: whether training waits cannot be told; loading alone serves {standard.images_per_s:,.0f} "
             f"images/s without reuse"
         )
-    if advice.verdict is Verdict.INCONCLUSIVE:
+    if choice.verdict is Verdict.INCONCLUSIVE:
         return (
-            f"{advice.verdict}: quartiles lie more than {NOISY:.0%} of the median apart, so something else works on "
+            f"{choice.verdict}: quartiles lie more than {NOISY:.0%} of the median apart, so something else works on "
             f"this machine; measure again when it is quiet"
         )
     return (
-        f"{advice.verdict}: with batches at hand training would be {times} as with standard loading, which reaches "
+        f"{choice.verdict}: with batches at hand training would be {times} as with standard loading, which reaches "
         f"{standard.images_per_s:,.0f} images/s"
     )
 
 
-def _recommendation(advice: Advice) -> str:
-    recommended, standard = advice.choice.recommended, advice.choice.standard
-    if advice.choice.leave_off:
+def _recommendation(choice: Choice) -> str:
+    recommended, standard = choice.recommended, choice.standard
+    if choice.leave_off:
         return "leave reuse off: no configuration that fits and keeps enough is more than 2 % faster than standard"
     return (
         f"take {recommended.configuration.name}: {recommended.images_per_s:,.0f} images/s expected, "
@@ -158,12 +153,12 @@ def _recommendation(advice: Advice) -> str:
     )
 
 
-def _store(advice: Advice, configuration: Configuration, path: str) -> str:
+def _store(choice: Choice, configuration: Configuration, path: str) -> str:
     if configuration.tier == "memory":
         return "MemoryStore()"
     if configuration.tier == "disk":
         return f'DiskStore("{path}")'
-    return f'TieredStore(memory={advice.machine.memory_bytes}, path="{path}")'
+    return f'TieredStore(memory={choice.machine.memory_bytes}, path="{path}")'
 
 
 def _duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from dalirefurb.source import Source
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.tuning import report
-from dalirefurb.tuning.choice import Choice, choose, verdict
+from dalirefurb.tuning.choice import Choice, choose
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.machine import free_bytes, this_machine
 from dalirefurb.tuning.measure import measure
@@ -30,26 +30,29 @@ class Advice:
     """What to set, and why. `print(advice)` tells it; `advice.code()` is to be pasted.
 
     Attributes:
-        verdict: Whether training waits for its loader without reuse; None: no step was given.
-        headspace: How many times as fast training would be if its data cost nothing, at least 1.
-        choice: What to take, and every configuration that fits.
-        costs: What was measured.
-        machine: Where it is to run.
-        workload: What is to be trained.
-        min_kept: Least share of different images that had to be kept.
+        choice: What to take, all configurations that fit, and what they were computed from.
     """
 
-    verdict: Verdict | None
-    headspace: float
     choice: Choice
-    costs: Costs
-    machine: Machine
-    workload: Workload
-    min_kept: float
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether training waits for its loader without reuse; None: no step was given."""
+        return self.choice.verdict
+
+    @property
+    def headspace(self) -> float:
+        """How many times as fast training would be if its data cost nothing, at least 1."""
+        return self.choice.headspace
+
+    @property
+    def leave_off(self) -> bool:
+        """Whether nothing is gained by reuse."""
+        return self.choice.leave_off
 
     def __str__(self) -> str:
         """Return verdict, table and notes as text."""
-        return report.text(self)
+        return report.text(self.choice)
 
     def code(
         self, *, source: str = "source", recipes: Mapping[str, str] | None = None, path: str = "/local/cache"
@@ -61,21 +64,17 @@ class Advice:
             recipes: Code of each recipe by its name; by default the names themselves.
             path: Path of the file of a `DiskStore`.
         """
-        return report.code(self, source=source, recipes=recipes or {}, path=path)
+        return report.code(self.choice, source=source, recipes=recipes or {}, path=path)
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as JSON values; `Costs.from_dict` reads its "costs"."""
-        return report.as_dict(self)
-
-    def without_step(self) -> Workload:
-        """Return the run without its step: nothing but loading."""
-        return replace(self.workload, step_s=0.0, step_cpu_s=0.0)
+        return report.as_dict(self.choice)
 
     def figure(self) -> Figure:
         """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
         from dalirefurb.tuning.picture import draw
 
-        return draw(self)
+        return draw(self.choice)
 
 
 def tune(
@@ -153,6 +152,4 @@ def advise(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
         workload: What is to be trained.
         min_kept: See `tune`.
     """
-    choice = choose(costs, machine, workload, min_kept=min_kept)
-    said, headspace = verdict(costs, workload, choice.standard)
-    return Advice(said, headspace, choice, costs, machine, workload, min_kept)
+    return Advice(choose(costs, machine, workload, min_kept=min_kept))

@@ -59,6 +59,9 @@ class Turns:
         store: Store that stays open between turns; None: nothing is cached.
         step: Step that is taken with each batch; None: nothing is done with it.
         devices: Devices of the partial and of the final part.
+
+    Attributes:
+        step: The step; another one may be set between turns.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Turns:
         devices: tuple[Device, Device] = ("cpu", "cpu"),
     ) -> None:
         self._source, self._recipe, self._planner, self._store = source, recipe, planner, store
-        self._step = step
+        self.step = step
         self._devices = devices
         self._state: dict[str, Any] | None = None
 
@@ -96,8 +99,8 @@ class Turns:
             before, cpu_before = loader.stats(), time.process_time()
             arrivals, rows = [time.perf_counter()], 0
             for images, labels in batches:
-                if self._step is not None:
-                    self._step(images, labels)
+                if self.step is not None:
+                    self.step(images, labels)
                 arrivals.append(time.perf_counter())
                 rows += len(labels)
                 if len(arrivals) > _LEAST_BATCHES and arrivals[-1] - arrivals[0] >= seconds:

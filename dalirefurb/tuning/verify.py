@@ -1,4 +1,4 @@
-"""Verification of an advice: the recommended configuration and standard, in turns, beside what was predicted."""
+"""Verification of a choice: the recommended configuration and standard, in turns, beside what was predicted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dalirefurb.tuning.samples import read_some, rows_of
 from dalirefurb.tuning.turns import Step, Turns
 
 if TYPE_CHECKING:
-    from dalirefurb.tuning.tune import Advice
+    from dalirefurb.tuning.choice import Choice
 
 WITHIN = 0.1
 """A prediction this close to what is reached, as a share of it, holds."""
@@ -65,7 +65,7 @@ class Verified:
 
 
 def verify(
-    advice: Advice,
+    choice: Choice,
     source: Source,
     recipes: Mapping[str, Recipe],
     *,
@@ -77,7 +77,7 @@ def verify(
     """Run standard and the recommended configuration in turns; both are of an epoch that is short enough to fill.
 
     Args:
-        advice: The advice.
+        advice: The choice.
         source: Source that it was made for.
         recipes: Recipes that it was made for, by name.
         step: Step that it was made for.
@@ -85,25 +85,25 @@ def verify(
         seconds: Seconds that it takes, about.
         told: Function that is called with a line about what is being done.
     """
-    choice, batch_size = advice.choice, advice.workload.batch_size
+    batch_size = choice.workload.batch_size
     rate = choice.standard.configuration.split.standard_s.median
     batches = max(_LEAST_BATCHES, int(seconds * _FILL_SHARE / rate) // batch_size)
     rows = rows_of(read_some(source), source, rows=batches * batch_size)
-    workload = replace(advice.workload, num_samples=len(rows))
+    workload = replace(choice.workload, num_samples=len(rows))
     taken = [choice.standard.configuration]
     taken += [] if choice.leave_off else [choice.recommended.configuration]
     with ExitStack() as stack:
         turns = []
         for configuration in taken:
             told(f"filling: {configuration.name}")
-            turns.append(turns_of(configuration, rows, recipes, batch_size, _step(step), disk, advice, stack))
+            turns.append(turns_of(configuration, rows, recipes, batch_size, _step(step), disk, choice, stack))
         each_s = max(1.0, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
         achieved: list[list[float]] = [[] for _ in turns]
         for number in range(_ROUNDS):
             for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
                 told(f"round {number + 1} of {_ROUNDS}: {taken[place].name}")
                 achieved[place].append(1 / turns[place].slice(each_s).image_s)
-    predicted = [predict(advice.costs, advice.machine, workload, each).images_per_s for each in taken]
+    predicted = [predict(choice.costs, choice.machine, workload, each).images_per_s for each in taken]
     return [Verified(*each) for each in zip(taken, predicted, map(tuple, achieved), strict=True)]
 
 
@@ -114,7 +114,7 @@ def turns_of(
     batch_size: int,
     step: Step | None,
     disk: Path | None,
-    advice: Advice,
+    choice: Choice,
     stack: ExitStack,
 ) -> Turns:
     """Return a loader of a configuration that has served its first epoch; the stack closes its store."""
@@ -131,7 +131,7 @@ def turns_of(
         store = (
             DiskStore(path)
             if configuration.tier == "disk"
-            else TieredStore(memory=advice.machine.memory_bytes, path=path)
+            else TieredStore(memory=choice.machine.memory_bytes, path=path)
         )
     stack.callback(store.close)
     turns = Turns(rows, recipe, planner, store, step=step)

@@ -18,6 +18,7 @@ Nothing waits for anything but the slowest part here: benchmarks/tune.py tells h
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -185,13 +186,12 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
         "disk": machine.disk_bytes,
         "tiered": machine.memory_bytes + machine.disk_bytes,
     }[configuration.tier]
-    low, high = 0, 1000  # the first fits, what is above the second does not
-    while low < high:
-        middle = (low + high + 1) // 2
-        tried = replace(configuration, coverage=middle / 1000)
-        taken = _slots(workload.num_samples, workload.batch_size, machine.ranks, tried).nbytes
-        low, high = (middle, high) if taken <= room else (low, middle - 1)
-    return low / 1000
+
+    def taken(thousandths: int) -> int:
+        tried = replace(configuration, coverage=thousandths / 1000)
+        return _slots(workload.num_samples, workload.batch_size, machine.ranks, tried).nbytes
+
+    return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
 
 
 def _image_s(

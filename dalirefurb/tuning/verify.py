@@ -77,7 +77,7 @@ def verify(
     """Run standard and the recommended configuration in turns; both are of an epoch that is short enough to fill.
 
     Args:
-        advice: The choice.
+        choice: What was chosen.
         source: Source that it was made for.
         recipes: Recipes that it was made for, by name.
         step: Step that it was made for.

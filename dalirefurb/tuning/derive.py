@@ -60,7 +60,7 @@ class Measured:
 
     def standard_s(self, name: str) -> Spread:
         """Return what an image costs the cores without reuse: not the time in which they wait for the source."""
-        slices = self.slices[f"standard {name}"]
+        slices = self.slices.get(f"standard {name}") or self.slices[f"standard {self.first}"]
         spread = Spread.of([each.image_s for each in slices])
         if not self.encoded or self.samples.read_s < _READ_BOUND * spread.median:
             return spread
@@ -89,10 +89,11 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
     puts = list(_puts(measured))
     for (name, split), sizes in measured.sizes.items():
         recipe = measured.recipes[name].at(split)
-        # Where files are kept as they were read, a hit costs the cores what standard does.
-        hit_s = measured.standard_s(name) if recipe.caches_encoded else measured.image_s(f"hits {name} {split}")
+        # Where files are kept as they were read, a hit costs the cores what standard does. Arrays are not kept so.
+        hit_s = measured.standard_s(name) if split == 0 else measured.image_s(f"hits {name} {split}")
         if hit_s is None:
             continue
+        factors = {1} if split == 0 and not recipe.encoded else {1, *REUSE_FACTORS, measured.epochs}
         put_s, nbytes = min(puts, key=lambda each: abs(each[1] - sizes.mean_bytes)) if puts else (0.0, 1.0)
         yield SplitCosts(
             recipe=name,
@@ -104,7 +105,7 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
             standard_s=measured.standard_s(name),
             put_s=put_s * sizes.mean_bytes / nbytes,
             hit_s=hit_s,
-            kept={factor: recipe.diversity(factor) for factor in sorted({1, *REUSE_FACTORS, measured.epochs})},
+            kept={factor: recipe.diversity(factor) for factor in sorted(factors)},
             deterministic=split <= recipe.deterministic_prefix,
         )
 

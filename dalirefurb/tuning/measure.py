@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -48,8 +49,11 @@ _SLICE_S = (0.35, 1.5)
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
-_PATIENCE = 1.2
-"""How many times the limit may be needed before a round is left out."""
+_FILLING = 0.7
+"""Share of the time after which no more splits are begun."""
+
+_PATIENCE = 1.15
+"""The same, after which nothing more is measured."""
 
 _UNKNOWN_MEMORY = 8 << 30
 
@@ -106,6 +110,7 @@ class _Measurement:
     ) -> None:
         self._source, self._recipes, self._batch_size, self._epochs = source, recipes, batch_size, epochs
         self._step, self._disk, self._limit_s, self._told = step, disk, limit_s, told
+        self._began = time.perf_counter()
         self._notes: list[str] = []
         self._stack = ExitStack()
         self._subjects: dict[str, _Subject] = {}
@@ -115,7 +120,6 @@ class _Measurement:
         self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def run(self) -> Costs:
-        began = time.perf_counter()
         self._told("reading some samples")
         samples = read_some(self._source)
         if samples.unreadable:
@@ -123,11 +127,11 @@ class _Measurement:
         with self._stack:
             self._told("compiling kernels, where they are not yet, and warming up")
             self._add_standard(samples)
-            began += self._warm()
+            self._began += self._warm()
             self._told("measuring standard loading and every split")
             self._add_splits(samples)
             self._add_disk(samples)
-            self._take_turns(began)
+            self._take_turns()
         return costs_of(
             Measured(
                 recipes=self._recipes,
@@ -142,6 +146,10 @@ class _Measurement:
                 notes=tuple(self._notes),
             )
         )
+
+    def _elapsed(self) -> float:
+        """Return the time since the measurement began, as a share of its limit, without that for compiling."""
+        return (time.perf_counter() - self._began) / self._limit_s
 
     def _rows(self, samples: Samples, nbytes: float = 0.0) -> Source | None:
         """Return samples for an epoch to measure with; None if not even a batch of partial images has room."""
@@ -178,12 +186,18 @@ class _Measurement:
     def _add_splits(self, samples: Samples) -> None:
         for name, recipe in self._recipes.items():
             for split in range(len(recipe.stages) + 1):
-                if split or recipe.encoded:
-                    with self._noted(f"{name}, {split} stages partial"):
-                        self._add_split(samples, name, recipe.at(split))
+                with self._noted(f"{name}, {split} stages partial"):
+                    self._add_split(samples, name, recipe.at(split))
 
     def _add_split(self, samples: Samples, name: str, recipe: Recipe) -> None:
         """Measure hits at one split, and reuse factor 2 where a recipe splits by default, or sizes vary."""
+        if recipe.split == 0:
+            # A hit costs the cores what standard does: all but the waiting for the source. Of arrays nothing is cached.
+            self._sizes[name, 0] = self._partial_sizes(recipe, samples)
+            return
+        if self._elapsed() > _FILLING:
+            self._notes.append(f"{name}, {recipe.split} stages partial: not measured, for want of time")
+            return
         sizes = self._partial_sizes(recipe, samples)
         rows = self._rows(samples, sizes.mean_bytes)
         if rows is None:
@@ -194,8 +208,6 @@ class _Measurement:
             )
             return
         self._sizes[name, recipe.split] = sizes
-        if recipe.caches_encoded:
-            return  # A hit costs the cores what standard does: all but the waiting for the source.
         self._add(f"hits {name} {recipe.split}", self._filled(rows, recipe, MemoryStore()))
         if self._is_mixed(name, recipe):
             self._add(f"mixed {name} {recipe.split}", self._mixed(rows, recipe, MemoryStore()))
@@ -213,10 +225,9 @@ class _Measurement:
         with self._noted(f"a disk at {folder}"):
             rows = self._rows(samples, self._sizes[name, recipe.split].mean_bytes)
             assert rows is not None
+            files = Path(self._stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=folder)))
             for kind, make in (("hits", self._filled), ("mixed", self._mixed)):
-                path = folder / f"dalirefurb-tune-{kind}"
-                self._stack.callback(path.unlink, missing_ok=True)
-                self._add(f"disk {kind}", make(rows, recipe, DiskStore(path)))
+                self._add(f"disk {kind}", make(rows, recipe, DiskStore(files / kind)))
 
     def _filled(self, rows: Source, recipe: Recipe, store: Store) -> Turns:
         self._stack.callback(store.close)
@@ -247,26 +258,24 @@ class _Measurement:
         except (DalirefurbError, OSError, MemoryError) as error:
             self._notes.append(f"{what}: not measured: {' '.join(str(error).split())}")
 
-    def _take_turns(self, began: float) -> None:
-        """Give each subject a slice in each round, every second round backwards; fewer rounds where time runs out."""
+    def _take_turns(self) -> None:
+        """Give each subject a slice in each round, every second round backwards, as far as the time goes."""
         least, most = _SLICE_S
-        left_s = self._limit_s - (time.perf_counter() - began)
+        left_s = self._limit_s * (1 - self._elapsed())
         seconds = min(most, max(least, left_s / (ROUNDS * len(self._subjects)) - _TURN_S))
+        subjects = list(self._subjects.values())
         for number in range(ROUNDS):
-            round_began = time.perf_counter()
-            subjects = list(self._subjects.values())
+            self._time_step()
             for place, subject in enumerate(subjects if number % 2 == 0 else subjects[::-1], 1):
+                if self._elapsed() > _PATIENCE and subjects[0].slices:
+                    self._notes.append(
+                        f"the time, {self._limit_s:g} s, was over in round {number + 1} of {ROUNDS}: measure for "
+                        f"longer, or when the machine is quiet"
+                    )
+                    return
                 self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
                 with self._noted(subject.name):
                     subject.slices.append(subject.turns.slice(seconds))
-            self._time_step()
-            now = time.perf_counter()
-            if number + 1 < ROUNDS and now - began + (now - round_began) > _PATIENCE * self._limit_s:
-                self._notes.append(
-                    f"only {number + 1} of {ROUNDS} rounds fitted into {self._limit_s:.0f} s, which is too few to "
-                    f"conclude anything; measure for longer, or when the machine is quiet"
-                )
-                break
 
     def _time_step(self) -> None:
         """Take the step on a batch that is at hand, again and again."""

@@ -30,6 +30,9 @@ from dalirefurb.tuning.costs import Costs, SplitCosts
 Tier = Literal["none", "memory", "disk", "tiered"]
 Bound = Literal["cores", "source", "disk", "loader", "step"]
 
+_MOST_EPOCHS = 10
+"""Epochs whose misses are counted: they differ by a sample or two."""
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -135,37 +138,31 @@ class Prediction:
     run_images_per_s: float
 
 
-@dataclass(frozen=True)
-class _Slots:
-    """What a plan keeps: the bytes of all its slots, and the share of rows that miss after epoch 0."""
-
-    nbytes: int
-    misses: float
-
-
 def predict(costs: Costs, machine: Machine, workload: Workload, configuration: Configuration) -> Prediction:
     """Return what a configuration reaches on a machine, and what it takes there.
 
     A cache that exceeds the machine's bytes is not refused here, see `fits`.
     """
     split = configuration.split
-    slots = _slots(workload.num_samples, workload.batch_size, machine.ranks, configuration)
-    on_disk = _disk_share(slots.nbytes, machine, configuration.tier)
-    time, bound = _image_s(costs, machine, workload, configuration, slots.misses, on_disk)
-    first, _ = _image_s(costs, machine, workload, configuration, 1.0, on_disk)
+    nbytes = _nbytes(workload, machine, configuration)
+    misses = _misses(_planner(workload, machine, configuration))
+    on_disk = _disk_share(nbytes, machine, configuration.tier)
+    in_page_cache = min(1.0, machine.page_cache_bytes / max(1.0, on_disk * nbytes))
+    time, bound = _image_s(costs, machine, workload, configuration, misses, on_disk, in_page_cache)
+    first, _ = _image_s(costs, machine, workload, configuration, 1.0, on_disk, in_page_cache)
     epoch_0_s = first * workload.num_samples / machine.ranks
     run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
     kept = configuration.coverage * split.kept[configuration.reuse_factor] + 1 - configuration.coverage
     step = workload.step_s / (workload.batch_size / machine.ranks)
-    disk_bytes = round(slots.nbytes * on_disk)
+    disk_bytes = round(nbytes * on_disk)
     return Prediction(
         configuration=configuration,
         images_per_s=machine.ranks / time,
         bound=bound,
         stall=1 - step / time if step else 0.0,
-        misses=slots.misses,
+        misses=misses,
         kept=1.0 if configuration.reuse_factor == 1 else kept,
-        memory_bytes=slots.nbytes - disk_bytes,
+        memory_bytes=nbytes - disk_bytes,
         disk_bytes=disk_bytes,
         epoch_0_s=epoch_0_s,
         run_s=run_s,
@@ -189,13 +186,19 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
 
     def taken(thousandths: int) -> int:
         tried = replace(configuration, coverage=thousandths / 1000)
-        return _slots(workload.num_samples, workload.batch_size, machine.ranks, tried).nbytes
+        return _nbytes(workload, machine, tried)
 
     return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
 
 
 def _image_s(
-    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, on_disk: float
+    costs: Costs,
+    machine: Machine,
+    workload: Workload,
+    configuration: Configuration,
+    misses: float,
+    on_disk: float,
+    in_page_cache: float,
 ) -> tuple[float, Bound]:
     """Return the seconds that an image takes on one rank, and what takes them."""
     split = configuration.split
@@ -208,7 +211,7 @@ def _image_s(
         nbytes = split.image_bytes * on_disk
         put_s += costs.disk.put_s * nbytes
         get_s += costs.disk.get_s * nbytes
-        reads = nbytes * (1 - misses) * _beyond_page_cache(configuration, machine, workload, on_disk)
+        reads = nbytes * (1 - misses) * (1 - in_page_cache)
         read_speed = machine.disk_read_bytes_per_s or costs.disk.read_bytes_per_s
         write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
         disk_s = machine.ranks * (reads / read_speed + nbytes * kept_misses / write_speed)
@@ -244,31 +247,37 @@ def _disk_share(nbytes: int, machine: Machine, tier: Tier) -> float:
     return 1.0 if tier == "disk" else 0.0
 
 
-def _beyond_page_cache(configuration: Configuration, machine: Machine, workload: Workload, on_disk: float) -> float:
-    """Return the share of a file that the page cache has no room for, and that is read from the disk each time."""
-    nbytes = on_disk * _slots(workload.num_samples, workload.batch_size, machine.ranks, configuration).nbytes
-    return max(0.0, 1 - machine.page_cache_bytes / nbytes) if nbytes else 0.0
-
-
-def _slots(num_samples: int, batch_size: int, shards: int, configuration: Configuration) -> _Slots:
-    split = configuration.split
-    count, misses = _planned(num_samples, batch_size, shards, configuration.reuse_factor, configuration.coverage)
+def _nbytes(workload: Workload, machine: Machine, configuration: Configuration) -> int:
+    """Return the bytes of all slots that the plan asks for."""
+    split, planner = configuration.split, _planner(workload, machine, configuration)
+    slots = 0 if planner is None else planner.peak_slots
     if split.image_std_bytes == 0:
-        return _Slots(round(count * split.image_bytes), misses)
-    sizes = PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes)
-    return _Slots(sizes.arena_bytes(count), misses)
+        return round(slots * split.image_bytes)
+    return PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes).arena_bytes(slots)
 
 
 @lru_cache(maxsize=4096)
-def _planned(num_samples: int, batch_size: int, shards: int, reuse_factor: int, coverage: float) -> tuple[int, float]:
-    """Ask a plan for its slots, and for the share of rows that miss in the epochs in which each version comes once."""
-    if reuse_factor == 1 or coverage == 0:
-        return 0, 1.0
-    planner = Refurbish(num_samples, batch_size=batch_size, shards=shards, reuse_factor=reuse_factor, coverage=coverage)
+def _misses(planner: Refurbish | None) -> float:
+    """Return the share of rows that miss, as planned, in epochs in which each group of versions has its turn."""
+    if planner is None:
+        return 1.0
     misses = rows = 0
-    for epoch in range(reuse_factor, 2 * reuse_factor):
-        for shard in range(shards):
+    for epoch in range(planner.reuse_factor, planner.reuse_factor + min(planner.reuse_factor, _MOST_EPOCHS)):
+        for shard in range(planner.shards):
             runs = planner.runs(epoch, shard)
             rows += sum(run.size for run in runs)
             misses += sum(run.size for run in runs if run.miss)
-    return planner.peak_slots, misses / rows
+    return misses / rows
+
+
+def _planner(workload: Workload, machine: Machine, configuration: Configuration) -> Refurbish | None:
+    """Return what plans a configuration; None: nothing is cached."""
+    if configuration.reuse_factor == 1 or configuration.coverage == 0:
+        return None
+    return Refurbish(
+        workload.num_samples,
+        batch_size=workload.batch_size,
+        shards=machine.ranks,
+        reuse_factor=configuration.reuse_factor,
+        coverage=configuration.coverage,
+    )

@@ -20,6 +20,7 @@ from dalirefurb.augment.stage import Device
 from dalirefurb.engine.stats import Stats
 from dalirefurb.loader import Loader
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.system.idle import wait_until_idle
@@ -114,7 +115,13 @@ class Turns:
     def _loader(self) -> Loader:
         partial, final = self._devices
         loader = Loader(
-            self._source, self._recipe, self._planner, self._store, partial_device=partial, final_device=final
+            self._source,
+            self._recipe,
+            self._planner,
+            self._store,
+            partial_device=partial,
+            final_device=final,
+            bad_samples=BadSamplePolicy("replace"),
         )
         if self._state is not None:
             loader.load_state_dict(self._state)

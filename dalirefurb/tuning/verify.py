@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,8 +127,7 @@ def turns_of(
     planner = Refurbish(len(rows), batch_size=batch_size, **numbers)
     store: Store = MemoryStore()
     if configuration.tier != "memory" and disk is not None:
-        path = disk / "dalirefurb-tune-verify"
-        stack.callback(path.unlink, missing_ok=True)
+        path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
         store = (
             DiskStore(path)
             if configuration.tier == "disk"

@@ -165,7 +165,7 @@ def assemble(
         ready=depths.ready,
         tally=tally,
     )
-    return Assembly(engine, planner, assistant, Facts.of(planner, recipe, store, depths))
+    return Assembly(engine, planner, assistant, Facts.of(planner, recipe, configuration.store, depths))
 
 
 def _fill(features: FeatureTable) -> OnComputed:

@@ -64,6 +64,11 @@ class Stats:
         return self.consumer_wait_s / self.batches if self.batches else math.nan
 
     @property
+    def images_per_s(self) -> float:
+        """Images that training gets through in a second, pauses between epochs left out; NaN if it is not known."""
+        return self.samples / max(self.batches, 1) / max(self.wait_s + self.step_s, _LEAST_STEP_S)
+
+    @property
     def headspace(self) -> float:
         """How many times as fast training would be if data cost nothing, at least 1; NaN if it is not known.
 

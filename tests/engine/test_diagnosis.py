@@ -142,24 +142,34 @@ def test_where_nothing_is_reused_the_first_epoch_is_as_all_others() -> None:
     assert diagnose(made(wait_s=1, hits=0, misses=800), COMPUTED_ONCE).verdict is Verdict.DETECTED
 
 
-def test_where_training_does_not_wait_even_while_all_is_computed_reuse_is_left_off() -> None:
-    all_computed = made(hits=0, misses=800)
-    assert diagnose(all_computed, REUSING).change.startswith("reuse_factor=1 would be as fast")
-    assert diagnose(made(), REUSING, first_epoch=all_computed).change.startswith("reuse_factor=1 would be as fast")
+def test_where_the_first_epoch_was_as_fast_reuse_is_left_off() -> None:
+    found = diagnose(made(), REUSING, first_epoch=made(hits=0, misses=800))
+    assert found.change.startswith("reuse_factor=1 would be as fast")
+
+
+def test_where_the_first_epoch_was_slower_though_it_did_not_wait_reuse_stays() -> None:
+    """So it is where the model works on the loader's cores."""
+    found = diagnose(made(), REUSING, first_epoch=made(step_s=0.25, hits=0, misses=800))
+    assert (found.verdict, found.change) == (
+        Verdict.NOT_DETECTED,
+        "leave the loader as it is: training is 2.5 times as fast as in the first epoch, which computed all",
+    )
 
 
 @pytest.mark.parametrize(
-    ("facts", "first_epoch"),
+    ("stats", "facts", "first_epoch"),
     [
-        (REUSING, None),
-        (REUSING, made(wait_s=1, hits=0, misses=800)),
-        (REUSING, made(batches=LEAST_STEPS, hits=0, misses=800)),
-        (COMPUTED_ONCE, made()),
-        (replace(REUSING, reuse_factor=None), made()),
+        (made(), REUSING, None),
+        (made(), REUSING, made(batches=LEAST_STEPS, hits=0, misses=800)),
+        (made(hits=0, misses=800), REUSING, made(hits=0, misses=800)),
+        (made(), COMPUTED_ONCE, made()),
+        (made(), replace(REUSING, reuse_factor=None), made()),
     ],
 )
-def test_otherwise_a_loader_that_is_not_waited_for_is_left_as_it_is(facts: Facts, first_epoch: Stats | None) -> None:
-    found = diagnose(made(), facts, first_epoch=first_epoch)
+def test_otherwise_a_loader_that_is_not_waited_for_is_left_as_it_is(
+    stats: Stats, facts: Facts, first_epoch: Stats | None
+) -> None:
+    found = diagnose(stats, facts, first_epoch=first_epoch)
     assert (found.verdict, found.change) == (Verdict.NOT_DETECTED, "leave the loader as it is")
 
 
@@ -404,7 +414,7 @@ def test_a_store_that_is_too_small_is_said_to_be() -> None:
 
 
 def test_a_step_that_takes_as_long_as_all_images_needs_no_reuse() -> None:
-    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.1, epochs=2)
+    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.2, epochs=2)
     assert found.verdict is Verdict.NOT_DETECTED
     assert found.change.startswith("reuse_factor=1 would be as fast")
 

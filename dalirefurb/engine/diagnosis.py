@@ -110,7 +110,8 @@ def _leave(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
     times = stats.images_per_s / first_epoch.images_per_s
     if times > _AS_FAST:
         # Perhaps the model works on the loader's cores.
-        return f"leave the loader as it is: training is {times:.1f} times as fast as in the first epoch, which computed all"
+        now = f"training is {times:.1f} times as fast as in the first epoch, which computed all"
+        return f"leave the loader as it is: {now}"
     return "reuse_factor=1 would be as fast, and every image fresh, since the first epoch, which computed all, was"
 
 

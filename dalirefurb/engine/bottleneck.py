@@ -21,7 +21,7 @@ _NOTICEABLE = 0.05
 _MOSTLY_REUSED = 0.25
 """Share of computed images up to which what is done to all images is taken to cost more than computing these."""
 
-_MOST_USES = 4
+_MOST_USES = 3
 """Uses of a partial image beyond which another one saves little and costs diversity."""
 
 _ENOUGH_READING_THREADS = 16
@@ -150,6 +150,8 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
         return Bottleneck(cause, f"Prefetch(num_threads={facts.cores}) would use all cores, not {facts.threads}")
     if not few and (change := _fewer_misses(stats, facts)):
         return Bottleneck(cause, change)
+    if not few and facts.reuse_factor is None:
+        return Bottleneck(cause, "a planner that reuses more would leave fewer, by a larger echoing_factor for example")
     if facts.encoded:
         return Bottleneck(cause, "a later split would keep images that are decoded already: recipe.at(1) or more")
     if facts.slots and facts.final_stages:
@@ -164,8 +166,8 @@ def _files(stats: Stats, facts: Facts) -> Bottleneck:
         threads = min(4 * facts.reading_threads, _ENOUGH_READING_THREADS)
         change = f"Prefetch(reading_threads={threads}) would read more of them at a time, if disk or network can"
         return Bottleneck(cause, change)
-    change = _fewer_misses(stats, facts) or "a faster disk would help, or a store of files as they are read: "
-    return Bottleneck(cause, change if change[-1] != " " else f"{change}recipe.at(0)")
+    kept = "" if facts.encoded else ", or Frozen with recipe.at(0) and a store, which reads each file once"
+    return Bottleneck(cause, _fewer_misses(stats, facts) or f"a faster disk would help{kept}")
 
 
 def _storing(_: Stats, facts: Facts) -> Bottleneck:

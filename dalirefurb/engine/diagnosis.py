@@ -1,4 +1,14 @@
-"""Diagnosis: whether training waits for a loader, and the one change that would help most."""
+"""Diagnosis: whether training waits for a loader, and the one change that would help most.
+
+What it presumes of a training loop:
+
+* The time from a batch to the request for the next one is the model's. Validation in the middle of an epoch, or a
+  checkpoint, counts as the model's, too, so that training waits for a larger share of its own time than is said.
+* A model on a GPU is asked for a result now and then, such as a loss to print, or the queue of kernels is full. A loop
+  that runs ahead of its GPU for long waits for data while the GPU works, which is no loss, but is said to be one.
+* The model has cores of its own. One on the loader's cores is slowed by the loader, which is said to be the model's
+  time; compare the speed of epochs that compute more and less.
+"""
 
 from __future__ import annotations
 

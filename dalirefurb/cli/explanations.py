@@ -37,6 +37,7 @@ what is printed for each epoch:
   ms/batch   time from batch to batch, the median and the 95th percentile
   loss, accuracy
              of the network on the augmented training images, as it learns from them
+Then a line says whether training waited for data after the first epoch, and what would help most.
 
 examples:
   dalirefurb train photos/                          reuse factor 3, the paper's order of stages

@@ -114,4 +114,5 @@ def test_the_picture_has_a_line_for_each_split_and_the_step(tmp_path):
     figure.savefig(tmp_path / "plan.png")
     (axes,) = figure.axes
     said = {text.get_text().strip() for text in axes.texts}
-    assert {"stage_1", "stage_4", "the most that the step can use"} <= said
+    assert {"stage_1", "stage_4", "what the step can use", "take"} <= said
+    assert [len(line.get_xdata()) for line in axes.lines[:4]] == [5, 5, 5, 3]

@@ -41,6 +41,8 @@ ORDERS = ("paper", "crop_last")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
 MEDIAN_ERROR, HIGH_ERROR, REGRET = 0.05, 0.10, 1.05
 
+_TIMED_STEPS = 20
+
 
 @dataclass(frozen=True)
 class Config:
@@ -118,14 +120,15 @@ def run_case(
         configurations = _configurations(config, costs)
         standard = configurations[0]
         batch_s = batch_size / predict(costs, machine, workload, standard).images_per_s
-        lengths = {step: replace(workload, step_s=step * batch_s) for step in config.steps}
+        steps = {length: _wait(length * batch_s) for length in config.steps}
+        lengths = {length: replace(workload, step_s=_seconds(step)) for length, step in steps.items()}
         runs = []
         order = np.random.default_rng(0).permutation(len(configurations))
         for place, index in enumerate(order, 1):
             configuration = configurations[index]
             turns = _turns(configuration, source, recipes, batch_size, Path(folder), stack)
             for step, with_step in lengths.items():
-                turns.step = _wait(with_step.step_s)
+                turns.step = steps[step]
                 predicted = predict(costs, machine, with_step, configuration)
                 achieved = 1 / turns.slice(config.timed_s).image_s
                 split = configuration.split
@@ -214,6 +217,16 @@ def _wait(seconds: float) -> Callable[..., None]:
         time.sleep(seconds)
 
     return step
+
+
+def _seconds(step: Callable[..., None]) -> float:
+    """Return what a step takes: a sleep is longer than it is asked to be."""
+    spent = []
+    for _ in range(_TIMED_STEPS):
+        began = time.perf_counter()
+        step()
+        spent.append(time.perf_counter() - began)
+    return float(np.median(spent))
 
 
 def _regret(

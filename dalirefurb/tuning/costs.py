@@ -118,6 +118,7 @@ class Costs:
         read_s: Seconds for an image that is read by the loader's reading threads together, and is not computed.
         encoded_bytes: Mean bytes of an image as it is read.
         serial_s: Seconds for an image that the loader's own threads need, however many cores there are.
+        hand_over_s: Seconds for a batch that is ready to be handed over, between two steps.
         disk: Costs of a disk; None: not measured.
         step: Costs of the model's step; None: not known.
         miss_spread: Quartile distance of standard's time for a batch, as a share of its median.
@@ -130,6 +131,7 @@ class Costs:
     read_s: float
     encoded_bytes: float
     serial_s: float
+    hand_over_s: float = 0.0
     disk: DiskCosts | None = None
     step: StepCosts | None = None
     miss_spread: float = 0.0

@@ -32,6 +32,7 @@ class Measured:
         samples: Samples that were read.
         sizes: Sizes of partial images, by recipe and split.
         slices: Slices by name: "standard NAME", "hits NAME SPLIT", "mixed NAME SPLIT", "disk hits", "disk mixed".
+        hand_over_s: Seconds for a batch that is ready to be handed over.
         step: Costs of the step; None: not known.
         disk_speeds: Bytes a second that the disk takes, and that it gives; None: not known.
         notes: What could not be measured, a line each.
@@ -44,6 +45,7 @@ class Measured:
     samples: Samples
     sizes: Mapping[tuple[str, int], PartialSizes]
     slices: Mapping[str, Sequence[Slice]]
+    hand_over_s: float
     step: StepCosts | None
     disk_speeds: tuple[float, float] | None
     notes: tuple[str, ...]
@@ -78,6 +80,7 @@ def costs_of(measured: Measured) -> Costs:
         read_s=measured.samples.read_s if measured.encoded else 0.0,
         encoded_bytes=measured.samples.mean_bytes,
         serial_s=own_s / max(1, sum(each.stats.samples for each in slices)),
+        hand_over_s=measured.hand_over_s,
         disk=_disk(measured),
         step=measured.step,
         miss_spread=Spread.of([seconds for each in slices for seconds in each.batch_s]).relative,

@@ -17,13 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import torch
-
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.storage import disk_speeds
 from dalirefurb.errors import DalirefurbError
-from dalirefurb.loader import Loader
 from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
@@ -32,10 +28,10 @@ from dalirefurb.source import Source
 from dalirefurb.store import DiskStore, MemoryStore, Store
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.costs import Costs, Spread, StepCosts
+from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.derive import MIXED, Measured, costs_of
 from dalirefurb.tuning.samples import Samples, read_some, rows_of
-from dalirefurb.tuning.turns import Slice, Step, Turns
+from dalirefurb.tuning.turns import Slice, Step, TimedStep, Turns
 
 Told = Callable[[str], None]
 
@@ -109,15 +105,13 @@ class _Measurement:
         told: Told,
     ) -> None:
         self._source, self._recipes, self._batch_size, self._epochs = source, recipes, batch_size, epochs
-        self._step, self._disk, self._limit_s, self._told = step, disk, limit_s, told
+        self._disk, self._limit_s, self._told = disk, limit_s, told
+        self._step = TimedStep(step)
         self._began = time.perf_counter()
         self._notes: list[str] = []
         self._stack = ExitStack()
         self._subjects: dict[str, _Subject] = {}
         self._sizes: dict[tuple[str, int], PartialSizes] = {}
-        self._step_s: list[float] = []
-        self._step_cpu_s: list[float] = []
-        self._batch: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def run(self) -> Costs:
         self._told("reading some samples")
@@ -132,6 +126,7 @@ class _Measurement:
             self._add_splits(samples)
             self._add_disk(samples)
             self._take_turns()
+            hand_over_s = next(iter(self._subjects.values())).turns.hand_over()
         return costs_of(
             Measured(
                 recipes=self._recipes,
@@ -141,7 +136,8 @@ class _Measurement:
                 samples=samples,
                 sizes=self._sizes,
                 slices={name: subject.slices for name, subject in self._subjects.items() if subject.slices},
-                step=self._step_costs(),
+                hand_over_s=hand_over_s,
+                step=self._step.costs(),
                 disk_speeds=self._disk_speeds(),
                 notes=tuple(self._notes),
             )
@@ -168,19 +164,13 @@ class _Measurement:
         assert rows is not None
         for name, recipe in self._recipes.items():
             self._add(f"standard {name}", Turns(rows, recipe, Standard(len(rows), batch_size=self._batch_size)))
-        if callable(self._step):
-            recipe = next(iter(self._recipes.values()))
-            with Loader(rows, recipe, Standard(len(rows), batch_size=self._batch_size)) as loader:
-                images, labels, *_ = next(iter(loader))
-                self._batch = images.clone(), labels.clone()
 
     def _warm(self) -> float:
         """Have each recipe serve a little, so that all is compiled; return the seconds it took."""
         began = time.perf_counter()
         for subject in self._subjects.values():
             subject.turns.slice(0.0)
-        if self._batch is not None and callable(self._step):
-            self._step(*self._batch)
+        self._step.warm(next(iter(self._subjects.values())).turns)
         return time.perf_counter() - began
 
     def _add_splits(self, samples: Samples) -> None:
@@ -265,7 +255,7 @@ class _Measurement:
         seconds = min(most, max(least, left_s / (ROUNDS * len(self._subjects)) - _TURN_S))
         subjects = list(self._subjects.values())
         for number in range(ROUNDS):
-            self._time_step()
+            self._step.take()
             for place, subject in enumerate(subjects if number % 2 == 0 else subjects[::-1], 1):
                 if self._elapsed() > _PATIENCE and subjects[0].slices:
                     self._notes.append(
@@ -276,27 +266,6 @@ class _Measurement:
                 self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
                 with self._noted(subject.name):
                     subject.slices.append(subject.turns.slice(seconds))
-
-    def _time_step(self) -> None:
-        """Take the step on a batch that is at hand, again and again."""
-        if self._batch is None or not callable(self._step):
-            return
-        began = ended = time.perf_counter()
-        cpu_began, steps = time.process_time(), 0
-        while steps < 3 or (ended - began < 1.0 and steps < 1000):
-            self._step(*self._batch)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            steps, ended = steps + 1, time.perf_counter()
-        self._step_s.append((ended - began) / steps)
-        self._step_cpu_s.append((time.process_time() - cpu_began) / steps)
-
-    def _step_costs(self) -> StepCosts | None:
-        if isinstance(self._step, (int, float)):
-            return StepCosts(Spread.of([float(self._step)] * ROUNDS))
-        if not self._step_s:
-            return None
-        return StepCosts(Spread.of(self._step_s), float(np.median(self._step_cpu_s)))
 
     def _disk_speeds(self) -> tuple[float, float] | None:
         """Return the bytes a second that the disk takes, and that it gives."""

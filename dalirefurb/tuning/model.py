@@ -7,7 +7,7 @@ Let m be the share of an epoch's rows that are misses after epoch 0, as the plan
     source   t = m read
     disk     t = bytes read and written / what the disk gives and takes; the page cache's share is not read
     loader   t = what the loader's own threads need, which more cores do not shorten
-    step     t = step / batch size
+    step     t = (step + the hand-over of a batch that is ready) / batch size
 
 Each works while the others do, a few batches ahead, so the largest is the time of an image: images/s = ranks / t.
 Epoch 0 computes every image: m = 1. What is kept of the different images is a version's share, weighed by coverage:
@@ -223,7 +223,7 @@ def _image_s(
     )
     rows = workload.batch_size / machine.ranks
     times: dict[Bound, float] = {
-        "step": workload.step_s / rows,
+        "step": (workload.step_s + costs.hand_over_s) / rows,
         "cores": scale * computing + workload.step_cpu_s / rows / cores,
         "source": source_s,
         "disk": disk_s,

@@ -7,12 +7,14 @@ A turn makes the loader anew, which goes on where it was, has it serve what it m
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from dalirefurb.augment.recipe import Recipe
@@ -24,6 +26,8 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.tuning.choice import LEAST_ROUNDS
+from dalirefurb.tuning.costs import Spread, StepCosts
 
 Step = Callable[[torch.Tensor, torch.Tensor], object]
 """What a training loop does with a batch: images, (B, 3, H, W), and labels, (B, ...)."""
@@ -31,6 +35,8 @@ Step = Callable[[torch.Tensor, torch.Tensor], object]
 _IDLE_S = 5.0
 _LONGEST_RAMP_S = 1.2
 _LEAST_BATCHES = 4
+_HANDED_OVER = 8
+_LEAST_STEPS, _MOST_STEPS = 3, 1000
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,26 @@ class Turns:
         spent = [later - earlier for earlier, later in pairwise(arrivals)]
         return Slice(sum(spent) / rows, cpu_s / rows, tuple(spent), stats)
 
+    def batch(self) -> tuple[torch.Tensor, Any]:
+        """Return the images and labels of one batch, to keep."""
+        with self._loader() as loader:
+            images, labels = next(self._served(loader))
+            return images.clone(), copy.deepcopy(labels)
+
+    def hand_over(self) -> float:
+        """Return the seconds that it takes to hand over a batch that is ready."""
+        with self._loader() as loader:
+            batches = self._served(loader)
+            next(batches)
+            wait_until_idle(_IDLE_S)
+            spent = []
+            for _ in range(max(1, min(loader.batches_ahead // 2, _HANDED_OVER))):
+                began = time.perf_counter()
+                next(batches)
+                spent.append(time.perf_counter() - began)
+            batches.close()
+        return float(np.median(spent))
+
     def _loader(self) -> Loader:
         partial, final = self._devices
         loader = Loader(
@@ -134,3 +160,45 @@ class Turns:
             for images, labels, *_ in loader:
                 yield images, labels
             done += 1
+
+
+class TimedStep:
+    """A training step, taken again and again on one batch that is at hand.
+
+    Args:
+        step: The step, or seconds that it takes; None: not known.
+    """
+
+    def __init__(self, step: Step | float | None) -> None:
+        self._step = step
+        self._batch: tuple[torch.Tensor, Any] | None = None
+        self._wall_s: list[float] = []
+        self._cpu_s: list[float] = []
+
+    def warm(self, turns: Turns) -> None:
+        """Take a batch from a loader, and one step with it."""
+        if callable(self._step):
+            self._batch = turns.batch()
+            self._step(*self._batch)
+
+    def take(self) -> None:
+        """Take some steps, and time them."""
+        if self._batch is None or not callable(self._step):
+            return
+        began = ended = time.perf_counter()
+        cpu_began, steps = time.process_time(), 0
+        while steps < _LEAST_STEPS or (ended - began < 1.0 and steps < _MOST_STEPS):
+            self._step(*self._batch)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            steps, ended = steps + 1, time.perf_counter()
+        self._wall_s.append((ended - began) / steps)
+        self._cpu_s.append((time.process_time() - cpu_began) / steps)
+
+    def costs(self) -> StepCosts | None:
+        """Return what a step takes; seconds that were given are as sure as can be."""
+        if self._step is None:
+            return None
+        if not callable(self._step):
+            return StepCosts(Spread(self._step, self._step, self._step, LEAST_ROUNDS))
+        return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))

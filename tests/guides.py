@@ -35,12 +35,12 @@ class Script(NamedTuple):
 
     @property
     def needs(self) -> list[str]:
-        """Names of the modules that are imported, but for those that are always there."""
+        """Names of the packages that are imported, but for those that are always there."""
         trees = [node for block in self.blocks for node in ast.walk(ast.parse(block))]
         names = {alias.name for node in trees if isinstance(node, ast.Import) for alias in node.names}
         names |= {node.module for node in trees if isinstance(node, ast.ImportFrom) and node.module}
         known = {*sys.stdlib_module_names, "dalirefurb", "numpy", "torch", "nvidia"}
-        return sorted(name for name in names if name.partition(".")[0] not in known)
+        return sorted({name.partition(".")[0] for name in names} - known)
 
     @property
     def of_trainers(self) -> bool:
@@ -76,8 +76,8 @@ def run(script: Script, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[s
     Returns:
         Its names.
     """
-    for name in script.needs:
-        _provide(name, script.title, monkeypatch)
+    for package in script.needs:
+        _provide(package, script.title, monkeypatch)
     names: dict[str, Any] = {"__name__": "__main__", **given}
     try:
         for block in script.blocks:
@@ -90,9 +90,8 @@ def run(script: Script, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[s
     return names
 
 
-def _provide(name: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a module that can be imported: the real one, or for recipes torchvision's transforms as stand-ins."""
-    package = name.partition(".")[0]
+def _provide(package: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a package that can be imported: the real one, or for recipes torchvision's transforms as stand-ins."""
     there = importlib.util.find_spec(package) is not None
     if package in ("torchvision", "timm") and importlib.util.find_spec("torchvision") is not None:
         from tests.augment.test_beside_torchvision import _imported_torchvision

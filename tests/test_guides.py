@@ -31,13 +31,16 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def _handlers() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
+def _process() -> Iterator[None]:
+    """What scripts set for the process is set back; networks are so small that threads would only wait."""
+    handler, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    torch.set_num_threads(1)
     yield
-    signal.signal(signal.SIGTERM, before)
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, handler)
 
 
-@pytest.mark.usefixtures("photos", "_handlers")
+@pytest.mark.usefixtures("photos", "_process")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "script",

@@ -157,7 +157,8 @@ class DataLoaderShape(Mappable):
             kernels: Name of what computes on the CPU.
         """
         planner, classes = self.planner, self.source.classes
-        cached = " > ".join(stage.name for stage in self.recipe.partial) or "files, as they are read"
+        whole = "files" if self.recipe.encoded else "arrays"
+        cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: batch "

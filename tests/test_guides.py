@@ -1,0 +1,159 @@
+"""Do the pages for newcomers run, and do they name what is there, and all that those come from?"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment, simple
+from dalirefurb.show.pictures import Album
+from tests.guides import DOCS, MIGRATION, SCRIPTS, Script, missing, public_names, run
+from tests.pictures import write_folder
+
+THEIRS = {"T.", "weights.", "torch.cuda.", "torch.distributed.", "L.", "trainer."}
+"""Owners of names that are of PyTorch or torchvision."""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for part, num_samples in (("train", 64), ("val", 64)):
+        write_folder(tmp_path / "photos" / part, num_samples=num_samples)
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def _process() -> Iterator[None]:
+    """What scripts set for the process is set back; networks are so small that threads would only wait."""
+    handler, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.usefixtures("photos", "_process")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    "script",
+    [script for script in SCRIPTS if not script.of_trainers],
+    ids=lambda script: f"{script.page.stem}-{script.title}",
+)
+def test_a_page_runs(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 3))
+    run(script, monkeypatch, model=model)
+    if script.page in MIGRATION:
+        assert len(re.findall(r"(?m)^epoch \d: ", capsys.readouterr().out)) >= 2
+
+
+@pytest.mark.parametrize("page", MIGRATION, ids=lambda page: page.stem)
+def test_what_a_table_names_as_ours_is_there(page: Path) -> None:
+    known = public_names()
+    for row in re.findall(r"^\| .* \|$", page.read_text(), re.MULTILINE):
+        ours = row.strip("| ").split(" | ")[1]
+        for code in re.findall(r"`([^`]+)`", ours):
+            for owner, name in re.findall(r"(?<![\w.])((?:\w+\.)*)(\w+)\(", code):
+                assert name in known or owner in THEIRS, f"{name} in {row}"
+
+
+def arguments_of(function: object) -> set[str]:
+    return {*inspect.signature(function).parameters} - {"self", "args", "kwargs"}  # type: ignore[arg-type]
+
+
+def test_every_argument_of_a_data_loader_has_a_row() -> None:
+    assert not missing("dataloader", arguments_of(torch.utils.data.DataLoader.__init__))
+
+
+def test_every_argument_of_dalis_iterator_has_a_row() -> None:
+    assert not missing("dali", arguments_of(DALIGenericIterator.__init__))
+
+
+def test_every_argument_of_timms_create_loader_has_a_row() -> None:
+    spec = importlib.util.find_spec("timm")  # Does not import it, as it needs torchvision.
+    if spec is None or spec.origin is None:
+        pytest.skip("timm is not installed")
+    tree = ast.parse((Path(spec.origin).parent / "data" / "loader.py").read_text())
+    create = next(node for node in tree.body if getattr(node, "name", "") == "create_loader")
+    assert isinstance(create, ast.FunctionDef)
+    assert not missing("timm", {argument.arg for argument in create.args.args})
+
+
+def test_the_shares_that_pages_name_are_those_that_recipes_keep() -> None:
+    timms = Recipe.from_timm(
+        is_training=True, auto_augment="rand-m9-mstd0.5-inc1", interpolation="random", re_prob=0.25, re_mode="pixel"
+    )
+    timm, dali = ((DOCS / "migration" / f"{name}.md").read_text() for name in ("timm", "dali"))
+    assert (
+        f'`recipe.at("rand_augment_2")` caches more, and keeps\n{timms.at("rand_augment_2").diversity(3):.2f}.' in timm
+    )
+    assert f"says that {simple(64).diversity(3):.2f} of standard training's are left" in dali
+    assert f"`rand_augment(64)`, it is {rand_augment(64).diversity(3):.2f}," in dali
+
+
+NOTEBOOK = DOCS / "tutorial.ipynb"
+
+
+def test_the_tutorial_is_committed_without_outputs() -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+@pytest.mark.usefixtures("_process")
+def test_the_tutorial_runs_and_shows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plots = pytest.importorskip("matplotlib.pyplot", reason="Matplotlib is not installed")
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda: tmp_path)
+    plots.switch_backend("agg")
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    plots.close("all")
+    said = capsys.readouterr().out
+    assert "made anew: [192  64  64  64  64  64  64] of 192" in said
+    assert re.findall(r"epoch \d: +(\d+) made, +(\d+) from the cache", said) == [("192", "0"), *[("64", "128")] * 7]
+    assert names["accuracy"] > 0.5
+    assert "the same batch: True" in said
+    assert (len(names["served"]), len(names["cached"])) == (6, 2)
+
+    text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
+    recipe = names["recipe"]
+    assert f"{recipe.diversity(3):.2f} of them are left" in text.replace("\n", " ")
+    assert f"would be {recipe.at(len(recipe.stages)).diversity(3):.2f}" in text.replace("\n", " ")
+    for size, places in ((96, 16), (224, 81)):
+        assert re.search(rf"random_crop +final +yes +{places} ", str(rand_augment(size, order="crop_last")))
+
+
+def test_what_the_tutorial_shows_as_cached_is_what_the_store_holds(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=12))
+    recipe, planner, album = rand_augment(32), Refurbish(12, batch_size=6, reuse_factor=3), Album()
+    with Loader(source, recipe, planner, album) as loader:
+        assert len([loader.epoch for _ in range(3) for _ in loader]) == 6
+    partial = Recipe(recipe.partial, Output(32, mean=0.0, std=1.0), split=len(recipe.partial))
+    with Loader(source, partial, Standard(12, batch_size=6), with_indices=True) as loader:
+        pages = [
+            (torch.from_numpy(album.pages[index, epoch]).permute(2, 0, 1) / 255, image)
+            for epoch in range(3)
+            for images, _, indices in loader
+            for image, index in zip(images, indices.tolist(), strict=True)
+            if (index, epoch) in album.pages
+        ]
+    assert len(pages) >= 12
+    for held, image in pages:
+        torch.testing.assert_close(held, image)

@@ -162,7 +162,7 @@ def level(value: Any) -> Any:
 @compiled
 def grey(red: Any, green: Any, blue: Any) -> Any:
     """Return the level of grey, int32, of levels that are int32."""
-    return (np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
+    return np.int32(np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
 
 
 @intrinsic
@@ -250,6 +250,19 @@ def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         to_read, all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
         builder.call(function, [builder.gep(data, [arguments[1]]), to_read, all_caches, data_not_code])
+        return context.get_dummy_value()
+
+    return types.void(image, offset), generate
+
+
+@intrinsic
+def touch(typing_context: Any, image: Any, offset: Any) -> Any:
+    """Read the byte at an offset, so that its cache line is there: processors leave out many a `prefetch`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        # An ordinary load whose value nobody takes would be optimised away.
+        builder.load_atomic(builder.gep(data, [arguments[1]]), "monotonic", 1)
         return context.get_dummy_value()
 
     return types.void(image, offset), generate

@@ -12,7 +12,7 @@ import numpy as np
 
 from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.kernels.kernel import REFUSED, kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, prefetch, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel, touch
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
@@ -61,7 +61,13 @@ def _pixel(red: Any, green: Any, blue: Any) -> Any:
 def fetch(image: Any) -> None:
     """Have an image brought to the caches from its first pixel to its last, which is faster than in another order."""
     for offset in range(0, min(image.size, _FETCHED), 64):
-        prefetch(image, offset)
+        touch(image, offset)
+
+
+@compiled
+def offset_of(row: Any, column: Any, stride: Any) -> Any:
+    """Return the offset of a pixel, int32, like what a row has of bytes; row and column are whole float32 numbers."""
+    return np.int32(np.int32(row) * stride + np.int32(3) * np.int32(column))
 
 
 @compiled
@@ -85,19 +91,19 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
     xx, xy, x0, yx, yy, y0 = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    last = np.int32(3 * (height * width - 1))
+    last, stride = np.int32(3 * (height * width - 1)), np.int32(3 * width)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
     offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         inside, furthest = np.int32(0), np.int32(0)
         for x in range(width):
-            column = np.rint(fused(np.float32(x), xx, start_x))
-            row = np.rint(fused(np.float32(x), yx, start_y))
+            step = np.float32(np.int32(x))
+            column, row = np.rint(fused(step, xx, start_x)), np.rint(fused(step, yx, start_y))
             hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            offset = offset_of(row, column, stride) if hit else np.int32(-1)
             offsets[x] = offset
-            inside += np.int32(hit)
+            inside = np.int32(inside + np.int32(hit))
             furthest = max(furthest, offset)
         # A straight line enters the source once and leaves it once.
         first = 0
@@ -148,8 +154,8 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         for x in range(width):
-            across[x] = fused(np.float32(x), xx, start_x)
-            down[x] = fused(np.float32(x), yx, start_y)
+            step = np.float32(np.int32(x))
+            across[x], down[x] = fused(step, xx, start_x), fused(step, yx, start_y)
         blend_row(image, height, width, filled, near, offsets, across, down, out, 3 * y * width)
 
 
@@ -190,11 +196,11 @@ def blend_row(
     """
     # Where all four are inside, and none is the last pixel.
     columns, rows = np.float32(width - 2), np.float32(height - 2)
-    corner = 3 * ((height - 2) * width + width - 2)
+    corner, stride = np.int32(3 * ((height - 2) * width + width - 2)), np.int32(3 * width)
     for x in range(width):
         column, row = np.floor(across[x]), np.floor(down[x])
         hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-        offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column))
+        offset = offset_of(row, column, stride)
         offsets[x] = offset if hit and offset != corner else np.int32(_SOME)
         if not ((column >= -1) & (column <= columns + 1) & (row >= -1) & (row <= rows + 1)):
             offsets[x] = np.int32(_NONE)

@@ -93,6 +93,7 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
     fetch(image)
     last, stride = np.int32(3 * (height * width - 1)), np.int32(3 * width)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
+    shifted = xx == 1 and yx == 0
     offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
@@ -113,21 +114,39 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
         line = 3 * y * width
         for x in range(first):
             store_pixel(out, line + 3 * x, filled)
-        if furthest == last:
+        if shifted and _consecutive(offsets, first, end):
+            _copy_run(image, np.int64(offsets[np.uint64(first)]), out, line + 3 * first, 3 * (end - first))
+        elif furthest == last:
             show_carefully(image, offsets, first, min(end, width - 1), filled, out, line)
         else:
             for x in range(first, min(end, width - 1)):
-                store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[x])))
+                store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[np.uint64(x)])))
         for x in range(end, width - 1):
             store_pixel(out, line + 3 * x, filled)
         show_last(image, offsets, width, filled, out, line)
 
 
 @compiled
+def _consecutive(offsets: Any, first: Any, end: Any) -> Any:
+    """Tell whether the sources of some pixels of a row lie one after the other; shifts may round otherwise."""
+    start, others = offsets[np.uint64(first)], np.int32(0)
+    for x in range(end - first):
+        others = np.int32(others | (offsets[np.uint64(first + x)] ^ np.int32(start + 3 * x)))
+    return others == 0
+
+
+@compiled
+def _copy_run(image: Any, source: Any, out: Any, target: Any, count: Any) -> None:
+    """Copy bytes from an offset on to another one."""
+    for i in range(count):
+        out[np.uint64(target + i)] = image[np.uint64(source + i)]
+
+
+@compiled
 def show_carefully(image: Any, offsets: Any, first: Any, end: Any, filled: Any, out: Any, line: Any) -> None:
     """Show sources at pixels of a row but its last, where four bytes from a source on may be one too many."""
     for x in range(first, end):
-        offset = np.int64(offsets[x])
+        offset = np.int64(offsets[np.uint64(x)])
         behind = np.int64(offset == image.size - 3)
         pixel = filled if offset < 0 else load_pixel(image, offset - behind) >> np.uint32(8 * behind)
         store_pixel(out, line + 3 * x, pixel)

@@ -177,16 +177,24 @@ def memory(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
     return kind(types.int64, shape, dtype), generate
 
 
-@intrinsic
-def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
-    """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
+def _load(bits: int, what: Any) -> Callable[..., Any]:
+    @intrinsic
+    def load(typing_context: Any, image: Any, offset: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(bits).as_pointer())
+            return builder.load(address, align=1)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
-        return builder.load(address, align=1)
+        return what(image, offset), generate
 
-    return types.uint32(image, offset), generate
+    return load
+
+
+load_pixel = _load(32, types.uint32)
+"""Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
+
+load_pair = _load(64, types.uint64)
+"""Read the eight bytes at an offset, the first one lowest: two pixels and the two bytes after them."""
 
 
 @intrinsic
@@ -200,6 +208,25 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
         return context.get_dummy_value()
 
     return types.void(image, offset, types.uint32), generate
+
+
+@intrinsic
+def store_four(typing_context: Any, image: Any, offset: Any, pixels: Any, first: Any) -> Any:
+    """Write four pixels, four bytes each as `load_pixel` reads them, and four bytes more, whatever is in these."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        levels = ir.VectorType(ir.IntType(8), 16)
+        target, source = (
+            builder.gep(context.make_array(signature.args[place])(context, builder, arguments[place]).data, [at])
+            for place, at in ((0, arguments[1]), (2, arguments[3]))
+        )
+        four = builder.load(builder.bitcast(source, levels.as_pointer()), align=4)
+        order = [4 * pixel + channel for pixel in range(4) for channel in range(3)] + [3, 7, 11, 15]
+        packed = builder.shuffle_vector(four, four, ir.Constant(ir.VectorType(ir.IntType(32), 16), order))
+        builder.store(packed, builder.bitcast(target, levels.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(image, offset, pixels, types.int64), generate
 
 
 @intrinsic

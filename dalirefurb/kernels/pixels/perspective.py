@@ -74,7 +74,7 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    near, offsets, across, down = rows_of(room, width)
+    pairs, halves, offsets, across, down = rows_of(room, width)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         start_w = wy * np.float32(y) + w0
@@ -82,4 +82,4 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
             divisor = fused(np.float32(x), wx, start_w)
             across[x] = fused(np.float32(x), xx, start_x) / divisor
             down[x] = fused(np.float32(x), yx, start_y) / divisor
-        blend_row(image, height, width, filled, near, offsets, across, down, out, 3 * y * width)
+        blend_row(image, height, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import fused, grey, level
+from dalirefurb.kernels.instructions import grey
+from dalirefurb.kernels.llvm import fused, level
 
 
 @kernel()
@@ -17,7 +18,7 @@ def color(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers
     for i in range(0, image.size, 3):
         at = np.uint64(i)
         red, green, blue = image[at], image[at + np.uint64(1)], image[at + np.uint64(2)]
-        added = np.float32(grey(np.int32(red), np.int32(green), np.int32(blue)))
+        added = np.float32(np.int32(grey(red, green, blue)))
         out[at] = level(fused(added, grey_share, np.float32(red) * share))
         out[at + np.uint64(1)] = level(fused(added, grey_share, np.float32(green) * share))
         out[at + np.uint64(2)] = level(fused(added, grey_share, np.float32(blue) * share))

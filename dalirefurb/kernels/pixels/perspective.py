@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel
+from dalirefurb.kernels.instructions import load_pixel, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, memory
 from dalirefurb.kernels.pixels.warp import (
     bilinear_bytes,
     blend_row,

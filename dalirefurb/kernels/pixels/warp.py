@@ -12,7 +12,8 @@ import numpy as np
 
 from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.kernels.kernel import REFUSED, kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pair, load_pixel, memory, store_four, store_pixel, touch
+from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
+from dalirefurb.kernels.llvm import compiled, fused, memory
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.instructions import grey
+from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, level
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(number) for number in range(7))

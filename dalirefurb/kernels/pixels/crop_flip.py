@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
-from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.instructions import copy
+from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.lower import FULL, MIRROR, START
 

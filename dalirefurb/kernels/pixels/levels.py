@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.policies.operations import TRUNCATE
-from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.instructions import grey
+from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, memory
 
 _TRUNCATE = np.float32(TRUNCATE)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.instructions import load_pixel, store_pixel
+from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, fused, memory
 from dalirefurb.kernels.pixels.warp import (
     bilinear_bytes,

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.policies.operations import MOST_PIXELS
-from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
+from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, memory
 
 _SOME, _NONE = -1, -2

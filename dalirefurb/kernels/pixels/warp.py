@@ -209,7 +209,8 @@ def blend_row(
         height: Height of the image in pixels.
         width: Width of the image and of the row in pixels.
         filled: Pixel that lies around the image.
-        pairs: Room for two pairs of pixels a column.
+        pairs: Room for two pairs of pixels a column, see `load_pair`.
+        halves: The same memory, as two numbers of 32 bits a pair.
         offsets: Room for a number a column.
         across: Columns of the sources, from the centre of the first pixel, float32 of shape (width,).
         down: Rows of the sources, likewise.

@@ -236,17 +236,17 @@ def blend_row(
             pairs[0, x] = pairs[1, x] = _pair(filled, filled)
         else:
             column, row = int(np.floor(across[x])), int(np.floor(down[x]))
-            for lower in range(2):
-                left = _pixel_at(image, height, width, row + lower, column, filled)
-                right = _pixel_at(image, height, width, row + lower, column + 1, filled)
-                pairs[lower, x] = _pair(left, right)
+            for below in range(2):
+                left = _pixel_at(image, height, width, row + below, column, filled)
+                right = _pixel_at(image, height, width, row + below, column + 1, filled)
+                pairs[below, x] = _pair(left, right)
     for x in range(width):
         upper, lower = (halves[0, 2 * x], halves[0, 2 * x + 1]), (halves[1, 2 * x], halves[1, 2 * x + 1])
-        right, below = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
+        shares = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
         offsets[x] = _pixel(
-            _blend(upper, lower, 0, right, below),
-            _blend(upper, lower, 1, right, below),
-            _blend(upper, lower, 2, right, below),
+            _blend(upper, lower, 0, *shares),
+            _blend(upper, lower, 1, *shares),
+            _blend(upper, lower, 2, *shares),
         )
     store_row(offsets, width, out, line)
 

@@ -111,19 +111,20 @@ def auto_contrast(
 
 @compiled
 def _count(image: Any, counts: Any) -> None:
-    """Count each channel's levels: in all, at the first of `_TURNS`."""
-    counts[:] = 0
+    """Count each channel's 256 levels, in all at the first of `_TURNS`."""
+    for i in range(counts.size):
+        counts[i] = 0
     whole = image.size // (3 * _TURNS) * (3 * _TURNS)
     for i in range(0, whole, 3 * _TURNS):
         for turn in range(_TURNS):
             for channel in range(3):
-                counts[turn, channel, np.uint64(image[np.uint64(i + 3 * turn + channel)])] += 1
+                level = image[np.uint64(i + 3 * turn + channel)]
+                counts[np.uint64(3 * 256 * turn + 256 * channel) + np.uint64(level)] += 1
     for i in range(whole, image.size):
-        counts[0, i % 3, np.uint64(image[np.uint64(i)])] += 1
-    for turn in range(1, _TURNS):
-        for channel in range(3):
-            for i in range(256):
-                counts[0, channel, i] += counts[turn, channel, i]
+        counts[np.uint64(256 * (i % 3)) + np.uint64(image[np.uint64(i)])] += 1
+    for i in range(3 * 256):
+        for turn in range(1, _TURNS):
+            counts[i] += counts[3 * 256 * turn + i]
 
 
 @kernel(tables_bytes)
@@ -132,17 +133,17 @@ def equalize(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
 
     A channel of so few pixels that a level's step would be none stays.
     """
-    table, counts = memory(room, (3, 256), np.uint8), memory(room + _TABLE_BYTES, (_TURNS, 3, 256), np.int32)
+    table, counts = memory(room, (3, 256), np.uint8), memory(room + _TABLE_BYTES, (_TURNS * 3 * 256,), np.int32)
     _count(image, counts)
     for channel in range(3):
         highest = 255
-        while highest > 0 and counts[0, channel, highest] == 0:
+        while highest > 0 and counts[256 * channel + highest] == 0:
             highest -= 1
-        step = (image.size // 3 - counts[0, channel, highest]) // 255
+        step = (image.size // 3 - counts[256 * channel + highest]) // 255
         below = step // 2
         for i in range(256):
             table[channel, i] = min(below // step, 255) if step else i
-            below += counts[0, channel, i]
+            below += counts[256 * channel + i]
     _look_up(image, table, out)
 
 

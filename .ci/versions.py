@@ -121,6 +121,16 @@ def try_out(python: str, dependencies: str, wheel: Path, folder: Path) -> dict[s
     return row | passed_or_not(report)
 
 
+def add(row: dict[str, Any]) -> None:
+    """Write a row into the JSON file, in place of the one of the same Python and dependencies."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"notes": [], "rows": []}
+    rows = {(each["asked"], each["dependencies"]): each for each in results["rows"]}
+    rows[row["asked"], row["dependencies"]] = row
+    # Pythons by their numbers, "least" before "newest".
+    results["rows"] = [rows[key] for key in sorted(rows, key=lambda key: (*map(int, key[0].split(".")), key[1]))]
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+
+
 def page(results: dict[str, Any]) -> str:
     """Make docs/versions.md."""
     lines = [
@@ -168,7 +178,6 @@ def main() -> int:
     parser.add_argument("--dependencies", nargs="+", choices=RESOLUTIONS, default=[*RESOLUTIONS], help="default: both")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     arguments = parser.parse_args()
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"notes": [], "rows": []}
     failed = False
     for dependencies in [] if arguments.page else arguments.dependencies:
         for python in arguments.python:
@@ -185,13 +194,8 @@ def main() -> int:
             row["machine"] = f"{platform.system()} {platform.machine()}"
             failed |= bool(row.get("failed")) or "stopped" in row
             print(asked, dependencies, row.get("stopped") or {key: row[key] for key in ("passed", "failed", "skipped")})
-            others = [it for it in results["rows"] if (it["asked"], it["dependencies"]) != (asked, dependencies)]
-            order = [*RESOLUTIONS]
-            results["rows"] = sorted(
-                [*others, row], key=lambda it: (*map(int, it["asked"].split(".")), order.index(it["dependencies"]))
-            )
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    PAGE.write_text(page(results))
+            add(row)
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
     return int(failed)
 
 

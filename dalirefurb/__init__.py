@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from dalirefurb.store import MemoryStore as MemoryStore
     from dalirefurb.store import TieredStore as TieredStore
     from dalirefurb.store.compressed import Compressed as Compressed
+    from dalirefurb.tuning.tune import tune as tune
 
 _HOMES = {
     "Arrays": "source",
@@ -101,6 +102,7 @@ _HOMES = {
     "simplified": "augment.presets",
     "timm_augment": "augment.presets",
     "trivial_augment": "augment.presets",
+    "tune": "tuning.tune",
 }
 
 __all__ = sorted(_HOMES)

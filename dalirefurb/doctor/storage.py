@@ -40,7 +40,7 @@ def temporary_folder() -> Iterator[Finding]:
     """Measure the disk of the temporary folder, where a `DiskStore` often is."""
     folder = Path(tempfile.gettempdir())
     free = shutil.disk_usage(folder).free
-    written, from_disk, from_cache = _speeds(folder, min(_MOST_BYTES, free // 2), drop=True)
+    written, from_disk, from_cache = disk_speeds(folder)
     values = {
         "free_bytes": free,
         "write_bytes_per_s": written,
@@ -85,6 +85,15 @@ def data_set(folder: Path) -> Iterator[Finding]:
         rate = len(cold) / (time.perf_counter() - began)
         said = f"one thread reads {rate:,.0f} files/s from its disk, {size_text(speed)}/s"
         yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
+
+
+def disk_speeds(folder: Path) -> tuple[float, float, float]:
+    """Return the bytes per second that a folder's disk takes, that it gives, and that the page cache gives.
+
+    Raises:
+        OSError: If no file can be written there.
+    """
+    return _speeds(folder, min(_MOST_BYTES, shutil.disk_usage(folder).free // 2), drop=True)
 
 
 def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, float, float]:

@@ -14,6 +14,7 @@ release = version = importlib.metadata.version("dalirefurb")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # annotations name classes that have no page, and those of other libraries
+suppress_warnings = ["toc.empty_glob"]
 default_role = "code"
 
 html_theme = "furo"

@@ -3,7 +3,7 @@
     python docs/figures.py    writes all of them anew
 
 `headline`, `against`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists every file with its
-machine, and `claims FILE [CASE]` is a table of what a script claims; of several cases, those with this number.
+machine, and `claims FILE [CASE]` is a table of what a script claims: of several cases, of that with this number or name.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _article(word: str) -> str:
 def claims(name: str, case: str = "0") -> str:
     """Write a table of what a file claims, with what is promised of it."""
     results = read(name)["results"]
-    found = results["groups"] if isinstance(results, Mapping) and "groups" in results else results
-    chosen = found[int(case)] if isinstance(found, list) else found
+    cases = results.get("groups", [results]) if isinstance(results, Mapping) else results
+    chosen = cases[int(case)] if case.isdigit() else results[case]
     rows = [[each["name"], *_spread(each), _promise(each)] for each in chosen["claims"]]
     return f"{table(['figure', 'median', 'quartiles', 'promised'], rows)}\n\n{where(name)}."
 
@@ -117,7 +117,7 @@ def headline() -> str:
     ]
     return (
         table(["images/s, compared with", "nothing reused", "reuse factor 3"], rows)
-        + f"\n\nThe first column is the effect of compiled kernels alone. Reuse makes {both[0] / kernels[0]:.1f} times of it."
+        + f"\n\nThe first column is the effect of compiled kernels alone; reuse factor 3 multiplies it by {both[0] / kernels[0]:.1f}."
         + f"\n\nMedians of {where('against')}."
     )
 

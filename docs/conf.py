@@ -43,7 +43,7 @@ def as_markup(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     """Make markup of a docstring: what is indented there is code or a drawing, and a star is a star."""
     found, last = [], ""
     for line in lines:
-        indented = line.startswith("    ") and not found[-1:] == ["::"]
+        indented = line.startswith("    ") and found[-1:] != ["::"]
         if indented and found and not found[-1].strip() and last and not last[0].isspace() and not _SECTION.match(last):
             found += ["::", ""]
         found.append(re.sub(r"(?<=, )\*(?=\w+\))", r"\\*", line))

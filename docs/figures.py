@@ -1,9 +1,9 @@
-"""Figures of README and docs: what stands between `<!-- figures NAME -->` and `<!-- end -->`, made of the results' JSON.
+"""Figures of README and docs: what is between `<!-- figures NAME -->` and `<!-- end -->`, made of the results' JSON.
 
     python docs/figures.py    writes all of them anew
 
-`headline`, `against`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists every file with its
-machine, and `claims FILE [CASE]` is a table of what a script claims: of several cases, of that with this number or name.
+`headline`, `against`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists every file with
+its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this number or name.
 """
 
 from __future__ import annotations
@@ -109,16 +109,14 @@ def _ratio(upper: str, lower: str) -> float:
 
 def headline() -> str:
     """Write the README's figure: what kernels do, and what reuse does on top of it."""
-    kernels = [_ratio("standard", rival) for rival in RIVALS.values()]
+    alone = [_ratio("standard", rival) for rival in RIVALS.values()]
     both = [_ratio("reuse factor 3, paper", rival) for rival in RIVALS.values()]
-    rows = [
-        [rival, f"{kernel:.1f} times", f"{whole:.1f} times"]
-        for rival, kernel, whole in zip(RIVALS, kernels, both, strict=True)
-    ]
+    rows = [[name, f"{one:.1f} times", f"{two:.1f} times"] for name, one, two in zip(RIVALS, alone, both, strict=True)]
+    heading = ["images/s, compared with", "nothing reused", "reuse factor 3"]
+    reuse = f"reuse factor 3 multiplies it by {both[0] / alone[0]:.1f}"
     return (
-        table(["images/s, compared with", "nothing reused", "reuse factor 3"], rows)
-        + f"\n\nThe first column is the effect of compiled kernels alone; reuse factor 3 multiplies it by {both[0] / kernels[0]:.1f}."
-        + f"\n\nMedians of {where('against')}."
+        f"{table(heading, rows)}\n\nThe first column is the effect of compiled kernels alone; {reuse}.\n\n"
+        f"Medians of {where('against')}."
     )
 
 
@@ -134,7 +132,9 @@ def against() -> str:
 
 def throughput() -> str:
     """Write images/s of each reuse factor, with its share of the bound."""
-    rows = [row for name, kind in (("throughput", "compiled"), ("throughput_dali", "DALI's")) for row in _bars(name, kind)]
+    rows = [
+        row for name, kind in (("throughput", "compiled"), ("throughput_dali", "DALI's")) for row in _bars(name, kind)
+    ]
     heading = ["order, kernels", "served", "images/s", "of standard", "of its bound"]
     return f"{table(heading, rows)}\n\nCompiled: {where('throughput')}.\nDALI's: {where('throughput_dali')}."
 

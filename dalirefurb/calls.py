@@ -41,6 +41,18 @@ INSTEAD: Mapping[str, str] = {
     "CreateTransform.recount": "it is re_count here",
     "CreateTransform.train_interpolation": "it is interpolation here",
     "CreateTransform.img_size": "it is input_size here",
+    "CreateTransform.batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
+    "CreateTransform.distributed": "the planner divides batches among ranks: Refurbish(..., shards=8)",
+    "CreateTransform.device": "TimmLoader(loader, device=device) moves batches",
+    "CreateTransform.pin_memory": "the loader has it: Loader(..., pin_memory=True)",
+    **dict.fromkeys(
+        ("CreateTransform.img_dtype", "CreateTransform.fp16"),
+        "the output has a dtype: Recipe.from_timm(...).with_output(dtype='bfloat16')",
+    ),
+    **dict.fromkeys(
+        ("CreateTransform.re_split", "CreateTransform.num_aug_splits", "CreateTransform.num_aug_repeats"),
+        "a sample is served once an epoch, and all images of a batch are augmented alike: leave it out",
+    ),
     "CreateTransform.mixup": "batches are mixed after the loader: dalirefurb.Mix(num_classes, mixup=...)",
     "CreateTransform.cutmix": "batches are mixed after the loader: dalirefurb.Mix(num_classes, cutmix=...)",
     "crop_size": "it is size here",

@@ -188,8 +188,8 @@ def main() -> int:
                 if built.returncode:
                     raise SystemExit(built.stdout)
                 (wheel,) = folder.glob("*.whl")
-                row = {"asked": asked, **try_out(python, dependencies, wheel, folder)}
-            row["commit"] = run("git", "rev-parse", "--short", "HEAD").stdout.strip()
+                commit = run("git", "rev-parse", "--short", "HEAD").stdout.strip()
+                row = {"asked": asked, "commit": commit, **try_out(python, dependencies, wheel, folder)}
             row["date"] = datetime.now(timezone.utc).date().isoformat()
             row["machine"] = f"{platform.system()} {platform.machine()}"
             failed |= bool(row.get("failed")) or "stopped" in row

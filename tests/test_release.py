@@ -88,7 +88,7 @@ def test_each_python_of_the_classifiers_was_tried_and_passed() -> None:
     named = re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text())
     assert {(python, kind) for python in named for kind in ("least", "newest")} == ROWS.keys()
     for row in ROWS.values():
-        assert row["passed"] > 500
+        assert row["passed"] > 300
         assert row["failed"] == {}
     assert min(map(Version, named)) in SpecifierSet(PROJECT["project"]["requires-python"])
 

@@ -1,6 +1,6 @@
 """The code blocks of README and docs: Python runs, commands are understood, output is what is printed.
 
-Pages in folders of `docs` have tests of their own.
+Pages in folders of `docs` have tests of their own; `test_site.py` looks at links, names and figures.
 """
 
 import ast
@@ -30,6 +30,7 @@ TESTED_ELSEWHERE = {"batches.md", "recipes.md", "sources.md"}
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in TESTED_ELSEWHERE]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 DIAGRAMS = ("partial augmentation   ", "cli                      the command line", "planning            engine")
+MYST = re.compile(r"^```\{.*?^```$", re.MULTILINE | re.DOTALL)
 """Parts of blocks of text that nothing prints."""
 
 
@@ -43,7 +44,7 @@ class Block(NamedTuple):
 
 def blocks(path):
     """Find the blocks between fences."""
-    page, found = path.read_text(), []
+    page, found = MYST.sub(lambda match: "\n" * match[0].count("\n"), path.read_text()), []
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         place = f"{path.name}:{page[: match.start()].count(chr(10)) + 1}"
         found.append(Block(place, match[1], match[2]))
@@ -140,10 +141,6 @@ def test_text_is_what_is_printed_or_names_what_is_there(block):
         said = []
         doctest.DocTestRunner().run(examples, out=said.append)
         assert not said, "".join(said)
-    elif block.text.startswith("dalirefurb/\n"):
-        for name in re.findall(r"(?:^ {4}| {2}|: |; )(\w+(?:/|\.py))", block.text, re.MULTILINE):
-            package = ROOT / "dalirefurb"
-            assert (package / name).exists() or (package / "engine" / name).exists(), name
     else:
         assert any(part in block.text for part in DIAGRAMS), "is it printed? Then write >>> before what prints it"
 
@@ -175,6 +172,9 @@ def understood(command):
             assert re.search(rf"^{extra} = \[", project, re.MULTILINE), extra
     elif arguments[:2] == ["-m", "pytest"]:
         assert "pytest-xdist" in (ROOT / "pyproject.toml").read_text()
+    elif program == "sphinx-build":
+        assert '"sphinx>=' in (ROOT / "pyproject.toml").read_text()
+        assert (ROOT / arguments[-2] / "conf.py").exists()
     elif program in ("ruff", "mypy"):
         assert f'"{program}>=' in (ROOT / "pyproject.toml").read_text()
     else:
@@ -200,7 +200,7 @@ def test_commands_of_a_container_are_understood(block):
 INLINE = [
     (page.name, command)
     for page in PAGES
-    for command in re.findall(r"`(dalirefurb (?:train|show|demo|cache) [^`|]*)`", page.read_text())
+    for command in re.findall(r"`(dalirefurb (?:train|show|demo|cache|doctor) [^`|]*)`", page.read_text())
 ]
 EXAMPLES = [
     (text["help"], re.split(r"\s{2,}", line.strip())[0])

@@ -10,6 +10,7 @@ inputs, so a pipeline is a pure function of what it is fed, and any number of co
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -163,10 +164,13 @@ class Graph:
         Raises:
             ConfigurationError: If a stage uses one of DALI's own random operators.
         """
-        pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
-            batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
-        )
-        blob: bytes = pipeline.serialize()
+        with warnings.catch_warnings():
+            # From Python 3.13 on there are warnings of DALI's tracer, which traces no `if` where these are errors.
+            warnings.filterwarnings("ignore", r".*unexpected keyword argument '___pyct_anno'", DeprecationWarning)
+            pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
+                batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
+            )
+            blob: bytes = pipeline.serialize()
         operator = random_operator(pipeline)
         if operator is not None:
             raise ConfigurationError(

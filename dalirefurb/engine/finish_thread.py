@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.dlpack import DLDeviceType, from_dlpack
+from torch.utils.dlpack import from_dlpack
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
@@ -30,6 +30,9 @@ from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.prepare_thread import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
+
+_DLPACK_CUDA = 2
+"""DLPack's number of CUDA devices, whose name differs between versions of torch."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,7 @@ def _as_torch(images: Any) -> torch.Tensor:
     """
     if isinstance(images, np.ndarray):
         return torch.from_numpy(images)
-    if images.__dlpack_device__()[0] != DLDeviceType.kDLCUDA:
+    if int(images.__dlpack_device__()[0]) != _DLPACK_CUDA:
         return from_dlpack(images)
     # They are there: `share_outputs` has waited for them on the host. Nor are they written while somebody reads: once
     # torch lets them go, DALI takes their memory back behind all that the device was given by then.

@@ -193,8 +193,11 @@ def test_the_documents_examples_do_what_they_say(tmp_path: Path, monkeypatch: py
                 (folder / f"{k}_{copy}.jpg").write_bytes(file.read_bytes())
     monkeypatch.chdir(tmp_path)
     document = Path(__file__).parents[2] / "docs" / "sources.md"
-    looking, balancing = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
+    looking, arrays, balancing = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"images": np.zeros((128, 32, 32, 3), np.uint8), "labels": np.arange(128) % 10}
+    exec(arrays, names)
+    with names["loader"] as loader:
+        assert sum(len(labels) for _, labels in loader) == 128
     exec(looking, names)
     assert look(names["together"]) == look(names["source"])
     assert names["name"] == "class_0"

@@ -1,0 +1,56 @@
+"""Sphinx's settings for the site: `sphinx-build -W --keep-going -b html docs build/site`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Any
+
+project = "dalirefurb"
+author = "the dalirefurb authors"
+project_copyright = f"2026, {author}"
+release = version = importlib.metadata.version("dalirefurb")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*")]  # annotations name classes that have no page, and those of other libraries
+suppress_warnings = ["toc.empty_glob"]
+default_role = "code"
+
+html_theme = "furo"
+html_title = "dalirefurb"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+myst_heading_anchors = 3
+
+nb_execution_mode = "cache"
+nb_execution_timeout = 120
+nb_execution_raise_on_error = True
+
+autodoc_mock_imports = ["accelerate", "lightning", "transformers"]
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autodoc_use_type_comments = False
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+_SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|Note):$")
+
+
+def as_markup(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make markup of a docstring: what is indented there is code or a drawing, and a star is a star."""
+    found, last = [], ""
+    for line in lines:
+        indented = line.startswith("    ") and found[-1:] != ["::"]
+        if indented and found and not found[-1].strip() and last and not last[0].isspace() and not _SECTION.match(last):
+            found += ["::", ""]
+        found.append(re.sub(r"(?<=, )\*(?=\w+\))", r"\\*", line))
+        last = line or last
+    lines[:] = ["", *found] if what == "property" else found  # else a colon in its first line is taken for its type's
+
+
+def setup(app: Any) -> None:
+    """Have docstrings changed before Napoleon reads them."""
+    app.connect("autodoc-process-docstring", as_markup, priority=400)

@@ -1,0 +1,215 @@
+"""Figures of README and docs: what is between `<!-- figures NAME -->` and `<!-- end -->`, made of the results' JSON.
+
+    python docs/figures.py    writes all of them anew
+
+`headline`, `against`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists every file with
+its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this number or name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"(?<=^<!-- figures )(.*?) -->\n.*?(?=^<!-- end -->)", re.MULTILINE | re.DOTALL)
+
+
+def read(name: str) -> dict[str, Any]:
+    """Return what a script has written."""
+    run: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return run
+
+
+def pages() -> list[Path]:
+    """Return the pages that may have figures."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def renewed(page: Path) -> str:
+    """Return a page with its figures as the files have them now."""
+    to_results = os.path.relpath(RESULTS, page.parent)
+
+    def block(match: re.Match[str]) -> str:
+        kind, *arguments = match[1].split()
+        made = BLOCKS[kind](*arguments).replace("](results/", f"]({to_results}/")
+        return f"{match[1]} -->\n{made}\n"
+
+    return BLOCK.sub(block, page.read_text())
+
+
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table in Markdown."""
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float) -> str:
+    """Write a figure with three digits, or with whole thousands apart."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def where(name: str) -> str:
+    """Say on what a file's figures were taken, how often, and when."""
+    run = read(name)
+    machine, config = run["environment"], run["config"]
+    cpu = machine["cpu"].replace("(R)", "").replace(" Processor", "")
+    times = f"{config['rounds']} rounds" if "rounds" in config else "seeds and runs as the file says"
+    file = f"[{name}.json](results/{name}.json)"
+    return f"{times}, {machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}"
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "AEIOU" else "a"
+
+
+def claims(name: str, case: str = "0") -> str:
+    """Write a table of what a file claims, with what is promised of it."""
+    results = read(name)["results"]
+    cases = results.get("groups", [results]) if isinstance(results, Mapping) else results
+    chosen = cases[int(case)] if case.isdigit() else results[case]
+    rows = [[each["name"], *_spread(each), _promise(each)] for each in chosen["claims"]]
+    return f"{table(['figure', 'median', 'quartiles', 'promised'], rows)}\n\n{where(name)}."
+
+
+def _spread(claim: Mapping[str, Any]) -> tuple[str, str]:
+    figure = claim["figure"]
+    if "mean" in figure:
+        return number(figure["mean"]), f"± {number(figure['half_width'])} (mean, 95 %)"
+    return number(figure["median"]), f"{number(figure['lower'])} to {number(figure['upper'])}"
+
+
+def _promise(claim: Mapping[str, Any]) -> str:
+    least, most, median = claim.get("least"), claim.get("most"), claim["figure"].get("median")
+    if least is not None:
+        return f"at least {least:g}" + ("" if median >= least else ": **missed**")
+    if most is not None:
+        return f"at most {most:g}" + ("" if median <= most else ": **missed**")
+    return str(claim.get("promise", ""))
+
+
+RIVALS = {
+    "stock DALI, nearest interpolation": "stock DALI, nearest",
+    "stock DALI, as it comes": "stock DALI, default",
+    "the better PyTorch `DataLoader`": "the better DataLoader",
+}
+
+
+def _ratio(upper: str, lower: str) -> float:
+    for claim in read("against")["results"]["claims"]:
+        if claim["name"] == f"{upper} / {lower}":
+            return float(claim["figure"]["median"])
+    raise KeyError(f"{upper} / {lower}")
+
+
+def headline() -> str:
+    """Write the README's figure: what kernels do, and what reuse does on top of it."""
+    alone = [_ratio("standard", rival) for rival in RIVALS.values()]
+    both = [_ratio("reuse factor 3, paper", rival) for rival in RIVALS.values()]
+    rows = [[name, f"{one:.1f} times", f"{two:.1f} times"] for name, one, two in zip(RIVALS, alone, both, strict=True)]
+    heading = ["images/s, compared with", "nothing reused", "reuse factor 3"]
+    reuse = f"reuse factor 3 multiplies it by {both[0] / alone[0]:.1f}"
+    return (
+        f"{table(heading, rows)}\n\nThe first column is the effect of compiled kernels alone; {reuse}.\n\n"
+        f"Medians of {where('against')}."
+    )
+
+
+def against() -> str:
+    """Write images/s of every contender."""
+    contenders = sorted(read("against")["results"]["competitors"], key=lambda each: -each["images_per_s"]["median"])
+    rows = [
+        [("**dalirefurb**, " if each["ours"] else "") + each["name"], number(each["images_per_s"]["median"])]
+        for each in contenders
+    ]
+    return f"{table(['loader', 'images/s'], rows)}\n\n{where('against')}."
+
+
+def throughput() -> str:
+    """Write images/s of each reuse factor, with its share of the bound."""
+    rows = [
+        row for name, kind in (("throughput", "compiled"), ("throughput_dali", "DALI's")) for row in _bars(name, kind)
+    ]
+    heading = ["order, kernels", "served", "images/s", "of standard", "of its bound"]
+    return f"{table(heading, rows)}\n\nCompiled: {where('throughput')}.\nDALI's: {where('throughput_dali')}."
+
+
+def _bars(name: str, kind: str) -> Iterator[list[str]]:
+    for case in read(name)["results"]:
+        found = {claim["name"]: claim["figure"]["median"] for claim in case["claims"]}
+        for served, speed in case["images_per_s"].items():
+            if served in case["bound"]:
+                standard = found.get(f"{served} / standard", 1.0)
+                share = f"{found[f'{served} / its bound']:.2f}"
+                yield [f"{case['order']}, {kind}", served, number(speed["median"]), f"{standard:.2f}", share]
+
+
+def kernels() -> str:
+    """Write how many times the CPU time of a compiled kernel others take."""
+    rows = [
+        [each["name"], _times(each["ratio"]), _times(each["torchvision_ratio"])]
+        for each in read("kernels")["results"]["kernels"]
+    ]
+    heading = ["stage", "DALI's operators", "torchvision's v2"]
+    return f"{table(heading, rows)}\n\n{where('kernels')}."
+
+
+def _times(ratio: Mapping[str, float] | None) -> str:
+    return "" if ratio is None else f"{number(ratio['median'])} times"
+
+
+def accuracy() -> str:
+    """Write test accuracy of every case, with its paired difference from standard."""
+    rows = []
+    for case in read("accuracy_reduced")["results"]["accuracy"]:
+        difference, seeds = case["difference"], f"{case['seeds']}"
+        apart = "" if difference is None else f"{difference['mean']:.2f} ± {difference['half_width']:.2f}"
+        rows.append([case["case"], seeds, f"{case['accuracy']['mean']:.1f} %", apart, f"{case['fresh']:,}"])
+    heading = ["served", "seeds", "test accuracy", "difference, points", "partial images made"]
+    return f"{table(heading, rows)}\n\n{where('accuracy_reduced')}."
+
+
+def sources() -> str:
+    """Write every file's machine, number of rounds, date and commit."""
+    rows = []
+    for path in sorted(RESULTS.glob("*.json")):
+        run = read(path.stem)
+        machine, config = run["environment"], run["config"]
+        cpu = machine["cpu"].replace("(R)", "").replace(" Processor", "")
+        rows.append(
+            [
+                f"[{path.stem}](results/{path.name})",
+                f"{cpu}, {machine['cores']} cores",
+                f"{config.get('rounds', '')}",
+                f"{machine['date']}, {machine['commit'][:7]}{'+' * bool(machine['uncommitted_changes'])}",
+            ]
+        )
+    return table(["file", "machine", "rounds", "date, commit"], rows)
+
+
+BLOCKS = {
+    "accuracy": accuracy,
+    "against": against,
+    "claims": claims,
+    "headline": headline,
+    "kernels": kernels,
+    "sources": sources,
+    "throughput": throughput,
+}
+
+
+def main() -> None:
+    """Write figures anew in all pages."""
+    for page in pages():
+        text = renewed(page)
+        if text != page.read_text():
+            page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

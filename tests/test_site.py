@@ -1,0 +1,148 @@
+"""README and the site: links lead somewhere, every public name has a page, and figures are those of the results."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import dalirefurb
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
+PUBLIC = ("", "augment", "errors", "source", "store")
+TRAINERS = ("accelerate", "fabric", "lightning", "monai", "timm", "transformers")
+NOT_FOR_USERS = {"Image", "BatchNumbers", "ServedBatches", "SmartCacheLoader"}
+
+
+def text_of(page: Path) -> str:
+    """Return a page's text, or that of a notebook's cells, without blocks of code."""
+    text = page.read_text()
+    if page.suffix == ".ipynb":
+        cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+        text = "\n\n".join("".join(cell) for cell in cells)
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def links(text: str) -> list[str]:
+    """Find the targets of links and pictures."""
+    text = re.sub(r"`[^`\n]*`", lambda match: "" if "](" in match[0] else match[0], text)
+    return re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that a page's headings have, as GitHub and the site make them."""
+    found: Counter[str] = Counter()
+    made = set()
+    for heading in re.findall(r"^#{1,6} (.*?) *$", text_of(page), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        made.add(f"{slug}-{found[slug]}" if found[slug] else slug)
+        found[slug] += 1
+    return made
+
+
+def broken(page: Path) -> list[str]:
+    """Return a page's links that lead nowhere; those to other machines are not followed."""
+    wrong = []
+    for target in links(text_of(page)):
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_pages_headings_and_files(page: Path) -> None:
+    assert not broken(page)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "# A title\n\n[b](b.md#there) [c](c.md) ![d](d.png) [a](#a-title) [no](#no) `[e](e)`\n"
+    )
+    (tmp_path / "b.md").write_text("# B\n\n## There\n\n```text\n# No heading\n```\n")
+    assert broken(tmp_path / "a.md") == ["c.md", "d.png", "#no"]
+
+
+def documented() -> set[str]:
+    """Return what the pages of the reference are made of: full names."""
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    return set(re.findall(r"^\.\. auto(?:class|function):: ([\w.]+)$", text, re.MULTILINE))
+
+
+def defined(module: str) -> set[str]:
+    """Return the public classes and functions of a module of `trainers`, whose packages need not be installed."""
+    text = (ROOT / "dalirefurb" / "trainers" / f"{module}.py").read_text()
+    return set(re.findall(r"^(?:class|def) ([A-Za-z]\w*)", text, re.MULTILINE)) - NOT_FOR_USERS
+
+
+def test_every_public_name_has_a_page() -> None:
+    pages = documented()
+    named = {name.rpartition(".")[2] for name in pages}
+    for package in PUBLIC:
+        module = importlib.import_module(f"dalirefurb.{package}" if package else "dalirefurb")
+        public = set(getattr(module, "__all__", ())) or {
+            name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__
+        }
+        assert {name for name in public if not name.startswith("_")} - NOT_FOR_USERS <= named, package
+    for trainer in TRAINERS:
+        assert {f"dalirefurb.trainers.{trainer}.{name}" for name in defined(trainer)} <= pages
+
+
+def test_every_name_of_the_reference_is_there() -> None:
+    for full_name in documented():
+        module, _, name = full_name.rpartition(".")
+        if module.startswith("dalirefurb.trainers."):
+            assert name in defined(module.rpartition(".")[2]) | NOT_FOR_USERS, full_name
+        else:
+            assert hasattr(importlib.import_module(module), name), full_name
+
+
+def figures() -> ModuleType:
+    """Import what makes the figures of the pages."""
+    spec = importlib.util.spec_from_file_location("figures_of_docs", DOCS / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_figures_are_those_of_the_results() -> None:
+    made = figures()
+    stale = [str(page.relative_to(ROOT)) for page in made.pages() if made.renewed(page) != page.read_text()]
+    assert not stale, f"python docs/figures.py writes the figures of {stale} anew"
+
+
+def test_a_figure_that_is_not_of_the_results_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n<!-- figures headline -->\n9.9 times as fast\n<!-- end -->\n\nMore.\n")
+    renewed = figures().renewed(page)
+    assert "9.9" not in renewed
+    assert "| stock DALI, as it comes |" in renewed
+    assert renewed.endswith("<!-- end -->\n\nMore.\n")
+
+
+def test_readme_is_short_and_tells_kernels_and_reuse_apart() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 120 and "](http" not in line]
+    assert "| images/s, compared with | nothing reused | reuse factor 3 |" in lines
+
+
+def test_presets_and_planners_of_the_tables_are_exported() -> None:
+    rows = re.findall(r"^\| `?[^|]*\|", (DOCS / "techniques.md").read_text() + (DOCS / "sources.md").read_text(), re.M)
+    called = {name for row in rows for name in re.findall(r"`([A-Z]\w+)\(", row)}
+    assert called
+    assert called <= set(dalirefurb.__all__)

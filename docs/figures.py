@@ -54,14 +54,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def where(name: str) -> str:
+def where(name: str, times: str = "") -> str:
     """Say on what a file's figures were taken, how often, and when."""
     run = read(name)
     machine, config = run["environment"], run["config"]
     cpu = machine["cpu"].replace("(R)", "").replace(" Processor", "")
-    times = f"{config['rounds']} rounds" if "rounds" in config else "seeds and runs as the file says"
+    if "rounds" in config and not times:
+        times = f"{config['rounds']} rounds, "
     file = f"[{name}.json](results/{name}.json)"
-    return f"{times}, {machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}"
+    return f"{times}{machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}"
 
 
 def _article(word: str) -> str:
@@ -170,8 +171,8 @@ def accuracy() -> str:
         difference, seeds = case["difference"], f"{case['seeds']}"
         apart = "" if difference is None else f"{difference['mean']:.2f} ± {difference['half_width']:.2f}"
         rows.append([case["case"], seeds, f"{case['accuracy']['mean']:.1f} %", apart, f"{case['fresh']:,}"])
-    heading = ["served", "seeds", "test accuracy", "difference, points", "partial images made"]
-    return f"{table(heading, rows)}\n\n{where('accuracy_reduced')}."
+    heading = ["served", "seeds", "test accuracy", "difference, points", "made anew"]
+    return f"{table(heading, rows)}\n\nMeans of seeds, {where('accuracy_reduced', 'paired; ')}."
 
 
 def sources() -> str:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import json
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from tests.guides import MIGRATION, SCRIPTS, Script, missing, public_names, run
+from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb.show.pictures import Album
+from tests.guides import DOCS, MIGRATION, SCRIPTS, Script, missing, public_names, run
 from tests.pictures import write_folder
 
 THEIRS = {"T.", "weights.", "torch.cuda.", "torch.distributed.", "L.", "trainer."}
@@ -84,3 +89,59 @@ def test_every_argument_of_timms_create_loader_has_a_row() -> None:
     create = next(node for node in tree.body if getattr(node, "name", "") == "create_loader")
     assert isinstance(create, ast.FunctionDef)
     assert not missing("timm", {argument.arg for argument in create.args.args})
+
+
+NOTEBOOK = DOCS / "tutorial.ipynb"
+
+
+def test_the_tutorial_is_committed_without_outputs() -> None:
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+@pytest.mark.usefixtures("_process")
+def test_the_tutorial_runs_and_shows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plots = pytest.importorskip("matplotlib.pyplot", reason="Matplotlib is not installed")
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda: tmp_path)
+    plots.switch_backend("agg")
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    names: dict[str, Any] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    plots.close("all")
+    said = capsys.readouterr().out
+    assert "made anew: [192  64  64  64  64  64  64] of 192" in said
+    assert re.findall(r"epoch \d: +(\d+) made, +(\d+) from the cache", said) == [("192", "0"), *[("64", "128")] * 7]
+    assert names["accuracy"] > 0.5
+    assert "the same batch: True" in said
+    assert (len(names["served"]), len(names["cached"])) == (6, 2)
+
+    text = "".join(line for cell in cells if cell["cell_type"] == "markdown" for line in cell["source"])
+    recipe = names["recipe"]
+    assert f"{recipe.diversity(3):.2f} of them are left" in text.replace("\n", " ")
+    assert f"would be {recipe.at(len(recipe.stages)).diversity(3):.2f}" in text.replace("\n", " ")
+    for size, places in ((96, 16), (224, 81)):
+        assert re.search(rf"random_crop +final +yes +{places} ", str(rand_augment(size, order="crop_last")))
+
+
+def test_what_the_tutorial_shows_as_cached_is_what_the_store_holds(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=12))
+    recipe, planner, album = rand_augment(32), Refurbish(12, batch_size=6, reuse_factor=3), Album()
+    with Loader(source, recipe, planner, album) as loader:
+        assert len([loader.epoch for _ in range(3) for _ in loader]) == 6
+    partial = Recipe(recipe.partial, Output(32, mean=0.0, std=1.0), split=len(recipe.partial))
+    with Loader(source, partial, Standard(12, batch_size=6), with_indices=True) as loader:
+        pages = [
+            (torch.from_numpy(album.pages[index, epoch]).permute(2, 0, 1) / 255, image)
+            for epoch in range(3)
+            for images, _, indices in loader
+            for image, index in zip(images, indices.tolist(), strict=True)
+            if (index, epoch) in album.pages
+        ]
+    assert len(pages) >= 12
+    for held, image in pages:
+        torch.testing.assert_close(held, image)

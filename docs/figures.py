@@ -33,6 +33,9 @@ def pages() -> list[Path]:
 
 def renewed(page: Path) -> str:
     """Return a page with its figures as the files have them now."""
+    text = page.read_text()
+    marks = re.findall("^<!-- (figures|end)", text, re.MULTILINE)
+    assert marks == ["figures", "end"] * text.count("<!-- figures "), f"{page} has a mark without its other one"
     to_results = os.path.relpath(RESULTS, page.parent)
 
     def block(match: re.Match[str]) -> str:
@@ -40,7 +43,7 @@ def renewed(page: Path) -> str:
         made = BLOCKS[kind](*arguments).replace("](results/", f"]({to_results}/")
         return f"{match[1]} -->\n{made}\n"
 
-    return BLOCK.sub(block, page.read_text())
+    return BLOCK.sub(block, text)
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

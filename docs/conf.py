@@ -25,6 +25,7 @@ html_css_files = ["site.css"]
 myst_heading_anchors = 3
 
 nb_execution_mode = "cache"
+nb_merge_streams = True
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 

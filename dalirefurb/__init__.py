@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from dalirefurb.augment.recipe import Recipe as Recipe
     from dalirefurb.augment.stages.custom import Custom as Custom
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
+    from dalirefurb.engine.diagnosis import Diagnosis as Diagnosis
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
+    from dalirefurb.engine.verdict import Verdict as Verdict
     from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.mix import Mix as Mix
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from dalirefurb.store import MemoryStore as MemoryStore
     from dalirefurb.store import TieredStore as TieredStore
     from dalirefurb.store.compressed import Compressed as Compressed
+    from dalirefurb.tuning.tune import tune as tune
 
 _HOMES = {
     "Arrays": "source",
@@ -67,6 +70,7 @@ _HOMES = {
     "Custom": "augment.stages.custom",
     "DalirefurbError": "errors",
     "DeviceStore": "store",
+    "Diagnosis": "engine.diagnosis",
     "DiskStore": "store",
     "Echo": "planning.echo",
     "Evaluate": "planning.evaluate",
@@ -88,6 +92,7 @@ _HOMES = {
     "TarShards": "source",
     "TieredStore": "store",
     "TorchDataset": "source",
+    "Verdict": "engine.verdict",
     "airbench": "augment.published",
     "auto_augment": "augment.presets",
     "convnext": "augment.published",
@@ -101,6 +106,7 @@ _HOMES = {
     "simplified": "augment.presets",
     "timm_augment": "augment.presets",
     "trivial_augment": "augment.presets",
+    "tune": "tuning.tune",
 }
 
 __all__ = sorted(_HOMES)

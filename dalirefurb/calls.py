@@ -21,6 +21,7 @@ INSTEAD: Mapping[str, str] = {
     "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
     "epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
+    "generator": "seed=0 is that of order and augmentation alike",
     "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
     "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
     "Prefetch.num_workers": "threads take the place of processes: num_threads=4",

@@ -23,6 +23,7 @@ from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.data_loader_shape import DataLoaderShape, refuse_unknown
+from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.feedback import Feedback
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.rank import Rank, chosen
@@ -37,7 +38,6 @@ from dalirefurb.store import Store
 
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
-
 
 _MISSING: Any = None
 """Stands for what has to be given; without it the order of arguments is told."""
@@ -233,6 +233,19 @@ class Loader(DataLoaderShape):
         begun = self._assembler.assembly
         return Stats() if begun is None else begun.engine.stats()
 
+    def diagnose(self, since: Stats | None = None) -> Diagnosis:
+        """Say whether training waits for data, and the one change that would help most; `str` of it is one line.
+
+        It compares the time in which the training loop waits for a batch with the time from there to the next request,
+        which the model should need. So what else is done there, such as validation in the middle of an epoch, counts as
+        the model's; and a model on the loader's cores is slowed by it, so that data cost more than is said.
+
+        Args:
+            since: Snapshot by `stats()` from which on; by default the end of the first epoch, once it is over.
+        """
+        begun = self._assembler.assembly
+        return NOTHING_SERVED if begun is None else begun.diagnose(since)
+
     def bad_samples(self) -> list[BadSample]:
         """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
 
@@ -254,20 +267,8 @@ class Loader(DataLoaderShape):
         self._finalizer.detach()
         self._assembler.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise LoaderError(
-            "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make "
-            "it in the process that iterates, and pass on loader.state_dict() if it is to go on there"
-        )
-
     def __repr__(self) -> str:
         return self.described(self._cursor.position, self._kernels)
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""

@@ -58,7 +58,7 @@ def scripts(page: Path) -> list[Script]:
             line = text.count("\n", 0, match.start("block"))
             name = f"line {line}" if page in HOW_TO else "before" if title == "Before" else "page"
             found.setdefault(name, []).append("\n" * line + match["block"])
-    assert text.count("```python") == sum(map(len, found.values())), f"{page} has a block that is not run"
+    assert text.count("```python\n") == sum(map(len, found.values())), f"{page} has a block that is not run"
     return [Script(page, name, tuple(blocks)) for name, blocks in found.items()]
 
 

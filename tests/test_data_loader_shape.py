@@ -35,6 +35,11 @@ def test_a_loader_says_what_it_is_made_of() -> None:
         )
 
 
+def test_arrays_that_are_cached_as_they_are_are_not_called_files() -> None:
+    with Loader(SOURCE, RECIPE.at(0), Refurbish(6, batch_size=2, reuse_factor=2), MemoryStore()) as loader:
+        assert "cached: arrays, as they are read;" in repr(loader)
+
+
 def test_a_sampler_that_sets_the_epoch_sets_the_loaders() -> None:
     with make() as loader:
         assert len(loader.sampler) == 6

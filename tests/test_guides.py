@@ -17,7 +17,7 @@ import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
-from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment, simple
 from dalirefurb.show.pictures import Album
 from tests.guides import DOCS, MIGRATION, SCRIPTS, Script, missing, public_names, run
 from tests.pictures import write_folder
@@ -74,7 +74,7 @@ def arguments_of(function: object) -> set[str]:
 
 
 def test_every_argument_of_a_data_loader_has_a_row() -> None:
-    assert missing("dataloader", arguments_of(torch.utils.data.DataLoader.__init__)) <= {"pin_memory_device"}
+    assert not missing("dataloader", arguments_of(torch.utils.data.DataLoader.__init__))
 
 
 def test_every_argument_of_dalis_iterator_has_a_row() -> None:
@@ -89,6 +89,18 @@ def test_every_argument_of_timms_create_loader_has_a_row() -> None:
     create = next(node for node in tree.body if getattr(node, "name", "") == "create_loader")
     assert isinstance(create, ast.FunctionDef)
     assert not missing("timm", {argument.arg for argument in create.args.args})
+
+
+def test_the_shares_that_pages_name_are_those_that_recipes_keep() -> None:
+    timms = Recipe.from_timm(
+        is_training=True, auto_augment="rand-m9-mstd0.5-inc1", interpolation="random", re_prob=0.25, re_mode="pixel"
+    )
+    timm, dali = ((DOCS / "migration" / f"{name}.md").read_text() for name in ("timm", "dali"))
+    assert (
+        f'`recipe.at("rand_augment_2")` caches more, and keeps\n{timms.at("rand_augment_2").diversity(3):.2f}.' in timm
+    )
+    assert f"says that {simple(64).diversity(3):.2f} of standard training's are left" in dali
+    assert f"`rand_augment(64)`, it is {rand_augment(64).diversity(3):.2f}," in dali
 
 
 NOTEBOOK = DOCS / "tutorial.ipynb"

@@ -38,6 +38,8 @@ MAY_IMPORT = {
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
+    "tuning": SAMPLES - {"calls"}
+    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},
     "cli": ANYTHING,
     "__main__": {"cli"},
     "": ANYTHING,

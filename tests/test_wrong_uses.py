@@ -49,6 +49,7 @@ from dalirefurb import (
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.calls import INSTEAD
 from dalirefurb.errors import DalirefurbError
+from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
 COUNT = 6
@@ -259,6 +260,14 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         "recipe must be a recipe, got a Refurbish: pass rand_augment(224), or another",
     ),
     (lambda _: load(ARRAYS, rand_augment, PLANNER), "recipe must be a recipe, got a function"),
+    (
+        lambda _: load(ARRAYS, T.Compose([T.CenterCrop(32)]), PLANNER),
+        "recipe must be a recipe, got torchvision's Compose: pass Recipe.from_torchvision(transforms); the order",
+    ),
+    (
+        lambda _: load(torch.utils.data.Subset(ARRAYS, [0, 1]), RECIPE, PLANNER),
+        "source must be a source, got a Subset: pass source.subset(subset.indices); the order",
+    ),
     (lambda _: load(ARRAYS, RECIPE, PLANNER, MemoryStore), "store must be a store, got the class MemoryStore itself"),
     (lambda _: load(ARRAYS, simple(32), PLANNER), "the recipe starts from encoded images, but the source gives arrays"),
     (
@@ -295,6 +304,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (
         lambda _: Prefetch(num_workers=4),
         "there is no argument 'num_workers': threads take the place of processes: num_threads=",
+    ),  # type: ignore[call-arg]
+    (
+        lambda _: Standard(6, batch_size=2, generator=torch.Generator()),
+        "there is no argument 'generator': seed=0 is that of order and augmentation alike",
     ),  # type: ignore[call-arg]
     (lambda _: Prefetch(prefetch_factor=4), "there is no argument 'prefetch_factor': it is look_ahead here"),  # type: ignore[call-arg]
     (

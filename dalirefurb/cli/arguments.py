@@ -19,6 +19,8 @@ from dalirefurb.cli.numbers import Number, learning_rate, path
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
 from dalirefurb.cli.terminal import complain, escaped, say
+from dalirefurb.cli.tune import PRESETS as TUNED
+from dalirefurb.cli.tune import tune
 
 _ANY = Number(int)
 
@@ -70,6 +72,7 @@ def parser() -> Parser:
         (train, _add_train, explanations.TRAIN),
         (show, _add_show, explanations.SHOW),
         (demo, _add_demo, explanations.DEMO),
+        (tune, _add_tune, explanations.TUNE),
     ):
         made = add(command.__name__, **texts)
         made.set_defaults(command=command)
@@ -223,6 +226,39 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         0,
         "of everything random",
         Number(int, 0, refusal="must be at least 0, got {}; any such number will do"),
+    )
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=path, metavar="FOLDER", nargs="?", help=_FOLDER)
+    group = parser.add_argument_group("what is trained")
+    group.add_argument(
+        "--preset", choices=TUNED, default="rand_augment", metavar="NAME", help=f"{', '.join(TUNED)} (rand_augment)"
+    )
+    size = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
+    _add_number(group, "--size", 224, "side of the images", size, "PIXELS")
+    _add_number(group, "--batch-size", 256, "images learned from at a time", Number(int, 1))
+    _add_number(group, "--epochs", 90, "of the run", Number(int, 1, _MOST))
+    positive = Number(float, 0.001, 1e9)
+    group.add_argument(
+        "--step-ms", type=positive, metavar="MS", help="milliseconds that the model's step takes on a batch at hand"
+    )
+    group = parser.add_argument_group("what it may take")
+    group.add_argument("--memory", default="60%", metavar="BUDGET", help='of a cache, such as "16GB" (60%%)')
+    group.add_argument("--disk", type=path, metavar="DIR", help="a folder on a disk where a cache may lie, too")
+    share = Number(float, 0, 1)
+    _add_number(group, "--min-kept", 0.95, "least share of the different images to keep", share, "X")
+    _add_number(group, "--limit", 90, "seconds to measure for, about", Number(float, 1, 3600), "S")
+    group = parser.add_argument_group("results")
+    group.add_argument("--json", type=path, metavar="FILE", help="write all of it there, and the costs measured")
+    group.add_argument("--picture", type=path, metavar="FILE", help="draw images/s against reuse factors, a PNG")
+    group.add_argument(
+        "--verify", action="store_true", help="run what is recommended beside standard for a minute, in turns"
+    )
+    group = parser.add_argument_group("another machine")
+    group.add_argument("--costs", type=path, metavar="FILE", help="compute from what --json wrote, and measure nothing")
+    group.add_argument(
+        "--machine", type=path, metavar="FILE", help="compute for the machine that a TOML file describes"
     )
 
 

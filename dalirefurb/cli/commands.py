@@ -20,6 +20,7 @@ from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.show import PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, one_line, say
+from dalirefurb.cli.wording import in_options
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
@@ -82,6 +83,7 @@ def train(options: argparse.Namespace) -> None:
                 f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
                 + ("" if held_out is None else f"{'':11}  {trainer.validation_accuracy():>12.1%}")
             )
+        say(f"\n{in_options(str(trainer.loader.diagnose()), options)}")
         if planner.feedback_lag is not None:
             told = trainer.loader.assistant_report()
             say(

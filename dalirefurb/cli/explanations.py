@@ -37,6 +37,7 @@ what is printed for each epoch:
   ms/batch   time from batch to batch, the median and the 95th percentile
   loss, accuracy
              of the network on the augmented training images, as it learns from them
+Then a line says whether training waited for data after the first epoch, and what would help most.
 
 examples:
   dalirefurb train photos/                          reuse factor 3, the paper's order of stages
@@ -140,4 +141,41 @@ exit status: 1 if something is wrong, else 0
 examples:
   dalirefurb doctor
   dalirefurb doctor photos/ --json > machine.json""",
+}
+
+TUNE: dict[str, Any] = {
+    "help": "is it the loader that training waits for, and what to set",
+    "description": """\
+Measure for a minute and a half what loading a folder costs on this machine, compute every recipe order, split, reuse
+factor and store, and say which to take, or to leave reuse off. Nothing else should run meanwhile.""",
+    "epilog": """\
+what is printed first, with --step-ms:
+  DETECTED      training would be more than 1.5 times as fast if its batches were at hand
+  POTENTIAL     more than 1.1 times
+  NOT DETECTED  no more than that: leave reuse off
+  INCONCLUSIVE  quartiles of what was measured lie more than 10 % apart
+
+How long a step takes is best measured in your own training script, on one batch again and again; or pass the step
+itself as a function to dalirefurb.tune.
+
+--machine FILE computes for a machine that you do not have, from --costs of one that you have:
+  [machine]
+  cores = 96
+  gpus = 8
+  memory = "900GB"
+  disk = "3.5TB"                # a local one; left out: none
+  source_bandwidth = "2GB"      # a second, of a network file system; left out: as measured
+  [training]
+  num_samples = 1281167
+  batch_size = 1024             # of all GPUs together
+  epochs = 90
+  step_ms = 120                 # of a GPU's part of a batch
+also: page_cache, core_speed, disk_read and disk_write of [machine].
+
+exit status: 1 if --verify finds a prediction more than 10 % off, else 0
+
+examples:
+  dalirefurb tune photos/ --step-ms 85 --verify
+  dalirefurb tune photos/ --memory 16GB --disk /local --json plan.json --picture plan.png
+  dalirefurb tune --costs plan.json --machine big.toml""",
 }

@@ -7,8 +7,11 @@ findings ◀─ packages   versions, CUDA, the driver, compiled kernels
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from dalirefurb.doctor import machine, packages, storage
 from dalirefurb.doctor.finding import Finding
@@ -16,9 +19,12 @@ from dalirefurb.errors import ConfigurationError
 
 __all__ = ["Finding", "examine"]
 
+_LONGEST_S = 9.0
+"""How long all of it may take: a disk, a network's above all, may answer late or never."""
+
 
 def examine(folder: Path | None = None, *, root: Path = Path("/")) -> Iterator[Finding]:
-    """Yield one finding after the other; it takes less than ten seconds, and what cannot be found out is a finding.
+    """Yield one finding after the other, for ten seconds at most; what cannot be found out, or hangs, is a finding.
 
     Args:
         folder: Folder of a data set, whose disk is measured, too; None: only the temporary folder's.
@@ -40,8 +46,27 @@ def examine(folder: Path | None = None, *, root: Path = Path("/")) -> Iterator[F
         ("temporary folder", storage.temporary_folder),
         *([] if folder is None else [("data set", lambda: storage.data_set(folder))]),
     ]
+    ends = time.monotonic() + _LONGEST_S
     for topic, examination in examinations:
-        yield from _found(topic, examination)
+        yield from _found_until(ends, topic, examination)
+
+
+def _found_until(ends: float, topic: str, examination: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield what an examination finds until a time; one that hangs is left alone, in a thread of its own."""
+    found: SimpleQueue[Finding | None] = SimpleQueue()
+
+    def find() -> None:
+        for finding in _found(topic, examination):
+            found.put(finding)
+        found.put(None)
+
+    Thread(target=find, name=f"dalirefurb-doctor-{topic}", daemon=True).start()
+    try:
+        while (finding := found.get(timeout=max(ends - time.monotonic(), 0.01))) is not None:
+            yield finding
+    except Empty:
+        remedy = "it is slow, or hangs; or other processes have the cores: examine the machine again"
+        yield Finding(topic, "unknown", f"could not be examined within {_LONGEST_S:.0f} s", remedy)
 
 
 def _found(topic: str, examination: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:

@@ -25,7 +25,8 @@ def cores(root: Path) -> Iterator[Finding]:
     said = f"{usable} of {there} may be used"
     if usable < there:
         limit = "the process's affinity" if named <= usable else "the CPU quota of its control group"
-        yield Finding("cores", "note", f"{said}: {limit} says so", values=values)
+        remedy = "if it is to have more: taskset, the container's or the job's number of cores"
+        yield Finding("cores", "note", f"{said}: {limit} says so", remedy, values)
     elif usable < _FEW_CORES:
         remedy = "a loader and a training loop share it: give the process two or more"
         yield Finding("cores", "slow", said, remedy, values)

@@ -33,7 +33,9 @@ def versions() -> Iterator[Finding]:
         said = f"one wheel of DALI must be installed, but there is {' and '.join(sorted(dali)) or 'none'}"
         remedy = "uninstall all of them, then install one: they share a folder"
         yield Finding("DALI", "wrong", said, remedy)
-    for requirement in metadata.requires("dalirefurb") or ():
+    # Numba refuses to be imported beside a NumPy that it does not know.
+    owners = ["dalirefurb", *(["numba"] if "numba" in installed else [])]
+    for requirement in dict.fromkeys(each for owner in owners for each in metadata.requires(owner) or ()):
         if "extra ==" not in requirement:
             yield from _unmet(requirement, installed)
     if importlib.util.find_spec("numba") is None:
@@ -42,7 +44,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _unmet(requirement: str, installed: dict[str, str]) -> Iterator[Finding]:
-    """Compare what is installed with lower and upper bounds of the project's own requirement."""
+    """Compare what is installed with lower and upper bounds of a requirement."""
     name, _, bounds = re.fullmatch(r"([\w.-]+)(\[.*\])?([^;]*)(?:;.*)?", requirement).groups()  # type: ignore[union-attr]
     if name not in installed:
         return

@@ -15,7 +15,7 @@ from dalirefurb.doctor.finding import Finding, size_text
 from dalirefurb.source.files import EXTENSIONS
 
 _BLOCK = os.urandom(4 << 20)
-_LONGEST_S = 1.5
+_LONGEST_S = 1.0
 _MOST_BYTES = 256 << 20
 _FILES_LOOKED_AT = 200
 _FILES_READ = 50
@@ -40,7 +40,7 @@ def temporary_folder() -> Iterator[Finding]:
     """Measure the disk of the temporary folder, where a `DiskStore` often is."""
     folder = Path(tempfile.gettempdir())
     free = shutil.disk_usage(folder).free
-    written, from_disk, from_cache = _speeds(folder, min(_MOST_BYTES, free // 2), drop=True)
+    written, from_disk, from_cache = disk_speeds(folder)
     values = {
         "free_bytes": free,
         "write_bytes_per_s": written,
@@ -79,12 +79,23 @@ def data_set(folder: Path) -> Iterator[Finding]:
             yield Finding("data set", "good", said, values=values)
     cold = [path for path, share in zip(files, shares, strict=False) if share == 0.0][:_FILES_READ]
     if cold:
-        began = time.perf_counter()
-        nbytes = sum(len(path.read_bytes()) for path in cold)
-        speed = nbytes / (time.perf_counter() - began)
-        rate = len(cold) / (time.perf_counter() - began)
+        began, nbytes, count = time.perf_counter(), 0, 0
+        while count < len(cold) and (not count or time.perf_counter() - began < _LONGEST_S):
+            nbytes += len(cold[count].read_bytes())
+            count += 1
+        seconds = time.perf_counter() - began
+        speed, rate = nbytes / seconds, count / seconds
         said = f"one thread reads {rate:,.0f} files/s from its disk, {size_text(speed)}/s"
         yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
+
+
+def disk_speeds(folder: Path) -> tuple[float, float, float]:
+    """Return the bytes per second that a folder's disk takes, that it gives, and that the page cache gives.
+
+    Raises:
+        OSError: If no file can be written there.
+    """
+    return _speeds(folder, min(_MOST_BYTES, shutil.disk_usage(folder).free // 2), drop=True)
 
 
 def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, float, float]:
@@ -93,14 +104,15 @@ def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, floa
     Args:
         folder: Folder where the file is, until it is deleted.
         most: Largest number of bytes to write.
-        drop: Whether it is dropped from the page cache before it is read first.
+        drop: Whether it is written to a disk, and dropped from the page cache before it is read first.
     """
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         began, blocks = time.perf_counter(), 0
-        while blocks * len(_BLOCK) < max(most, len(_BLOCK)) and time.perf_counter() - began < _LONGEST_S:
+        while not blocks or (blocks * len(_BLOCK) < most and time.perf_counter() - began < _LONGEST_S):
             file.write(_BLOCK)
             blocks += 1
-        os.fsync(file.fileno())
+            if drop:  # Block by block: what a slow disk has not written yet would take long at the end.
+                os.fdatasync(file.fileno())
         speeds = [blocks * len(_BLOCK) / (time.perf_counter() - began)]
         if drop:
             with suppress(OSError):
@@ -109,7 +121,7 @@ def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, floa
         for _ in range(2):
             file.seek(0)
             began, nbytes = time.perf_counter(), 0
-            while (count := file.readinto(buffer)) and time.perf_counter() - began < _LONGEST_S:
+            while (not nbytes or time.perf_counter() - began < _LONGEST_S) and (count := file.readinto(buffer)):
                 nbytes += count
             speeds.append(nbytes / (time.perf_counter() - began))
     return speeds[0], speeds[1], speeds[2]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from types import NoneType
 
 import numpy as np
 import torch
 
+from dalirefurb.checks import require
 from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_kernels, compile_orders
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
+from dalirefurb.engine.bottleneck import Facts
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
 from dalirefurb.engine.configuration import Configuration, are_apart, traced
+from dalirefurb.engine.diagnosis import Diagnosis, diagnose
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.gpu_memory import GroupSizes, gpu_memory
@@ -23,7 +27,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.prepare_thread import OnComputed, PrepareThread
 from dalirefurb.engine.schedule import Schedule
-from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.engine.store_opening import store_spec
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
@@ -43,11 +47,24 @@ class Assembly:
         engine: Engine that carries out the plans.
         planner: Planner of this rank's batches.
         assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
+        facts: What decides the engine's work, for a diagnosis of it.
     """
 
     engine: Engine
     planner: Planner
     assistant: Assistant | None
+    facts: Facts
+
+    def diagnose(self, since: Stats | None) -> Diagnosis:
+        """Say whether training waits; see `Loader.diagnose`.
+
+        Raises:
+            ConfigurationError: If `since` is no snapshot.
+        """
+        remedy = "pass what loader.stats() returned earlier, or leave it out"
+        require(isinstance(since, (Stats, NoneType)), "since", "Stats", since, remedy)
+        stats, parts, first_epoch = self.engine.steady(since)
+        return diagnose(stats, self.facts, parts, first_epoch=first_epoch)
 
 
 def assemble(
@@ -148,7 +165,7 @@ def assemble(
         ready=depths.ready,
         tally=tally,
     )
-    return Assembly(engine, planner, assistant)
+    return Assembly(engine, planner, assistant, Facts.of(planner, recipe, configuration.store, depths))
 
 
 def _fill(features: FeatureTable) -> OnComputed:

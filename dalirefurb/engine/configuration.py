@@ -29,6 +29,9 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 
+_OF_OTHERS = {"torchvision", "timm", "monai"}
+"""Packages that have classes of the same names as ours."""
+
 
 def check_kinds(
     source: object, recipe: object, planner: object, store: object, prefetch: object, bad_samples: object
@@ -53,8 +56,12 @@ def check_kinds(
         ("bad_samples", "BadSamplePolicy", bad_samples, BadSamplePolicy, "pass BadSamplePolicy('replace')"),
     ):
         if not isinstance(given, kind):
-            if name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+            if name == "source" and isinstance(getattr(given, "dataset", None), Source) and hasattr(given, "indices"):
+                remedy = "pass source.subset(subset.indices)"
+            elif name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
                 remedy += ", TorchDataset(dataset) for a torch Dataset"
+            elif name == "recipe" and _package_of(given) == "torchvision":
+                remedy = "pass Recipe.from_torchvision(transforms)"
             raise ConfigurationError(
                 f"{name} must be a {wanted}, got {_kind_of(given)}: {remedy}; the order is Loader(source, recipe, "
                 f"planner, store)"
@@ -67,8 +74,14 @@ def _kind_of(given: object) -> str:
         return "none"
     if isinstance(given, type):
         return f"the class {given.__name__} itself"
-    name = type(given).__name__
+    name, package = type(given).__name__, _package_of(given)
+    if package in _OF_OTHERS:
+        return f"{package}'s {name}"
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+def _package_of(given: object) -> str:
+    return type(given).__module__.partition(".")[0]
 
 
 @dataclass(frozen=True)

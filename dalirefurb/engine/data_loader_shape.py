@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors
 from dalirefurb.engine.loader_view import Mappable
+from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
+
+Shape = TypeVar("Shape", bound="DataLoaderShape")
 
 _ELSEWHERE = {
     "batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
@@ -119,6 +122,10 @@ class DataLoaderShape(Mappable):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that is served next."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """End what works for the loader."""
+
     @property
     def sampler(self) -> EpochSampler:
         """What stands for the planner where a sampler is looked for."""
@@ -130,6 +137,18 @@ class DataLoaderShape(Mappable):
             f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
         )
 
+    def __enter__(self: Shape) -> Shape:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise LoaderError(
+            "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make "
+            "it in the process that iterates, and pass on loader.state_dict() if it is to go on there"
+        )
+
     def described(self, position: Position, kernels: str) -> str:
         """Say in one line what is served, from where on.
 
@@ -138,7 +157,8 @@ class DataLoaderShape(Mappable):
             kernels: Name of what computes on the CPU.
         """
         planner, classes = self.planner, self.source.classes
-        cached = " > ".join(stage.name for stage in self.recipe.partial) or "files, as they are read"
+        whole = "files" if self.recipe.encoded else "arrays"
+        cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: batch "

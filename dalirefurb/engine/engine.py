@@ -14,7 +14,6 @@ import atexit
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.batch_group import GroupFailed, Position
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.course import Course, Steady
 from dalirefurb.engine.finish_thread import FinishThread, Served
 from dalirefurb.engine.prepare_thread import Prepared, PrepareThread
 from dalirefurb.engine.schedule import Schedule
@@ -76,6 +76,7 @@ class Engine:
         self._num_batches = schedule.num_batches
         self._ready = ready
         self._tally = tally
+        self._course = Course(tally)
         self._threads: list[threading.Thread] = []
         # Whoever begins or ends threads holds it; `halt` and `shutdown` never wait for it.
         self._changing = threading.RLock()
@@ -145,7 +146,7 @@ class Engine:
         Raises:
             DalirefurbError: Whatever stopped the threads.
         """
-        began = time.perf_counter()
+        self._course.ask(self._expected)
         position, self._expected = self._expected, None  # one that is interrupted from here on is made again
         try:
             served = self._taken(position)
@@ -159,17 +160,17 @@ class Engine:
             if isinstance(error, Exception):
                 self._check_open()  # Whatever closing it in another thread has led to.
             raise
-        samples = len(served.indices)
-        self._tally.add(
-            batches=1,
+        samples, following = len(served.indices), self.after(served.position)
+        self._course.hand(
+            served.position,
+            following,
             samples=samples,
             hits=samples - served.misses,
             misses=served.misses,
             recomputed=served.recomputed,
             replaced=served.replaced,
-            consumer_wait_s=time.perf_counter() - began,
         )
-        self._expected = self.after(served.position)
+        self._expected = following
         return served
 
     def _taken(self, position: Position | None) -> Served:
@@ -189,6 +190,10 @@ class Engine:
     def stats(self) -> Stats:
         """Return a snapshot of the counts."""
         return self._tally.stats()
+
+    def steady(self, since: Stats | None = None) -> Steady:
+        """Return what a verdict is made of, see `Course.steady`."""
+        return self._course.steady(since)
 
     def halt(self) -> None:
         """Have the threads end, and with them what was made ahead. Never waits."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
+
+_LEAST_STEP_S = 1e-6
+"""A step that is less is nothing to divide by."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,7 @@ class Stats:
 
     Attributes:
         batches: Number of batches handed out.
+        steps: Number of batches whose time in the training loop is known: all but the last one of each pass.
         samples: Number of rows of the batches handed out; hits + misses.
         hits: Rows whose partial image was at hand: in the store, or on its way to it.
         misses: Rows whose partial image was computed for them.
@@ -28,9 +33,11 @@ class Stats:
         reading_wait_s: Seconds that the loader's threads waited for files.
         graph_wait_s: Seconds that the loader's threads waited for DALI.
         consumer_wait_s: Seconds the training loop waited for a batch.
+        consumer_busy_s: Seconds the training loop worked between the batches of an epoch, `steps` times.
     """
 
     batches: int = 0
+    steps: int = 0
     samples: int = 0
     hits: int = 0
     misses: int = 0
@@ -44,6 +51,31 @@ class Stats:
     reading_wait_s: float = 0.0
     graph_wait_s: float = 0.0
     consumer_wait_s: float = 0.0
+    consumer_busy_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Mean seconds that the training loop works with a batch; NaN if none is known."""
+        return self.consumer_busy_s / self.steps if self.steps else math.nan
+
+    @property
+    def wait_s(self) -> float:
+        """Mean seconds that the training loop waits for a batch; NaN if there are none."""
+        return self.consumer_wait_s / self.batches if self.batches else math.nan
+
+    @property
+    def images_per_s(self) -> float:
+        """Images that training gets through in a second, pauses between epochs left out; NaN if it is not known."""
+        return self.samples / max(self.batches, 1) / max(self.wait_s + self.step_s, _LEAST_STEP_S)
+
+    @property
+    def headspace(self) -> float:
+        """How many times as fast training would be if data cost nothing, at least 1; NaN if it is not known.
+
+        >>> Stats(batches=10, steps=10, consumer_wait_s=1.0, consumer_busy_s=4.0).headspace
+        1.25
+        """
+        return (self.step_s + self.wait_s) / max(self.step_s, _LEAST_STEP_S)
 
     @property
     def hit_rate(self) -> float:
@@ -93,6 +125,11 @@ class Tally:
         with self._lock:
             for name, value in increments.items():
                 self._counts[name] += value  # type: ignore[assignment]
+
+    @property
+    def batches(self) -> int:
+        """Number of batches handed out."""
+        return self._counts["batches"]
 
     def stats(self) -> Stats:
         """Return a snapshot."""

@@ -35,7 +35,15 @@ from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.trainers.making import Make, check_maker, make_loader
-from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer, leave_epoch, load_of_ranks, of_ranks, seek
+from dalirefurb.trainers.trainer_loader import (
+    TrainerLoader,
+    import_trainer,
+    leave_epoch,
+    load_of_ranks,
+    log_diagnosis,
+    of_ranks,
+    seek,
+)
 
 _NAMES = ["lightning.pytorch", "pytorch_lightning"]
 _PL = import_trainer(*sorted(_NAMES, key=lambda name: name not in sys.modules), install="lightning")
@@ -206,6 +214,8 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
 class LogStats(_CALLBACK):  # type: ignore[misc]
     """Logs what the loader did since the last time: at every `log_every_n_steps` of the trainer, and after each epoch.
 
+    After each epoch rank 0 also has `loader.diagnose()` as a line at level INFO of the logger "dalirefurb".
+
     Args:
         prefix: Beginning of the names that are logged.
     """
@@ -224,8 +234,10 @@ class LogStats(_CALLBACK):  # type: ignore[misc]
             self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Log what is left of the epoch."""
+        """Log what is left of the epoch, and whether training waits."""
         self._log(trainer)
+        if trainer.is_global_zero:
+            log_diagnosis(training_loader(trainer))
 
     def _log(self, trainer: Any) -> None:
         stats = training_loader(trainer).stats()

@@ -6,6 +6,7 @@ its own: then the states of all ranks are exchanged when one is asked for, which
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +16,8 @@ import torch.distributed
 
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.loader import Loader
+
+_log = logging.getLogger("dalirefurb")
 
 
 class TrainerLoader:
@@ -102,6 +105,11 @@ def leave_epoch(loader: Loader) -> None:
     state = loader.state_dict()
     if state["batch"]:
         loader.load_state_dict({**state, "epoch": state["epoch"] + 1, "batch": 0})
+
+
+def log_diagnosis(loader: Loader) -> None:
+    """Log whether training waits, and what would help most: a line at level INFO, of the logger "dalirefurb"."""
+    _log.info("%s", loader.diagnose())
 
 
 def import_trainer(*names: str, install: str) -> Any:

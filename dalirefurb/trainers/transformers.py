@@ -31,7 +31,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.trainers.accelerate import AcceleratedLoader
-from dalirefurb.trainers.trainer_loader import import_trainer
+from dalirefurb.trainers.trainer_loader import import_trainer, log_diagnosis
 
 _TRANSFORMERS = import_trainer("transformers", install="transformers")
 _CALLBACKS = import_trainer("transformers.trainer_callback", install="transformers")
@@ -131,7 +131,10 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
 
 
 class LoaderState(_CALLBACK, _EXPORTABLE):  # type: ignore[misc]
-    """Keeps the state of the training loader in the Trainer's own."""
+    """Keeps the state of the training loader in the Trainer's own, and says after each epoch whether training waits.
+
+    That is `loader.diagnose()`, on the main process, as a line at level INFO of the logger "dalirefurb".
+    """
 
     def __init__(self) -> None:
         self.place: dict[str, Any] | None = None
@@ -148,3 +151,8 @@ class LoaderState(_CALLBACK, _EXPORTABLE):  # type: ignore[misc]
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         if self._loader is not None and saved["attributes"]["place"] is not None:
             self._loader.load_state_dict(saved["attributes"]["place"])
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        """Log whether training waits."""
+        if self._loader is not None and state.is_world_process_zero:
+            log_diagnosis(self._loader)

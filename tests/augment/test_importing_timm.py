@@ -144,8 +144,20 @@ def test_what_cannot_be_imported_is_named_with_what_helps(arguments: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("aa", "it is auto_augment here"), ("reprob", "it is re_prob here"), ("mixup", "dalirefurb.Mix")]
+    ("name", "told"),
+    [
+        ("aa", "it is auto_augment here"),
+        ("reprob", "it is re_prob here"),
+        ("mixup", "dalirefurb.Mix"),
+        ("batch_size", "the planner has it"),
+        ("distributed", "shards=8"),
+        ("device", "TimmLoader"),
+        ("pin_memory", "the loader has it"),
+        ("img_dtype", "with_output"),
+        ("num_aug_repeats", "a sample is served once an epoch"),
+        ("re_split", "leave it out"),
+    ],
 )
-def test_names_of_timms_command_line_are_known(name: str, told: str) -> None:
+def test_names_of_timms_command_line_and_of_its_loader_are_known(name: str, told: str) -> None:
     with pytest.raises(TypeError, match=told):
         Recipe.from_timm(**{name: 0.5})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +82,17 @@ def test_a_version_outside_of_the_projects_bounds_is_wrong(
     assert finding.state == "wrong"
     assert finding.said == f"nvidia-dali-cuda120 must be {sign}, but {version} is installed"
     assert finding.remedy.startswith("pip install 'nvidia-dali-cuda120")
+
+
+def test_a_numpy_that_is_too_new_for_numba_is_wrong(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = {"dalirefurb": ["numpy>=1.26"], "numba": ["numpy<2.6,>=1.22", "llvmlite<0.51,>=0.50.0dev0"]}
+    monkeypatch.setattr(packages.metadata, "requires", needed.__getitem__)
+    assert of("numpy", packages.versions()) == []
+    installed["numpy"] = "2.6.0"
+    (finding,) = of("numpy", packages.versions())
+    assert (finding.state, finding.said) == ("wrong", "numpy must be <2.6, but 2.6.0 is installed")
+    installed.pop("numba")
+    assert of("numpy", packages.versions()) == []
 
 
 def test_a_driver_that_is_too_old_and_packages_of_different_cuda_are_wrong(
@@ -186,7 +198,54 @@ def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_disk_that_writes_slowly_is_not_written_to_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr(storage.os, "fdatasync", flushed.append)
+    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
+    assert min(storage._speeds(tmp_path, 1 << 30, drop=True)) > 0
+    assert len(flushed) == 1
+
+
+def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    monkeypatch.setattr(storage, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
+    opened: list[Path] = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path), read(path))[1])
+    assert len([*storage.data_set(folder)]) == 2
+    assert len(opened) == 1
+
+
 # As a whole
+
+
+def test_what_hangs_is_a_finding_and_what_it_found_before_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def hanging(*_: object) -> Iterator[Finding]:
+        yield Finding("shared memory", "good", "is there")
+        released.wait(60)
+
+    monkeypatch.setattr("dalirefurb.doctor._LONGEST_S", 0.5)
+    monkeypatch.setattr(packages, "versions", lambda: iter([Finding("packages", "good", "some")]))
+    for name in ("cuda", "kernels"):
+        monkeypatch.setattr(packages, name, lambda *_: iter(()))
+    for name in ("cores", "load", "memory"):
+        monkeypatch.setattr(machine, name, lambda *_: iter(()))
+    monkeypatch.setattr(storage, "shared_memory", hanging)
+    monkeypatch.setattr(storage, "temporary_folder", hanging)
+    try:
+        found = [*examine()]
+    finally:
+        released.set()
+    assert [(finding.topic, finding.state) for finding in found[:3]] == [
+        ("packages", "good"),
+        ("shared memory", "good"),
+        ("shared memory", "unknown"),
+    ]
+    assert (found[-1].topic, found[-1].state) == ("temporary folder", "unknown")
+    assert all("within" in finding.said for finding in found if finding.state == "unknown")
 
 
 def test_an_examination_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -346,6 +346,15 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
 
 
+def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dalirefurb"):
+        fitted(LogStats())
+    verdicts = [record.getMessage() for record in caplog.records if record.name == "dalirefurb"]
+    assert len(verdicts) == EPOCHS
+    assert "training waited for data" in verdicts[-1]
+    assert "\n" not in "".join(verdicts)
+
+
 EVERY = {f"step-step={step}": step for step in range(1, 13)} | {f"epoch-step={step}": step for step in (4, 8, 12)}
 RESUMED = {"ddp": EVERY, "ddp_fork": {"step-step=5": 5}, "ddp_spawn": {}}
 """Of each strategy, checkpoints to resume from and the steps that were done there; starting processes takes long."""

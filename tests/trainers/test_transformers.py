@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def trained(
 def expected() -> list[Step]:
     with training_loader() as loader:
         return plain_loop(loader)
+
+
+def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "dalirefurb"), training_loader() as loader:
+        trained(tmp_path, loader)
+    verdicts = [record.getMessage() for record in caplog.records if record.name == "dalirefurb"]
+    assert len(verdicts) == EPOCHS
+    assert "training waited for data" in verdicts[-1]
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])

@@ -1,0 +1,296 @@
+"""Does a loader reach what `dalirefurb.tune` predicts, and is what it recommends the best there is?
+
+Claims, on any machine: predicted and achieved images/s differ by at most 5 % in the median and 10 % at the 95th
+percentile; the best configuration achieves at most 1.05 times what the recommended one does.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: each configuration once, for at least `timed_s` seconds after its first epoch; what tune measures is of 3 rounds.
+
+8 splits of `rand_augment` in both orders x standard and reuse factors 2 to 4 x stores in memory and on disk x steps of
+0.5, 1 and 1.5 times standard's time for a batch, of a device that the loop waits for; on photographs and on CIFAR-10's
+arrays. First `tune` measures, then every configuration is run, in an order that is drawn.
+
+    python benchmarks/tune.py                        half an hour on 2 cores
+    python benchmarks/tune.py --quick --out q.json   a minute; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from claims import Claim, Spread, claim_table, say, table
+from experiment import CIFAR10, Experiment, Options
+from sources import SIDE, read_mosaics, repeated
+
+from dalirefurb import DiskStore, MemoryStore, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb.source import Source
+from dalirefurb.tuning.choice import recommend
+from dalirefurb.tuning.costs import Costs
+from dalirefurb.tuning.machine import this_machine
+from dalirefurb.tuning.measure import measure as measure_costs
+from dalirefurb.tuning.model import Configuration, Machine, Tier, Workload, predict
+from dalirefurb.tuning.turns import Turns
+
+ORDERS = ("paper", "crop_last")
+TIERS: tuple[Tier, ...] = ("memory", "disk")
+MEDIAN_ERROR, HIGH_ERROR, REGRET = 0.05, 0.10, 1.05
+
+_TIMED_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is run.
+
+    Attributes:
+        data: Name of the data set.
+        size: Side of the photographs that the model receives, in pixels.
+        samples: Photographs of an epoch; CIFAR-10's images of an epoch.
+        batch_sizes: Rows of a batch of photographs, and of CIFAR-10's images.
+        reuse_factors: Beside standard.
+        steps: Lengths of steps, in standard's time for a batch.
+        splits: How many splits of both orders are run.
+        limit_s: Seconds that tune measures for.
+        timed_s: Seconds of a configuration.
+        epochs: Epochs of the run that is planned.
+        min_kept: Least share of different images to keep.
+    """
+
+    data: str = ""
+    size: int = 224
+    samples: tuple[int, int] = (3072, 20_000)
+    batch_sizes: tuple[int, int] = (256, 128)
+    reuse_factors: tuple[int, ...] = (2, 3, 4)
+    steps: tuple[float, ...] = (0.5, 1.0, 1.5)
+    splits: int = 8
+    limit_s: float = 90.0
+    timed_s: float = 1.5
+    epochs: int = 90
+    min_kept: float = 0.95
+
+
+@dataclass(frozen=True)
+class Run:
+    """One configuration with one step.
+
+    Attributes:
+        recipe: Order of the stages.
+        split: Number of partial stages.
+        reuse_factor: Uses of a version; 1: standard.
+        tier: Where partial images are.
+        step: Length of the step, in standard's time for a batch.
+        kept: Share of different images that is kept.
+        predicted: Images/s that the model predicts.
+        achieved: Images/s.
+        bound: What limits it, in the model.
+    """
+
+    recipe: str
+    split: int
+    reuse_factor: int
+    tier: str
+    step: float
+    kept: float
+    predicted: float
+    achieved: float
+    bound: str
+
+    @property
+    def error(self) -> float:
+        """How far off the prediction is, as a share of what was achieved."""
+        return abs(self.predicted / self.achieved - 1)
+
+
+def run_case(
+    name: str, config: Config, source: Source, recipes: Mapping[str, Recipe], batch_size: int
+) -> dict[str, Any]:
+    """Measure with tune, run everything, and compare."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        costs = measure_costs(
+            source, recipes, batch_size=batch_size, epochs=config.epochs, disk=Path(folder), limit_s=config.limit_s
+        )
+        machine = this_machine(1 << 62, 1 << 62)
+        workload = Workload(len(source), batch_size, config.epochs)
+        configurations = _configurations(config, costs)
+        standard = configurations[0]
+        batch_s = batch_size / predict(costs, machine, workload, standard).images_per_s
+        steps = {length: _wait(length * batch_s) for length in config.steps}
+        lengths = {length: replace(workload, step_s=_seconds(step)) for length, step in steps.items()}
+        runs = []
+        order = np.random.default_rng(0).permutation(len(configurations))
+        for place, index in enumerate(order, 1):
+            configuration = configurations[index]
+            turns = _turns(configuration, source, recipes, batch_size, Path(folder), stack)
+            for step, with_step in lengths.items():
+                turns.step = steps[step]
+                predicted = predict(costs, machine, with_step, configuration)
+                achieved = 1 / turns.slice(config.timed_s).image_s
+                split = configuration.split
+                runs.append(
+                    Run(
+                        split.recipe,
+                        split.split,
+                        configuration.reuse_factor,
+                        configuration.tier,
+                        step,
+                        predicted.kept,
+                        predicted.images_per_s,
+                        achieved,
+                        predicted.bound,
+                    )
+                )
+            stack.close()
+            last = runs[-len(lengths) :]
+            told = ", ".join(f"{run.achieved:,.0f} ({run.predicted / run.achieved:.2f})" for run in last)
+            print(f"{name} {place}/{len(order)} {configuration.name}: {told}", flush=True)
+    regrets = {step: _regret(config, costs, machine, each, runs, step) for step, each in lengths.items()}
+    errors = [run.error for run in runs]
+    claims = [
+        _at_most(f"{name}: median error", float(np.median(errors)), MEDIAN_ERROR),
+        _at_most(f"{name}: 95th percentile of errors", float(np.quantile(errors, 0.95)), HIGH_ERROR),
+        *(
+            _at_most(f"{name}: step {step:g}, best / recommended", regret["regret"], REGRET)
+            for step, regret in regrets.items()
+        ),
+    ]
+    heading = ["step", "recommended", "achieved", "best", "achieved", "regret"]
+    rows = [
+        [
+            f"{step:g}",
+            each["recommended"],
+            f"{each['reached']:,.0f}",
+            each["best"],
+            f"{each['most']:,.0f}",
+            f"{each['regret']:.3f}",
+        ]
+        for step, each in regrets.items()
+    ]
+    say(name, table(heading, rows), claim_table(claims, "figure"))
+    return {"data": name, "costs": costs.as_dict(), "runs": runs, "regrets": regrets, "claims": claims}
+
+
+def _configurations(config: Config, costs: Costs) -> list[Configuration]:
+    """List standard of each order, and every reuse factor and tier at the splits that keep most."""
+    firsts = {split.recipe: split for split in reversed(costs.splits)}
+    standards = [
+        Configuration(firsts[name], 1, 1.0, "none") for name in dict.fromkeys(each.recipe for each in costs.splits)
+    ]
+    later = [split for split in costs.splits if split.split > 0]
+    splits = sorted(later, key=lambda split: -split.kept[3])[: config.splits]
+    return standards + [
+        Configuration(split, factor, 1.0, tier) for split in splits for factor in config.reuse_factors for tier in TIERS
+    ]
+
+
+def _turns(
+    configuration: Configuration,
+    source: Source,
+    recipes: Mapping[str, Recipe],
+    batch_size: int,
+    folder: Path,
+    stack: ExitStack,
+) -> Turns:
+    split = configuration.split
+    recipe = recipes[split.recipe].at(split.split)
+    if configuration.reuse_factor == 1:
+        return Turns(source, recipe, Standard(len(source), batch_size=batch_size))
+    planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=configuration.reuse_factor)
+    path = folder / "cache"
+    stack.callback(path.unlink, missing_ok=True)
+    store = MemoryStore() if configuration.tier == "memory" else DiskStore(path)
+    stack.callback(store.close)
+    turns = Turns(source, recipe, planner, store)
+    turns.fill()
+    return turns
+
+
+def _wait(seconds: float) -> Callable[..., None]:
+    """Return a step of a device of its own, which the loop waits for."""
+
+    def step(*_: object) -> None:
+        time.sleep(seconds)
+
+    return step
+
+
+def _seconds(step: Callable[..., None]) -> float:
+    """Return what a step takes: a sleep is longer than it is asked to be."""
+    spent = []
+    for _ in range(_TIMED_STEPS):
+        began = time.perf_counter()
+        step()
+        spent.append(time.perf_counter() - began)
+    return float(np.median(spent))
+
+
+def _regret(
+    config: Config, costs: Costs, machine: Machine, workload: Workload, runs: list[Run], step: float
+) -> dict[str, Any]:
+    """Compare what tune recommends, among what was run, with the best of that."""
+    run_at = [run for run in runs if run.step == step and run.kept >= config.min_kept]
+    keys = {(run.recipe, run.split, run.reuse_factor, run.tier): run for run in run_at}
+    standard, *others = [predict(costs, machine, workload, each) for each in _configurations(config, costs)]
+    recommended = recommend(standard, others, min_kept=config.min_kept)
+    own, best = keys[_key(recommended.configuration)], max(run_at, key=lambda run: run.achieved)
+    return {
+        "recommended": _name(own),
+        "reached": own.achieved,
+        "best": _name(best),
+        "most": best.achieved,
+        "regret": best.achieved / own.achieved,
+    }
+
+
+def _key(configuration: Configuration) -> tuple[str, int, int, str]:
+    if configuration.reuse_factor == 1:
+        return configuration.split.recipe, configuration.split.split, 1, "none"
+    return configuration.split.recipe, configuration.split.split, configuration.reuse_factor, configuration.tier
+
+
+def _name(run: Run) -> str:
+    return f"{run.recipe} at {run.split}, {run.reuse_factor}, {run.tier}"
+
+
+def _at_most(name: str, figure: float, most: float) -> Claim:
+    return Claim(name, Spread.of([figure]), most=most)
+
+
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Run photographs and CIFAR-10."""
+    photographs = repeated(options.data, config.samples[0])
+    arrays = read_mosaics(CIFAR10, "train", config.samples[1] // 10)
+    cases = (
+        ("photographs", photographs, {order: rand_augment(config.size, order=order) for order in ORDERS}),
+        ("CIFAR-10", arrays, {order: rand_augment(SIDE, raw=True, order=order) for order in ORDERS}),
+    )
+    done = [
+        run_case(name, config, source, recipes, batch_size)
+        for (name, source, recipes), batch_size in zip(cases, config.batch_sizes, strict=True)
+    ]
+    return {"tuned": done, "claims": [claim for each in done for claim in each["claims"]]}
+
+
+EXPERIMENT = Experiment(
+    measure,
+    Config(),
+    quick=Config(
+        size=32,
+        samples=(64, 320),
+        batch_sizes=(16, 32),
+        reuse_factors=(2,),
+        steps=(1.0,),
+        splits=1,
+        limit_s=1.0,
+        timed_s=0.05,
+    ),
+    keeps_memory=True,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(EXPERIMENT.main())

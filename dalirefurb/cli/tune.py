@@ -1,0 +1,142 @@
+"""`dalirefurb tune`: measures, and says what to set."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.codec_noise import without_codec_noise
+from dalirefurb.cli.importing import importing
+from dalirefurb.cli.limits import check_alone, require
+from dalirefurb.cli.progress import waiting
+from dalirefurb.cli.terminal import escaped, say
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.show.files import check_writable, write, writing
+from dalirefurb.source import ImageFolder
+
+if TYPE_CHECKING:
+    from dalirefurb.tuning.tune import Advice
+
+PRESETS: Mapping[str, Callable[..., Recipe]] = {
+    preset.__name__: preset for preset in (rand_augment, auto_augment, trivial_augment)
+}
+ORDERS = ("paper", "crop_last")
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Print a verdict, what to take, a table, and code; return 1 if verifying finds more than 10 % of difference."""
+    if options.picture is not None:
+        require("--picture", "matplotlib")
+        check_writable(options.picture)
+    if options.machine is not None or options.costs is not None:
+        return _elsewhere(options)
+    if options.folder is None:
+        raise ConfigurationError("tune needs a folder of images, or --costs FILE of an earlier run: pass one of them")
+    check_alone()
+    with importing():
+        from dalirefurb.tuning.tune import tune as measured
+
+    preset = PRESETS[options.preset]
+    recipes = {order: preset(options.size, order=order) for order in ORDERS}
+    with waiting(f"reading {escaped(options.folder)}"):
+        source = ImageFolder(options.folder)
+    step = None if options.step_ms is None else options.step_ms / 1e3
+    disk = options.disk
+    progress = _Progress()
+    with without_codec_noise(), waiting("tuning", progress.said):
+        advice = measured(
+            source,
+            recipes,
+            batch_size=options.batch_size,
+            step=step,
+            memory=options.memory,
+            disk=disk,
+            min_kept=options.min_kept,
+            epochs=options.epochs,
+            limit_s=options.limit,
+            told=progress,
+        )
+    say(str(advice))
+    say(f"\n{_code(advice, options)}")
+    _written(advice, options)
+    if not options.verify:
+        return 0
+    from dalirefurb.tuning.verify import verify
+
+    with without_codec_noise(), waiting("verifying", progress.said):
+        verified = verify(advice.choice, source, recipes, step=step, disk=disk, told=progress)
+    say("\n" + "\n".join(map(str, verified)))
+    return 0 if all(each.holds for each in verified) else 1
+
+
+def _elsewhere(options: argparse.Namespace) -> int:
+    """Compute from costs that were measured earlier, for this machine as it was then or for another one."""
+    from dalirefurb.tuning.costs import Costs
+    from dalirefurb.tuning.machine import read_machine
+    from dalirefurb.tuning.model import Machine, Workload
+    from dalirefurb.tuning.tune import advise
+
+    if options.costs is None:
+        raise ConfigurationError(
+            "--machine needs costs that were measured: run dalirefurb tune FOLDER --json costs.json on a machine you "
+            "have, and pass --costs costs.json"
+        )
+    try:
+        values = json.loads(options.costs.read_text())
+        costs = Costs.from_dict(values["costs"])
+        machine, workload = Machine(**values["machine"]), Workload(**values["workload"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(
+            f"--costs must be a file that dalirefurb tune --json wrote, but {options.costs} cannot be read as one: "
+            f"{error}; write it anew"
+        ) from error
+    if options.machine is not None:
+        machine, workload = read_machine(options.machine)
+    advice = advise(costs, machine, workload, min_kept=options.min_kept)
+    say(str(advice))
+    say(f"\n{_code(advice, options)}")
+    _written(advice, options)
+    return 0
+
+
+class _Progress:
+    """Keeps what is being done, for whoever tells of progress."""
+
+    def __init__(self) -> None:
+        self._line = ""
+
+    def __call__(self, line: str) -> None:
+        self._line = line
+
+    def said(self) -> str:
+        return f": {self._line}"
+
+
+def _code(advice: Advice, options: argparse.Namespace) -> str:
+    """Return a script's first lines, to paste."""
+    from dalirefurb.tuning.report import names_of
+
+    recipes = {
+        order: f"{options.preset}({options.size}{'' if order == ORDERS[0] else f', order={order!r}'})"
+        for order in ORDERS
+    }
+    path = "/local/cache" if options.disk is None else str(options.disk / "cache")
+    folder = "photos" if options.folder is None else str(options.folder)
+    names = sorted({"ImageFolder", options.preset, *names_of(advice.choice)}, key=lambda name: (name.islower(), name))
+    lines = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
+    return "\n".join(map(escaped, [f"from dalirefurb import {', '.join(names)}", "", *lines.split("\n")]))
+
+
+def _written(advice: Advice, options: argparse.Namespace) -> None:
+    """Write the plan and the picture, where they are asked for."""
+    if options.json is not None:
+        with writing(options.json):
+            options.json.write_text(json.dumps(advice.as_dict(), indent=1) + "\n")
+        say(f"\nwritten: {escaped(options.json)}")
+    if options.picture is not None:
+        write(options.picture, advice.figure())
+        say(f"drawn: {escaped(options.picture)}")

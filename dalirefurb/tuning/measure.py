@@ -1,0 +1,276 @@
+"""Measurement: what a source, recipes and a step cost on this machine, in a minute or so.
+
+    read some samples ─▶ in turns, three rounds: standard of each recipe ▏ hits at each split ▏ reuse factor 2 at some
+                         splits ▏ the same on the disk ▏ the step on a batch that is at hand
+
+A loader is measured as it is, so everything it does is in its figures; only what differs from one configuration to the
+next is told apart. A hit's cost is that of a plan which only hits. What a miss costs more than standard, to be kept, is
+what is left of reuse factor 2, half of whose rows miss.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.doctor.storage import disk_speeds
+from dalirefurb.errors import DalirefurbError
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.reading.reader import Reader
+from dalirefurb.source import Source
+from dalirefurb.store import DiskStore, MemoryStore, Store
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.memory_budget import amount
+from dalirefurb.tuning.costs import Costs
+from dalirefurb.tuning.derive import MIXED, Measured, costs_of
+from dalirefurb.tuning.samples import Samples, read_some, rows_of
+from dalirefurb.tuning.turns import Slice, Step, TimedStep, Turns
+
+Told = Callable[[str], None]
+
+ROUNDS = 3
+"""Slices of each subject; of fewer, nothing is concluded."""
+
+_ENCODED_ROWS = 1024
+_ARRAY_ROWS = 8192
+_SHARE_OF_MEMORY = 1 / 8
+_SLICE_S = (0.35, 1.5)
+_TURN_S = 0.8
+"""What a turn takes beside its slice, about."""
+
+_FILLING = 0.7
+"""Share of the time after which no more splits are begun."""
+
+_PATIENCE = 1.15
+"""The same, after which nothing more is measured."""
+
+_UNKNOWN_MEMORY = 8 << 30
+
+
+@dataclass
+class _Subject:
+    """What takes turns, and what it did in them."""
+
+    name: str
+    turns: Turns
+    slices: list[Slice] = field(default_factory=list)
+
+
+def measure(
+    source: Source,
+    recipes: Mapping[str, Recipe],
+    *,
+    batch_size: int,
+    epochs: int,
+    step: Step | float | None = None,
+    disk: Path | None = None,
+    limit_s: float = 90.0,
+    told: Told = lambda _: None,
+) -> Costs:
+    """Measure what loading costs.
+
+    Args:
+        source: Source of the samples.
+        recipes: Recipes by name, at least one; each is measured at all its splits.
+        batch_size: Rows of a batch.
+        epochs: Number of epochs of the run, for which what is kept is computed, too.
+        step: Step of the model, which is called with images and labels; or seconds of it; None: not known.
+        disk: Folder on the disk that a `DiskStore` would be on; None: no disk is measured.
+        limit_s: Seconds that it may take, about; compiling kernels for the first time is not counted.
+        told: Function that is called with a line about what is being done.
+
+    Raises:
+        DalirefurbError: If not even standard loading can be measured.
+    """
+    return _Measurement(source, recipes, batch_size, epochs, step, disk, limit_s, told).run()
+
+
+class _Measurement:
+    def __init__(
+        self,
+        source: Source,
+        recipes: Mapping[str, Recipe],
+        batch_size: int,
+        epochs: int,
+        step: Step | float | None,
+        disk: Path | None,
+        limit_s: float,
+        told: Told,
+    ) -> None:
+        self._source, self._recipes, self._batch_size, self._epochs = source, recipes, batch_size, epochs
+        self._disk, self._limit_s, self._told = disk, limit_s, told
+        self._step = TimedStep(step)
+        self._began = time.perf_counter()
+        self._notes: list[str] = []
+        self._stack = ExitStack()
+        self._subjects: dict[str, _Subject] = {}
+        self._sizes: dict[tuple[str, int], PartialSizes] = {}
+
+    def run(self) -> Costs:
+        self._told("reading some samples")
+        samples = read_some(self._source)
+        if samples.unreadable:
+            self._notes.append(f"{samples.unreadable} of the samples looked at cannot be read; they are left out")
+        with self._stack:
+            self._told("compiling kernels, where they are not yet, and warming up")
+            self._add_standard(samples)
+            self._began += self._warm()
+            self._told("measuring standard loading and every split")
+            self._add_splits(samples)
+            self._add_disk(samples)
+            self._take_turns()
+            hand_over_s = next(iter(self._subjects.values())).turns.hand_over()
+        return costs_of(
+            Measured(
+                recipes=self._recipes,
+                encoded=self._source.encoded,
+                batch_size=self._batch_size,
+                epochs=self._epochs,
+                samples=samples,
+                sizes=self._sizes,
+                slices={name: subject.slices for name, subject in self._subjects.items() if subject.slices},
+                hand_over_s=hand_over_s,
+                step=self._step.costs(),
+                disk_speeds=self._disk_speeds(),
+                notes=tuple(self._notes),
+            )
+        )
+
+    def _elapsed(self) -> float:
+        """Return the time since the measurement began, as a share of its limit, without that for compiling."""
+        return (time.perf_counter() - self._began) / self._limit_s
+
+    def _rows(self, samples: Samples, nbytes: float = 0.0) -> Source | None:
+        """Return samples for an epoch to measure with; None if not even a batch of partial images has room."""
+        wanted = _ENCODED_ROWS if self._source.encoded else _ARRAY_ROWS
+        batches = max(2, -(-wanted // self._batch_size))
+        if nbytes:
+            room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY
+            batches = min(batches, int(room / nbytes / self._batch_size))
+        return rows_of(samples, self._source, rows=batches * self._batch_size) if batches else None
+
+    def _add(self, name: str, turns: Turns) -> None:
+        self._subjects[name] = _Subject(name, turns)
+
+    def _add_standard(self, samples: Samples) -> None:
+        rows = self._rows(samples)
+        assert rows is not None
+        for name, recipe in self._recipes.items():
+            self._add(f"standard {name}", Turns(rows, recipe, Standard(len(rows), batch_size=self._batch_size)))
+
+    def _warm(self) -> float:
+        """Have each recipe serve a little, so that all is compiled; return the seconds it took."""
+        began = time.perf_counter()
+        for subject in self._subjects.values():
+            subject.turns.slice(0.0)
+        self._step.warm(next(iter(self._subjects.values())).turns)
+        return time.perf_counter() - began
+
+    def _add_splits(self, samples: Samples) -> None:
+        for name, recipe in self._recipes.items():
+            for split in range(len(recipe.stages) + 1):
+                with self._noted(f"{name}, {split} stages partial"):
+                    self._add_split(samples, name, recipe.at(split))
+
+    def _add_split(self, samples: Samples, name: str, recipe: Recipe) -> None:
+        """Measure hits at one split, and reuse factor 2 where a recipe splits by default, or sizes vary."""
+        if recipe.split == 0:
+            # A hit costs the cores what standard does: all but the waiting for the source. Of arrays nothing is cached.
+            self._sizes[name, 0] = self._partial_sizes(recipe, samples)
+            return
+        if self._elapsed() > _FILLING:
+            self._notes.append(f"{name}, {recipe.split} stages partial: not measured, for want of time")
+            return
+        sizes = self._partial_sizes(recipe, samples)
+        rows = self._rows(samples, sizes.mean_bytes)
+        if rows is None:
+            need = amount(round(self._batch_size * sizes.mean_bytes))
+            self._notes.append(
+                f"{name}, {recipe.split} stages partial: not measured, since the images of a batch take {need}, more "
+                f"than an eighth of the memory at hand"
+            )
+            return
+        self._sizes[name, recipe.split] = sizes
+        self._add(f"hits {name} {recipe.split}", self._filled(rows, recipe, MemoryStore()))
+        if self._is_mixed(name, recipe):
+            self._add(f"mixed {name} {recipe.split}", self._mixed(rows, recipe, MemoryStore()))
+
+    def _is_mixed(self, name: str, recipe: Recipe) -> bool:
+        preset, first = self._recipes[name], next(iter(self._recipes))
+        return recipe.split == preset.split or (name == first and recipe.split == 1 and recipe.encoded)
+
+    def _add_disk(self, samples: Samples) -> None:
+        """Measure a disk at the first recipe's split."""
+        name, recipe = next(iter(self._recipes.items()))
+        if self._disk is None or (name, recipe.split) not in self._sizes:
+            return
+        folder = self._disk
+        with self._noted(f"a disk at {folder}"):
+            rows = self._rows(samples, self._sizes[name, recipe.split].mean_bytes)
+            assert rows is not None
+            files = Path(self._stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=folder)))
+            for kind, make in (("hits", self._filled), ("mixed", self._mixed)):
+                self._add(f"disk {kind}", make(rows, recipe, DiskStore(files / kind)))
+
+    def _filled(self, rows: Source, recipe: Recipe, store: Store) -> Turns:
+        self._stack.callback(store.close)
+        turns = Turns(rows, recipe, Frozen(len(rows), batch_size=self._batch_size), store)
+        turns.fill()
+        return turns
+
+    def _mixed(self, rows: Source, recipe: Recipe, store: Store) -> Turns:
+        self._stack.callback(store.close)
+        planner = Refurbish(len(rows), batch_size=self._batch_size, reuse_factor=MIXED)
+        turns = Turns(rows, recipe, planner, store)
+        turns.fill()
+        return turns
+
+    def _partial_sizes(self, recipe: Recipe, samples: Samples) -> PartialSizes:
+        rows = rows_of(samples, self._source, rows=len(samples.indices))
+        reader = Reader(rows, max_batch_size=self._batch_size, num_threads=1)
+        try:
+            return partial_sizes(rows, recipe, reader, seed=0)
+        finally:
+            reader.close()
+
+    @contextmanager
+    def _noted(self, what: str) -> Iterator[None]:
+        """Make a failure of a measurement a note."""
+        try:
+            yield
+        except (DalirefurbError, OSError, MemoryError) as error:
+            self._notes.append(f"{what}: not measured: {' '.join(str(error).split())}")
+
+    def _take_turns(self) -> None:
+        """Give each subject a slice in each round, every second round backwards, as far as the time goes."""
+        least, most = _SLICE_S
+        left_s = self._limit_s * (1 - self._elapsed())
+        seconds = min(most, max(least, left_s / (ROUNDS * len(self._subjects)) - _TURN_S))
+        subjects = list(self._subjects.values())
+        for number in range(ROUNDS):
+            self._step.take()
+            for place, subject in enumerate(subjects if number % 2 == 0 else subjects[::-1], 1):
+                if self._elapsed() > _PATIENCE and subjects[0].slices:
+                    self._notes.append(
+                        f"the time, {self._limit_s:g} s, was over in round {number + 1} of {ROUNDS}: measure for "
+                        f"longer, or when the machine is quiet"
+                    )
+                    return
+                self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
+                with self._noted(subject.name):
+                    subject.slices.append(subject.turns.slice(seconds))
+
+    def _disk_speeds(self) -> tuple[float, float] | None:
+        """Return the bytes a second that the disk takes, and that it gives."""
+        if self._disk is not None:
+            with self._noted(f"the disk at {self._disk}"):
+                written, read, _ = disk_speeds(self._disk)
+                return written, read
+        return None

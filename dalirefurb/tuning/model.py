@@ -1,0 +1,283 @@
+"""Model: how fast training runs with a configuration, and what that takes. A pure function of measured costs.
+
+Let m be the share of an epoch's rows that are misses after epoch 0, as the plan has them; all times are for one image:
+
+    cores    t = scale (m (standard + put) + (1 - m) hit) + step's CPU time / cores
+             put and hit on a disk cost more by its seconds a byte; scale = measured cores / cores / their speed
+    source   t = m read
+    disk     t = bytes read and written / what the disk gives and takes; the page cache's share is not read
+    loader   t = what the loader's own threads need, which more cores do not shorten
+    step     t = (step + the hand-over of a batch that is ready) / batch size
+
+Each works while the others do, a few batches ahead, so the largest is the time of an image: images/s = ranks / t.
+Epoch 0 computes every image: m = 1. What is kept of the different images is a version's share, weighed by coverage:
+kept = coverage kept(r) + 1 - coverage. Memory is what the plan's slots take, `Refurbish.peak_slots` of them.
+
+Nothing waits for anything but the slowest part here: benchmarks/tune.py tells how closely a loader comes to that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.reading.partial_sizes import PartialSizes
+from dalirefurb.tuning.costs import Costs, SplitCosts
+
+Tier = Literal["none", "memory", "disk", "tiered"]
+Bound = Literal["cores", "source", "disk", "loader", "step"]
+
+_MOST_EPOCHS = 10
+"""Epochs whose misses are counted: they differ by a sample or two."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where training runs: a machine whose ranks share all of it equally.
+
+    Attributes:
+        cores: Number of cores of all ranks.
+        memory_bytes: Bytes of memory that caches may take.
+        disk_bytes: Bytes of disk that caches may take; 0: no disk.
+        page_cache_bytes: Bytes of memory beside that, which the page cache has for a `DiskStore`.
+        ranks: Number of processes that train together, one for each GPU.
+        core_speed: How many times as fast a core is as one of those measured.
+        source_bytes_per_s: Bytes a second that the source gives to all ranks; None: as measured.
+        disk_read_bytes_per_s: Bytes a second that the disk gives; None: as measured.
+        disk_write_bytes_per_s: Bytes a second that the disk takes; None: as measured.
+    """
+
+    cores: int
+    memory_bytes: int
+    disk_bytes: int = 0
+    page_cache_bytes: int = 0
+    ranks: int = 1
+    core_speed: float = 1.0
+    source_bytes_per_s: float | None = None
+    disk_read_bytes_per_s: float | None = None
+    disk_write_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is trained.
+
+    Attributes:
+        num_samples: Number of samples of an epoch.
+        batch_size: Rows of a batch of all ranks together.
+        epochs: Number of epochs of the run.
+        step_s: Seconds of the model's step on a rank's part of a batch; 0: nothing but loading.
+        step_cpu_s: CPU seconds of it on the cores that the loader works on.
+    """
+
+    num_samples: int
+    batch_size: int
+    epochs: int = 90
+    step_s: float = 0.0
+    step_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to load.
+
+    Attributes:
+        split: Costs of the split, which name recipe and split.
+        reuse_factor: Uses of a version; 1: standard.
+        coverage: Share of the samples that are cached.
+        tier: Where they are.
+    """
+
+    split: SplitCosts
+    reuse_factor: int
+    coverage: float
+    tier: Tier
+
+    @property
+    def name(self) -> str:
+        """The configuration in a few words."""
+        if self.reuse_factor == 1:
+            return f"standard, {self.split.recipe}"
+        share = "" if self.coverage == 1 else f", {self.coverage:.0%} of the samples"
+        return (
+            f"{self.split.recipe}, final from {self.split.final}, reuse factor {self.reuse_factor}, {self.tier}{share}"
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a configuration is expected to reach.
+
+    Attributes:
+        configuration: The configuration.
+        images_per_s: Images a second of all ranks after epoch 0.
+        bound: What limits it.
+        stall: Share of the time that training waits for data after epoch 0, 0..1; 0 without a step.
+        misses: Share of an epoch's rows that are computed after epoch 0.
+        kept: Share of standard training's different images that is kept.
+        memory_bytes: Bytes of memory that the cache takes.
+        disk_bytes: Bytes of disk that the cache takes.
+        epoch_0_s: Seconds of epoch 0.
+        run_s: Seconds of all epochs.
+        run_images_per_s: Images a second over the whole run.
+    """
+
+    configuration: Configuration
+    images_per_s: float
+    bound: Bound
+    stall: float
+    misses: float
+    kept: float
+    memory_bytes: int
+    disk_bytes: int
+    epoch_0_s: float
+    run_s: float
+    run_images_per_s: float
+
+
+def predict(costs: Costs, machine: Machine, workload: Workload, configuration: Configuration) -> Prediction:
+    """Return what a configuration reaches on a machine, and what it takes there.
+
+    A cache that exceeds the machine's bytes is not refused here, see `fits`.
+    """
+    split = configuration.split
+    nbytes = _nbytes(workload, machine, configuration)
+    misses = _misses(_planner(workload, machine, configuration))
+    on_disk = _disk_share(nbytes, machine, configuration.tier)
+    in_page_cache = min(1.0, machine.page_cache_bytes / max(1.0, on_disk * nbytes))
+    time, bound = _image_s(costs, machine, workload, configuration, misses, on_disk, in_page_cache)
+    first, _ = _image_s(costs, machine, workload, configuration, 1.0, on_disk, in_page_cache)
+    epoch_0_s = first * workload.num_samples / machine.ranks
+    run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
+    kept = configuration.coverage * split.kept[configuration.reuse_factor] + 1 - configuration.coverage
+    step = workload.step_s / (workload.batch_size / machine.ranks)
+    disk_bytes = round(nbytes * on_disk)
+    return Prediction(
+        configuration=configuration,
+        images_per_s=machine.ranks / time,
+        bound=bound,
+        stall=1 - step / time if step else 0.0,
+        misses=misses,
+        kept=1.0 if configuration.reuse_factor == 1 else kept,
+        memory_bytes=nbytes - disk_bytes,
+        disk_bytes=disk_bytes,
+        epoch_0_s=epoch_0_s,
+        run_s=run_s,
+        run_images_per_s=workload.epochs * workload.num_samples / run_s,
+    )
+
+
+def fits(prediction: Prediction, machine: Machine) -> bool:
+    """Tell whether a machine has the memory and the disk that a configuration takes."""
+    return prediction.memory_bytes <= machine.memory_bytes and prediction.disk_bytes <= machine.disk_bytes
+
+
+def largest_coverage(machine: Machine, workload: Workload, configuration: Configuration) -> float:
+    """Return the largest share of the samples, in thousandths, whose slots a machine has room for; 0: none."""
+    room = {
+        "none": 0,
+        "memory": machine.memory_bytes,
+        "disk": machine.disk_bytes,
+        "tiered": machine.memory_bytes + machine.disk_bytes,
+    }[configuration.tier]
+
+    def taken(thousandths: int) -> int:
+        tried = replace(configuration, coverage=thousandths / 1000)
+        return _nbytes(workload, machine, tried)
+
+    return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
+
+
+def _image_s(
+    costs: Costs,
+    machine: Machine,
+    workload: Workload,
+    configuration: Configuration,
+    misses: float,
+    on_disk: float,
+    in_page_cache: float,
+) -> tuple[float, Bound]:
+    """Return the seconds that an image takes on one rank, and what takes them."""
+    split = configuration.split
+    cores = machine.cores / machine.ranks
+    stored = configuration.coverage if configuration.reuse_factor > 1 else 0.0
+    kept_misses = _kept(misses, configuration)
+    scale = costs.cores / cores / machine.core_speed
+    put_s, get_s, disk_s = split.put_s, split.hit_s.median, 0.0
+    if on_disk and costs.disk is not None:
+        nbytes = split.image_bytes * on_disk
+        put_s += costs.disk.put_s * nbytes
+        get_s += costs.disk.get_s * nbytes
+        reads = nbytes * (1 - misses) * (1 - in_page_cache)
+        read_speed = machine.disk_read_bytes_per_s or costs.disk.read_bytes_per_s
+        write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
+        disk_s = machine.ranks * (reads / read_speed + nbytes * kept_misses / write_speed)
+    computing = misses * split.standard_s.median + (kept_misses * put_s if stored else 0.0) + (1 - misses) * get_s
+    source_s = (
+        misses * costs.read_s
+        if machine.source_bytes_per_s is None
+        else misses * machine.ranks * costs.encoded_bytes / machine.source_bytes_per_s
+    )
+    rows = workload.batch_size / machine.ranks
+    times: dict[Bound, float] = {
+        "step": (workload.step_s + costs.hand_over_s) / rows,
+        "cores": scale * computing + workload.step_cpu_s / rows / cores,
+        "source": source_s,
+        "disk": disk_s,
+        "loader": costs.serial_s / machine.core_speed,
+    }
+    bound = max(times, key=lambda name: times[name])
+    return times[bound], bound
+
+
+def _kept(misses: float, configuration: Configuration) -> float:
+    """Return the share of an epoch's rows that are put into the store: misses of the covered samples."""
+    if configuration.reuse_factor == 1:
+        return 0.0
+    return max(0.0, misses - (1 - configuration.coverage))
+
+
+def _disk_share(nbytes: int, machine: Machine, tier: Tier) -> float:
+    """Return the share of a cache that is on the disk; a tiered one fills memory first."""
+    if tier == "tiered":
+        return max(0.0, 1 - machine.memory_bytes / nbytes) if nbytes else 0.0
+    return 1.0 if tier == "disk" else 0.0
+
+
+def _nbytes(workload: Workload, machine: Machine, configuration: Configuration) -> int:
+    """Return the bytes of all slots that the plan asks for."""
+    split, planner = configuration.split, _planner(workload, machine, configuration)
+    slots = 0 if planner is None else planner.peak_slots
+    if split.image_std_bytes == 0:
+        return round(slots * split.image_bytes)
+    return PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes).arena_bytes(slots)
+
+
+@lru_cache(maxsize=4096)
+def _misses(planner: Refurbish | None) -> float:
+    """Return the share of rows that miss, as planned, in epochs in which each group of versions has its turn."""
+    if planner is None:
+        return 1.0
+    misses = rows = 0
+    for epoch in range(planner.reuse_factor, planner.reuse_factor + min(planner.reuse_factor, _MOST_EPOCHS)):
+        for shard in range(planner.shards):
+            runs = planner.runs(epoch, shard)
+            rows += sum(run.size for run in runs)
+            misses += sum(run.size for run in runs if run.miss)
+    return misses / rows
+
+
+def _planner(workload: Workload, machine: Machine, configuration: Configuration) -> Refurbish | None:
+    """Return what plans a configuration; None: nothing is cached."""
+    if configuration.reuse_factor == 1 or configuration.coverage == 0:
+        return None
+    return Refurbish(
+        workload.num_samples,
+        batch_size=workload.batch_size,
+        shards=machine.ranks,
+        reuse_factor=configuration.reuse_factor,
+        coverage=configuration.coverage,
+    )

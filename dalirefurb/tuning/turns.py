@@ -1,0 +1,204 @@
+"""Turns of loaders: each serves for a moment, and is closed, so that none works in another's time.
+
+    round 0   standard ▏ split 1 hits ▏ split 2 hits ▏ ...       round 1   ... ▏ split 1 hits ▏ standard
+
+A turn makes the loader anew, which goes on where it was, has it serve what it made ahead, and times what follows.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Device
+from dalirefurb.engine.stats import Stats
+from dalirefurb.loader import Loader
+from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.source import Source
+from dalirefurb.store import Store
+from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.tuning.choice import LEAST_ROUNDS
+from dalirefurb.tuning.costs import Spread, StepCosts
+
+Step = Callable[[torch.Tensor, torch.Tensor], object]
+"""What a training loop does with a batch: images, (B, 3, H, W), and labels, (B, ...)."""
+
+_IDLE_S = 5.0
+_LONGEST_RAMP_S = 1.2
+_LEAST_BATCHES = 4
+_HANDED_OVER = 8
+_LEAST_STEPS, _MOST_STEPS = 3, 1000
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What a loader did in one turn.
+
+    Attributes:
+        image_s: Seconds for an image.
+        cpu_s: CPU seconds of the process for an image.
+        batch_s: Seconds from one batch to the next, shape (batches,).
+        stats: What the loader counted meanwhile.
+    """
+
+    image_s: float
+    cpu_s: float
+    batch_s: tuple[float, ...]
+    stats: Stats
+
+
+class Turns:
+    """A loader that takes turns.
+
+    Args:
+        source: Source of the samples.
+        recipe: Recipe.
+        planner: Planner.
+        store: Store that stays open between turns; None: nothing is cached.
+        step: Step that is taken with each batch; None: nothing is done with it.
+        devices: Devices of the partial and of the final part.
+
+    Attributes:
+        step: The step; another one may be set between turns.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        recipe: Recipe,
+        planner: Planner,
+        store: Store | None = None,
+        *,
+        step: Step | None = None,
+        devices: tuple[Device, Device] = ("cpu", "cpu"),
+    ) -> None:
+        self._source, self._recipe, self._planner, self._store = source, recipe, planner, store
+        self.step = step
+        self._devices = devices
+        self._state: dict[str, Any] | None = None
+
+    def fill(self) -> None:
+        """Serve the first epoch, which computes every image."""
+        with self._loader() as loader:
+            for _ in self._served(loader, epochs=1):
+                pass
+            self._state = loader.state_dict()
+
+    def slice(self, seconds: float) -> Slice:
+        """Serve for a while, and time it."""
+        wait_until_idle(_IDLE_S)
+        with self._loader() as loader:
+            batches = self._served(loader)
+            began, ahead = time.perf_counter(), loader.batches_ahead
+            # Without the step: what was made ahead, while nobody asked for it, would hide how slow the loader is.
+            for number, _ in enumerate(batches, 1):
+                if number >= ahead or (number >= _LEAST_BATCHES and time.perf_counter() - began > _LONGEST_RAMP_S):
+                    break
+            before, cpu_before = loader.stats(), time.process_time()
+            arrivals, rows = [time.perf_counter()], 0
+            for images, labels in batches:
+                if self.step is not None:
+                    self.step(images, labels)
+                arrivals.append(time.perf_counter())
+                rows += len(labels)
+                if len(arrivals) > _LEAST_BATCHES and arrivals[-1] - arrivals[0] >= seconds:
+                    break
+            cpu_s, stats = time.process_time() - cpu_before, loader.stats() - before
+            batches.close()
+            self._state = loader.state_dict()
+        spent = [later - earlier for earlier, later in pairwise(arrivals)]
+        return Slice(sum(spent) / rows, cpu_s / rows, tuple(spent), stats)
+
+    def batch(self) -> tuple[torch.Tensor, Any]:
+        """Return the images and labels of one batch, to keep."""
+        with self._loader() as loader:
+            images, labels = next(self._served(loader))
+            return images.clone(), copy.deepcopy(labels)
+
+    def hand_over(self) -> float:
+        """Return the seconds that it takes to hand over a batch that is ready."""
+        with self._loader() as loader:
+            batches = self._served(loader)
+            next(batches)
+            wait_until_idle(_IDLE_S)
+            spent = []
+            for _ in range(max(1, min(loader.batches_ahead // 2, _HANDED_OVER))):
+                began = time.perf_counter()
+                next(batches)
+                spent.append(time.perf_counter() - began)
+            batches.close()
+        return float(np.median(spent))
+
+    def _loader(self) -> Loader:
+        partial, final = self._devices
+        loader = Loader(
+            self._source,
+            self._recipe,
+            self._planner,
+            self._store,
+            partial_device=partial,
+            final_device=final,
+            bad_samples=BadSamplePolicy("replace"),
+        )
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+        return loader
+
+    def _served(self, loader: Loader, epochs: int | None = None) -> Generator[tuple[torch.Tensor, Any], None, None]:
+        """Serve epochs, without end if None; yield the images and labels of each batch."""
+        done = 0
+        while epochs is None or done < epochs:
+            for images, labels, *_ in loader:
+                yield images, labels
+            done += 1
+
+
+class TimedStep:
+    """A training step, taken again and again on one batch that is at hand.
+
+    Args:
+        step: The step, or seconds that it takes; None: not known.
+    """
+
+    def __init__(self, step: Step | float | None) -> None:
+        self._step = step
+        self._batch: tuple[torch.Tensor, Any] | None = None
+        self._wall_s: list[float] = []
+        self._cpu_s: list[float] = []
+
+    def warm(self, turns: Turns) -> None:
+        """Take a batch from a loader, and one step with it."""
+        if callable(self._step):
+            self._batch = turns.batch()
+            self._step(*self._batch)
+
+    def take(self) -> None:
+        """Take some steps, and time them."""
+        if self._batch is None or not callable(self._step):
+            return
+        began = ended = time.perf_counter()
+        cpu_began, steps = time.process_time(), 0
+        while steps < _LEAST_STEPS or (ended - began < 1.0 and steps < _MOST_STEPS):
+            self._step(*self._batch)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            steps, ended = steps + 1, time.perf_counter()
+        self._wall_s.append((ended - began) / steps)
+        self._cpu_s.append((time.process_time() - cpu_began) / steps)
+
+    def costs(self) -> StepCosts | None:
+        """Return what a step takes; seconds that were given are as sure as can be."""
+        if self._step is None:
+            return None
+        if not callable(self._step):
+            return StepCosts(Spread(self._step, self._step, self._step, LEAST_ROUNDS))
+        return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))

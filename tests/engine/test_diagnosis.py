@@ -1,0 +1,462 @@
+"""Whether training waits, and what would help: from made statistics, and from loaders that are held back on purpose."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dalirefurb import (
+    Arrays,
+    Diagnosis,
+    DiskStore,
+    Echo,
+    FileList,
+    Frozen,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    Refurbish,
+    Standard,
+    Stats,
+    Verdict,
+    simple,
+)
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.bottleneck import Facts, find, is_filling
+from dalirefurb.engine.course import Course
+from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose
+from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.verdict import verdict_of
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import Planner
+from dalirefurb.store import Store
+from tests.pictures import jpeg, picture
+
+REUSING = Facts(reuse_factor=2, slots=800, store="MemoryStore", threads=4, cores=4, reading_threads=16, final_stages=1)
+COMPUTED_ONCE = replace(REUSING, reuse_factor=1, slots=0, store="")
+
+
+def made(*, wait_s: float = 0.0, step_s: float = 0.1, batches: int = 100, **counts: float) -> Stats:
+    """Statistics of batches of 8 rows, half of them hits, each of which training waits for, and works with, so long."""
+    rows = {"samples": 8 * batches, "hits": 4 * batches, "misses": 4 * batches, "graph_wait_s": 1.0, **counts}
+    times = {"consumer_wait_s": wait_s * batches, "consumer_busy_s": step_s * (batches - 1)}
+    return Stats(**{"batches": batches, "steps": batches - 1, **times, **rows})
+
+
+# The verdict
+
+
+@given(st.floats(0, 100), st.floats(1e-3, 100), st.integers(LEAST_STEPS + 1, 10**6))
+def test_the_verdict_is_that_of_how_much_faster_training_would_be_whatever_the_number_of_batches(
+    wait_s: float, step_s: float, batches: int
+) -> None:
+    headspace = (wait_s + step_s) / step_s
+    found = diagnose(made(wait_s=wait_s, step_s=step_s, batches=batches), REUSING)
+    if min(abs(headspace - 1.1), abs(headspace - 1.5)) > 1e-6:
+        assert found.verdict is verdict_of(headspace)
+    assert found.headspace == pytest.approx(headspace)
+    assert found.waiting == pytest.approx(wait_s / (wait_s + step_s), abs=1e-9)
+    assert found.images_per_s == pytest.approx(8 / (wait_s + step_s))
+    assert "\n" not in str(found)
+    assert str(found).startswith(f"{found.verdict.value}: ")
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "expected"),
+    [(0, "NOT DETECTED"), (0.9, "NOT DETECTED"), (1.1, "POTENTIAL"), (4.9, "POTENTIAL"), (5.1, "DETECTED")],
+)
+def test_a_verdict_changes_where_training_would_be_more_than_a_tenth_and_a_half_faster(
+    wait_s: float, expected: str
+) -> None:
+    assert diagnose(made(wait_s=wait_s, step_s=10), REUSING).verdict == expected
+
+
+@pytest.mark.parametrize("steps", [0, 1, LEAST_STEPS - 1])
+def test_few_steps_are_inconclusive(steps: int) -> None:
+    found = diagnose(made(wait_s=1, batches=steps + 1), REUSING)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert f"{steps} steps of training are too few to tell: ask again after 16 or more" in str(found)
+
+
+def test_nothing_at_all_is_inconclusive_and_says_no_figures() -> None:
+    found = diagnose(Stats(), Facts())
+    assert str(found) == "INCONCLUSIVE: 0 steps of training are too few to tell: ask again after 16 or more"
+    assert math.isnan(found.waiting)
+    assert math.isnan(found.headspace)
+
+
+def test_a_step_that_takes_no_time_is_waited_for_all_the_time() -> None:
+    found = diagnose(made(wait_s=0.1, step_s=0.0), REUSING)
+    assert found.verdict is Verdict.DETECTED
+    assert found.waiting == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("waits", "verdict"),
+    [
+        ((0, 0, 0.1, 0.1), "INCONCLUSIVE"),  # Half of the time it waits as long as it works.
+        ((0, 0.1, 0.1, 0.1), "DETECTED"),  # What happens once changes no quartile.
+        ((0.09, 0.1, 0.11, 0.12), "DETECTED"),
+        ((0.005, 0.01, 0.012, 0.012), "POTENTIAL"),  # Two verdicts, but hardly apart.
+        ((0, 0.2, 0.2), "DETECTED"),  # Too few parts to have quartiles.
+    ],
+)
+def test_parts_that_differ_by_verdict_and_by_a_tenth_are_inconclusive(waits: Sequence[float], verdict: str) -> None:
+    parts = [made(wait_s=wait_s) for wait_s in waits]
+    whole = made(wait_s=max(sum(waits) / len(waits), 0.0101), batches=100 * len(waits))
+    found = diagnose(whole, REUSING, parts)
+    assert found.verdict == verdict
+    assert ("dalirefurb doctor" in found.change) == (verdict == "INCONCLUSIVE")
+
+
+# The first epoch
+
+
+@pytest.mark.parametrize(("reuse_factor", "coverage"), [(2, 1.0), (3, 1.0), (2, 0.1), (4, 0.5)])
+def test_an_epoch_that_fills_the_store_says_nothing_of_waiting_in_later_ones(
+    reuse_factor: int, coverage: float
+) -> None:
+    facts = replace(REUSING, reuse_factor=reuse_factor, coverage=coverage)
+    filling, later = made(wait_s=1, hits=0, misses=800), round(800 * (1 - coverage + coverage / reuse_factor))
+    found = diagnose(filling, facts)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.change == "ask again in the next epoch"
+    assert diagnose(made(wait_s=1, hits=800 - later, misses=later), facts).verdict is Verdict.DETECTED
+
+
+def test_misses_that_the_plan_expected_to_hit_do_not_make_it_a_first_epoch() -> None:
+    lost = made(wait_s=1, hits=0, misses=800, recomputed=400)
+    assert not is_filling(lost, REUSING)
+    assert diagnose(lost, REUSING).verdict is Verdict.DETECTED
+
+
+def test_where_nothing_is_reused_the_first_epoch_is_as_all_others() -> None:
+    assert diagnose(made(wait_s=1, hits=0, misses=800), COMPUTED_ONCE).verdict is Verdict.DETECTED
+
+
+def test_where_the_first_epoch_was_as_fast_reuse_is_left_off() -> None:
+    found = diagnose(made(), REUSING, first_epoch=made(hits=0, misses=800))
+    assert found.change.startswith("reuse_factor=1 would be as fast")
+
+
+def test_where_the_first_epoch_was_slower_though_it_did_not_wait_reuse_stays() -> None:
+    """So it is where the model works on the loader's cores."""
+    found = diagnose(made(), REUSING, first_epoch=made(step_s=0.25, hits=0, misses=800))
+    assert (found.verdict, found.change) == (
+        Verdict.NOT_DETECTED,
+        "leave the loader as it is: training is 2.5 times as fast as in the first epoch, which computed all",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stats", "facts", "first_epoch"),
+    [
+        (made(), REUSING, None),
+        (made(), REUSING, made(batches=LEAST_STEPS, hits=0, misses=800)),
+        (made(hits=0, misses=800), REUSING, made(hits=0, misses=800)),
+        (made(), COMPUTED_ONCE, made()),
+        (made(), replace(REUSING, reuse_factor=None), made()),
+    ],
+)
+def test_otherwise_a_loader_that_is_not_waited_for_is_left_as_it_is(
+    stats: Stats, facts: Facts, first_epoch: Stats | None
+) -> None:
+    found = diagnose(stats, facts, first_epoch=first_epoch)
+    assert (found.verdict, found.change) == (Verdict.NOT_DETECTED, "leave the loader as it is")
+
+
+# The one change
+
+
+COMPUTING, FILES, STORING, DRAWING = (
+    {"graph_wait_s": 0.0, name: 9.0} for name in ("graph_wait_s", "reading_wait_s", "storing_s", "preparing_s")
+)
+
+
+@pytest.mark.parametrize(
+    ("counts", "facts", "cause", "change"),
+    [
+        (COMPUTING, REUSING, "computed images, 50 %", "reuse_factor=3 would leave 33 % of the images, not 50 %,"),
+        (COMPUTING, COMPUTED_ONCE, "computed images", "reuse_factor=2 with a MemoryStore() would leave 50 %"),
+        (COMPUTING, replace(REUSING, threads=2), "computed images", "num_threads=4) would use all cores, not 2"),
+        (COMPUTING, replace(REUSING, coverage=0.5), "computed images", "coverage=1 would leave 50 %"),
+        (COMPUTING, replace(REUSING, coverage=0.9), "computed images", "reuse_factor=3 would leave 40 %"),
+        (COMPUTING, replace(REUSING, reuse_factor=3), "computed images", "a later split"),
+        (COMPUTING, replace(REUSING, reuse_factor=4, encoded=True), "computed images", "recipe.at(1)"),
+        (COMPUTING, replace(REUSING, reuse_factor=4, final_stages=0), "computed images", "more cores"),
+        (COMPUTING, replace(REUSING, reuse_factor=None), "computed images", "a planner that reuses more"),
+        ({**COMPUTING, "hits": 700, "misses": 100}, REUSING, "computed final images, 12 %", "a later split"),
+        (FILES, replace(REUSING, reading_threads=4), "waited for files", "Prefetch(reading_threads=16)"),
+        (FILES, REUSING, "waited for files", "reuse_factor=3 would leave 33 %"),
+        (FILES, replace(REUSING, reuse_factor=None), "waited for files", "recipe.at(0)"),
+        (STORING, REUSING, "worked on the MemoryStore", "an earlier crop"),
+        (STORING, replace(REUSING, store="DiskStore"), "worked on the DiskStore", "TieredStore"),
+        (STORING, replace(REUSING, store="Compressed"), "worked on the Compressed", "without Compressed"),
+        (STORING, replace(REUSING, store="TieredStore"), "worked on the TieredStore", "its first tier"),
+        (DRAWING, REUSING, "planned batches and drew", "batches_per_group"),
+        ({**FILES, "stored": 300, "declined": 100}, REUSING, "no room for 25 %", "room for all 800 images"),
+        ({**FILES, "recomputed": 100}, REUSING, "20 % of the images to be reused were not in the store", "empties it"),
+        (FILES, replace(REUSING, store=""), "there is no store", "a MemoryStore() would keep the 800 images"),
+    ],
+)
+def test_the_change_is_that_of_what_held_the_loader_back(
+    counts: dict[str, float], facts: Facts, cause: str, change: str
+) -> None:
+    found = diagnose(made(wait_s=1, **counts), facts)
+    assert found.verdict is Verdict.DETECTED
+    assert cause in found.cause
+    assert change in found.change
+
+
+@given(
+    counts=st.fixed_dictionaries(
+        {name: st.integers(0, 1000) for name in ("hits", "misses", "recomputed", "stored", "declined")}
+    ),
+    times=st.fixed_dictionaries(
+        {
+            name: st.floats(0, 10)
+            for name in ("planning_s", "preparing_s", "storing_s", "reading_wait_s", "graph_wait_s")
+        }
+    ),
+    facts=st.builds(
+        Facts,
+        reuse_factor=st.none() | st.integers(1, 6),
+        coverage=st.floats(0.01, 1),
+        slots=st.integers(0, 100),
+        store=st.sampled_from(["", "MemoryStore", "DiskStore", "TieredStore", "Compressed", "Mine"]),
+        encoded=st.booleans(),
+        final_stages=st.integers(0, 3),
+        threads=st.integers(1, 8),
+        reading_threads=st.integers(1, 32),
+        cores=st.integers(1, 8),
+    ),
+)
+def test_there_is_always_one_cause_and_one_change(
+    counts: dict[str, int], times: dict[str, float], facts: Facts
+) -> None:
+    found = find(Stats(samples=counts["hits"] + counts["misses"], **counts, **times), facts)
+    assert all(text and "\n" not in text and "nan" not in text for text in found)
+
+
+def test_a_line_names_share_speed_cause_and_change() -> None:
+    assert str(diagnose(made(wait_s=0.1), REUSING)) == (
+        "DETECTED: training waited for data in 50 % of its time (40 images/s, at most 80); the loader's threads mostly "
+        "computed images, 50 % of them from the start: reuse_factor=3 would leave 33 % of the images, not 50 %, to "
+        "compute"
+    )
+
+
+# The course of training, by a clock of its own
+
+
+class Clock:
+    """Shows what it is set to."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def trained(waits: Sequence[float], steps: Sequence[float], *, pause_s: float = 0.0, epoch: int = 0) -> Course:
+    """Epochs of 10 batches, between which there is a pause; each batch is waited for, and then worked with, so long."""
+    clock = Clock()
+    course = Course(Tally(), clock)
+    for number, (wait_s, step_s) in enumerate(zip(waits, steps, strict=True), 10 * epoch):
+        position, following = Position(*divmod(number, 10)), Position(*divmod(number + 1, 10))
+        course.ask(position)
+        clock.now_s += wait_s
+        course.hand(position, following, samples=4)
+        clock.now_s += step_s + (pause_s if following.batch == 0 else 0.0)
+    return course
+
+
+def test_pauses_between_epochs_are_nobodys_time() -> None:
+    stats = trained([0.5] * 20, [2.0] * 20, pause_s=1e6).steady(Stats()).stats
+    assert (stats.batches, stats.steps) == (20, 18)
+    assert (stats.step_s, stats.wait_s, stats.headspace) == (2.0, 0.5, 1.25)
+
+
+def test_the_first_batch_for_which_all_is_begun_is_left_out() -> None:
+    steady = trained([1e6] + [0.5] * 8, [2.0] * 9).steady()
+    assert (steady.stats.batches, steady.stats.wait_s) == (8, 0.5)
+    assert steady.first_epoch is None
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_from_the_second_epoch_on_the_first_one_is_apart(epoch: int) -> None:
+    steady = trained([9.0] * 10 + [0.5] * 20, [2.0] * 30, epoch=epoch).steady()
+    assert (steady.stats.batches, steady.stats.wait_s, steady.stats.samples) == (20, 0.5, 80)
+    assert steady.first_epoch is not None
+    assert (steady.first_epoch.batches, steady.first_epoch.wait_s) == (9, 9.0)
+
+
+@given(st.integers(10, 400))
+def test_parts_are_equally_long_and_cover_all_but_the_last_batches(batches: int) -> None:
+    steady = trained([0.5] * batches, [2.0] * batches).steady()
+    lengths = [part.batches for part in steady.parts]
+    assert len({*lengths}) <= 1
+    assert len(lengths) <= 8
+    left = steady.stats.batches - sum(lengths)
+    assert 0 <= left < (lengths[0] if lengths else 8)
+    assert len(lengths) >= 4 or steady.stats.batches < 32
+
+
+def test_what_is_asked_since_a_snapshot_is_of_later_batches_only() -> None:
+    course = trained([0.5] * 10 + [3.0] * 20, [2.0] * 30)
+    since = trained([0.5] * 10, [2.0] * 10).steady(Stats()).stats
+    assert course.steady(since).stats.wait_s == 3.0
+    assert all(part.wait_s == 3.0 for part in course.steady(since).parts)
+
+
+def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
+    clock = Clock()
+    course = Course(Tally(), clock)
+    for position in (Position(0, 0), Position(0, 1), Position(0, 5), Position(0, 6)):
+        course.ask(position)
+        course.hand(position, Position(0, position.batch + 1), samples=4)
+        clock.now_s += 2.0
+    course.ask(None)
+    course.hand(Position(0, 7), Position(0, 8), samples=4)
+    assert course.steady(Stats()).stats.steps == 2
+
+
+# Loaders that are held back
+
+
+SIZE = 32
+NUM_SAMPLES = 192
+
+
+class SlowArrays(Arrays):
+    """Arrays of which each is read in a while.
+
+    Attributes:
+        read_s: Seconds for a call.
+    """
+
+    read_s = 0.0
+
+    def read(self, indices: np.ndarray) -> Sequence[np.ndarray]:
+        time.sleep(self.read_s)
+        return super().read(indices)
+
+
+def arrays(read_s: float = 0.0, size: int = SIZE) -> SlowArrays:
+    images = np.random.default_rng(0).integers(0, 256, (NUM_SAMPLES, size, size, 3), np.uint8)
+    source = SlowArrays(images, np.zeros(NUM_SAMPLES, np.int64))
+    source.read_s = read_s
+    return source
+
+
+def diagnosed(
+    planner: Planner, store: Store | None, *, read_s: float = 0.0, step_s: float = 0.0, epochs: int = 3
+) -> tuple[Diagnosis, Stats]:
+    """Train on small images, two batches of 8 rows together, and ask."""
+    recipe, prefetch = simple(SIZE, raw=True), Prefetch(num_threads=1, reading_threads=1, batches_per_group=2)
+    with Loader(arrays(read_s), recipe, planner, store, prefetch=prefetch) as loader:
+        for _ in range(epochs):
+            for _ in loader:
+                time.sleep(step_s)
+        return loader.diagnose(), loader.stats()
+
+
+def standard() -> Standard:
+    return Standard(NUM_SAMPLES, batch_size=8)
+
+
+def refurbish() -> Refurbish:
+    return Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2)
+
+
+def test_a_loop_that_takes_long_does_not_wait() -> None:
+    found, stats = diagnosed(standard(), None, step_s=0.1, epochs=2)
+    assert found.verdict is Verdict.NOT_DETECTED
+    assert found.change == "leave the loader as it is"
+    assert stats.consumer_busy_s >= 0.1 * stats.steps == 0.1 * 46
+
+
+def test_a_slow_source_is_what_is_waited_for() -> None:
+    found, _ = diagnosed(standard(), None, read_s=0.1, step_s=0.001)
+    assert found.verdict is Verdict.DETECTED
+    assert found.cause == "the loader's threads mostly waited for files"
+    assert found.change.startswith("Prefetch(reading_threads=4)")
+
+
+def test_decoding_large_images_is_what_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "large.jpg"
+    path.write_bytes(jpeg(picture(0, height=1200, width=1200)))
+    source = FileList([path] * 96, [0] * 96)
+    with Loader(source, simple(SIZE), Standard(source, batch_size=4), prefetch=Prefetch(num_threads=1)) as loader:
+        for _ in range(2):
+            for _ in loader:
+                pass
+        found = loader.diagnose()
+    assert found.verdict is Verdict.DETECTED
+    assert found.cause == "the loader's threads mostly computed images, 100 % of them from the start"
+
+
+def test_a_store_that_is_too_small_is_said_to_be() -> None:
+    with pytest.warns(UserWarning, match="slots"):
+        found, stats = diagnosed(refurbish(), MemoryStore(max_bytes=10 * SIZE * SIZE * 3), read_s=0.02, step_s=0.001)
+    assert stats.declined > 0
+    assert found.verdict is Verdict.DETECTED
+    assert "the store had no room" in found.cause
+    assert "room for all 96 images" in found.change
+
+
+def test_a_step_that_takes_as_long_as_all_images_needs_no_reuse() -> None:
+    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.2, epochs=2)
+    assert found.verdict is Verdict.NOT_DETECTED
+    assert found.change.startswith("reuse_factor=1 would be as fast")
+
+
+def test_a_loader_that_has_served_nothing_knows_nothing_and_one_that_is_closed_still_knows() -> None:
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        assert loader.diagnose().verdict is Verdict.INCONCLUSIVE
+        for _ in range(2):
+            for _ in loader:
+                pass
+    assert "too few" not in loader.diagnose().cause
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        with pytest.raises(
+            ConfigurationError, match=r"since must be Stats, got 3: pass what loader.stats\(\) returned"
+        ):
+            loader.diagnose(3)  # type: ignore[arg-type]
+        assert loader.diagnose(loader.stats()).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("planner", "expected"),
+    [
+        (refurbish(), (2, 1.0, 96)),
+        (Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=3, coverage=0.5), (3, 0.5, 64)),
+        (standard(), (1, 1.0, 0)),
+        (Frozen(NUM_SAMPLES, batch_size=8), (None, 1.0, NUM_SAMPLES)),
+        (Echo(standard(), echoing_factor=2, buffer_size=16), (None, 1.0, 16)),
+    ],
+)
+def test_the_facts_are_those_of_the_plan(planner: Planner, expected: tuple[int | None, float, int]) -> None:
+    depths = Prefetch(num_threads=3, replicas=1).depths(planner)
+    facts = Facts.of(planner, simple(SIZE), MemoryStore(), depths)
+    assert (facts.reuse_factor, facts.coverage, facts.slots) == expected
+    assert (facts.store, facts.threads, facts.encoded) == ("MemoryStore", 3, False)
+
+
+def test_the_facts_of_a_rank_are_of_its_share(tmp_path: Path) -> None:
+    planner = Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2, shards=2).for_rank(rank=1, world_size=2)
+    store = DiskStore(tmp_path / "store")
+    facts = Facts.of(planner, simple(SIZE).at(0), store, Prefetch().depths(planner))
+    assert (facts.reuse_factor, facts.slots, facts.store, facts.encoded) == (2, planner.peak_slots, "DiskStore", True)

@@ -1,0 +1,118 @@
+"""Cases made for each verdict and each rule of choosing."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dalirefurb.engine.verdict import Verdict
+from dalirefurb.tuning import report
+from dalirefurb.tuning.choice import choose
+from dalirefurb.tuning.costs import Costs
+from dalirefurb.tuning.tune import advise, workload_of
+from tests.tuning.made import MS, costs, machine, split, workload
+
+STANDARD_BATCH_MS = 256 * 0.7
+
+
+def chosen(made, on=None, *, min_kept=0.95, num_samples=100_000, epochs=90):
+    return choose(made, on or machine(), workload_of(made, num_samples, epochs=epochs), min_kept=min_kept)
+
+
+@pytest.mark.parametrize(
+    ("case", "made", "verdict", "reuse_factors"),
+    [
+        ("loader-bound", costs(step_ms=STANDARD_BATCH_MS / 4), Verdict.DETECTED, {3}),
+        ("balanced", costs(step_ms=STANDARD_BATCH_MS), Verdict.NOT_DETECTED, {1}),
+        ("between", costs(split(), step_ms=STANDARD_BATCH_MS / 1.3), Verdict.POTENTIAL, {2}),
+        ("step-bound", costs(step_ms=3 * STANDARD_BATCH_MS), Verdict.NOT_DETECTED, {1}),
+        ("slow source", costs(split(), step_ms=10, read_ms=5), Verdict.DETECTED, {3}),
+        ("a noisy loader", costs(split(noise=0.11), step_ms=10), Verdict.INCONCLUSIVE, {3}),
+        ("a noisy step", costs(split(), step_ms=10, step_noise=0.11), Verdict.INCONCLUSIVE, {3}),
+        ("too few rounds", costs(split(), step_ms=10, n=2), Verdict.INCONCLUSIVE, {3}),
+        ("no step", costs(split()), None, {3}),
+    ],
+)
+def test_verdict_and_choice(case, made, verdict, reuse_factors):
+    choice = chosen(made)
+    assert choice.verdict == verdict, case
+    assert choice.recommended.configuration.reuse_factor in reuse_factors
+    text = report.text(choice)
+    assert text.startswith("NO STEP GIVEN" if verdict is None else str(verdict))
+    assert choice.leave_off == ("leave reuse off" in text) == (reuse_factors == {1})
+
+
+def test_with_too_little_memory_a_share_is_covered_and_the_code_says_so():
+    choice = chosen(costs(split(), step_ms=10), machine(memory_bytes=2_000_000_000))
+    taken = choice.recommended
+    assert 0 < taken.configuration.coverage < 1
+    assert taken.memory_bytes <= 2_000_000_000
+    assert f"coverage={taken.configuration.coverage}" in report.code(choice, source="source", recipes={}, path="x")
+
+
+def test_with_no_memory_and_no_disk_reuse_is_left_off():
+    assert chosen(costs(step_ms=10), machine(memory_bytes=0)).leave_off
+
+
+def test_a_disk_takes_what_memory_cannot():
+    on = machine(memory_bytes=2_000_000_000, disk_bytes=1 << 50)
+    choice = chosen(costs(split(), step_ms=10), on)
+    assert choice.recommended.configuration.tier in ("disk", "tiered")
+    assert choice.recommended.configuration.coverage == 1
+
+
+def test_nothing_below_the_floor_is_taken():
+    fast = split(place=5, hit_ms=0.01, kept=0.4)
+    assert chosen(costs(split(), fast, step_ms=10)).recommended.configuration.split.split == 4
+    assert chosen(costs(split(), fast, step_ms=10), min_kept=0.1).recommended.configuration.split.split == 5
+
+
+def test_of_the_fastest_the_smallest_reuse_factor_is_taken_and_standard_wins_ties():
+    made = costs(split(kept=1.0), step_ms=256 * 0.41)
+    assert chosen(made).recommended.configuration.reuse_factor == 2
+    assert chosen(costs(split(hit_ms=0.699, put_ms=0, kept=1.0), step_ms=10)).leave_off
+
+
+def test_of_equals_what_keeps_more_is_taken_then_what_takes_less():
+    less, more = split(place=3, kept=0.955), split(place=4, kept=0.995)
+    assert chosen(costs(less, more, step_ms=60)).recommended.configuration.split.split == 4
+    small = replace(split(place=5, kept=0.995), image_bytes=1000)
+    assert chosen(costs(more, small, step_ms=60)).recommended.configuration.split.split == 5
+
+
+def test_what_loses_nothing_is_taken_where_it_is_as_fast():
+    taken = chosen(costs(step_ms=STANDARD_BATCH_MS / 1.3)).recommended
+    assert taken.configuration.split.deterministic
+    assert taken.kept == 1
+
+
+def test_the_deterministic_prefix_for_ever_is_a_row_of_the_table():
+    choice = chosen(costs(step_ms=10))
+    assert choice.prefix is not None
+    configuration = choice.prefix.configuration
+    assert (configuration.split.split, configuration.reuse_factor, choice.prefix.kept) == (1, 90, 1.0)
+    assert choice.prefix in report.shown(choice)
+    assert chosen(costs(step_ms=10), machine(memory_bytes=0)).prefix is None
+
+
+def test_a_short_run_pays_its_first_epoch():
+    # In one epoch nothing is reused.
+    assert chosen(costs(split(put_ms=0.1), step_ms=10), epochs=1).leave_off
+
+
+def test_all_of_it_is_json_and_the_costs_are_read_again():
+    advice = advise(costs(step_ms=10), machine(), workload(step_s=10 * MS))
+    written = json.loads(json.dumps(advice.as_dict()))
+    assert Costs.from_dict(written["costs"]) == advice.choice.costs
+    assert written["verdict"] == "DETECTED"
+    assert written["recommended"] in written["rows"]
+    assert written["headspace"] == pytest.approx(STANDARD_BATCH_MS / 10, rel=1e-6)
+
+
+def test_the_picture_has_a_line_for_each_split_and_the_step(tmp_path):
+    figure = advise(costs(step_ms=100), machine(), workload(step_s=0.1)).figure()
+    figure.savefig(tmp_path / "plan.png")
+    (axes,) = figure.axes
+    said = {text.get_text().strip() for text in axes.texts}
+    assert {"stage_1", "stage_4", "what the step can use", "take"} <= said
+    assert [len(line.get_xdata()) for line in axes.lines[:4]] == [5, 5, 5, 3]

@@ -1,0 +1,166 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dalirefurb import Refurbish
+from dalirefurb.tuning.costs import Costs
+from dalirefurb.tuning.model import Configuration, fits, largest_coverage, predict
+from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, workload
+
+STANDARD = Configuration(split(), 1, 1.0, "none")
+REUSED = Configuration(split(), 3, 1.0, "memory")
+
+
+def speed(configuration=REUSED, *, of=None, on=None, **trained):
+    return predict(of or costs(), on or machine(), workload(**trained), configuration).images_per_s
+
+
+def test_standard_takes_what_standard_was_measured_to_take():
+    assert speed(STANDARD) == pytest.approx(1 / 0.7e-3)
+
+
+def test_reuse_takes_misses_puts_and_hits_in_the_shares_of_the_plan():
+    assert speed(REUSED) == pytest.approx(1 / ((0.7e-3 + 0.03e-3) / 3 + 0.1e-3 * 2 / 3), rel=1e-3)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("coverage", [1.0, 0.4])
+@pytest.mark.parametrize("reuse_factor", [2, 3, 5])
+def test_misses_and_slots_are_those_of_the_plan(reuse_factor, coverage, shards):
+    split_costs = split()
+    made = Configuration(split_costs, reuse_factor, coverage, "memory")
+    predicted = predict(costs(), machine(ranks=shards), workload(num_samples=1003, batch_size=64), made)
+    planner = Refurbish(1003, batch_size=64, shards=shards, reuse_factor=reuse_factor, coverage=coverage)
+    plans = [plan for epoch in range(reuse_factor, 2 * reuse_factor) for plan in planner.epoch(epoch)]
+    rows, misses = sum(len(plan.indices) for plan in plans), sum(int(plan.miss.sum()) for plan in plans)
+    assert predicted.misses == pytest.approx(misses / rows, abs=1e-12)
+    assert predicted.memory_bytes == planner.peak_slots * PARTIAL_BYTES
+
+
+@pytest.mark.parametrize(
+    ("bound", "changed", "images_per_s"),
+    [
+        ("step", {"step_s": 0.256}, 1000),
+        ("source", {"on": machine(source_bytes_per_s=11e6)}, 300),
+        ("loader", {"of": costs(serial_ms=2)}, 500),
+        ("cores", {"step_cpu_s": 0.256, "step_s": 0.01}, 1 / (0.31e-3 + 0.5e-3)),
+    ],
+)
+def test_the_slowest_part_is_the_bound(bound, changed, images_per_s):
+    of, on = changed.pop("of", costs()), changed.pop("on", machine())
+    predicted = predict(of, on, workload(num_samples=99_999, **changed), REUSED)
+    assert predicted.bound == bound
+    assert predicted.images_per_s == pytest.approx(images_per_s, rel=1e-3)
+
+
+def test_a_disk_that_is_not_in_the_page_cache_is_read():
+    disk = replace(REUSED, tier="disk")
+    cold = machine(disk_bytes=UNLIMITED, page_cache_bytes=0, disk_read_bytes_per_s=1e8)
+    predicted = predict(costs(), cold, workload(), disk)
+    assert predicted.bound == "disk"
+    assert predicted.images_per_s == pytest.approx(1 / (PARTIAL_BYTES * (2 / 3 / 1e8 + 1 / 3 / 5e8)), rel=1e-3)
+    assert predict(costs(), replace(cold, page_cache_bytes=UNLIMITED), workload(), disk).bound == "cores"
+    assert predicted.disk_bytes > 0 == predicted.memory_bytes
+
+
+def test_a_tiered_cache_fills_memory_first():
+    some = machine(memory_bytes=4_000_000_000, disk_bytes=UNLIMITED)
+    predicted = predict(costs(), some, workload(), replace(REUSED, tier="tiered"))
+    whole = predict(costs(), machine(), workload(), REUSED)
+    assert predicted.memory_bytes == pytest.approx(4_000_000_000, rel=1e-6)
+    assert predicted.memory_bytes + predicted.disk_bytes == whole.memory_bytes
+    assert fits(predicted, some)
+
+
+def test_the_stall_is_what_is_left_of_the_time():
+    predicted = predict(costs(), machine(), workload(step_s=0.5 * 256 * 0.7e-3), STANDARD)
+    assert predicted.stall == pytest.approx(0.5)
+    assert predict(costs(), machine(), workload(step_s=256 * MS), STANDARD).stall == 0
+
+
+def test_the_first_epoch_computes_all_and_the_run_is_all_epochs():
+    predicted = predict(costs(), machine(), workload(num_samples=99_999, epochs=10), REUSED)
+    assert predicted.epoch_0_s == pytest.approx(99_999 * 0.73e-3)
+    assert predicted.run_s == pytest.approx(predicted.epoch_0_s + 9 * 99_999 / predicted.images_per_s)
+    assert predicted.run_images_per_s == pytest.approx(999_990 / predicted.run_s)
+
+
+def test_what_is_not_covered_keeps_everything():
+    half = predict(costs(), machine(), workload(), replace(REUSED, coverage=0.5))
+    assert half.kept == pytest.approx(0.5 * 0.95 + 0.5)
+
+
+def test_ranks_share_the_machine():
+    one = predict(costs(), machine(), workload(num_samples=204_800), REUSED)
+    eight = predict(costs(), machine(cores=16, ranks=8), workload(num_samples=204_800, batch_size=2048), REUSED)
+    assert eight.images_per_s == pytest.approx(8 * one.images_per_s, rel=1e-2)
+
+
+def test_a_billion_samples_are_computed_at_once():
+    predicted = predict(costs(), machine(cores=96, ranks=8), workload(num_samples=10**9, batch_size=2048), REUSED)
+    assert predicted.misses == pytest.approx(1 / 3, rel=1e-3)
+
+
+def test_the_largest_coverage_is_the_largest():
+    small = machine(memory_bytes=1_000_000_000)
+    coverage = largest_coverage(small, workload(), REUSED)
+    fitting, larger = (
+        predict(costs(), small, workload(), replace(REUSED, coverage=share)) for share in (coverage, coverage + 0.001)
+    )
+    assert fits(fitting, small)
+    assert not fits(larger, small)
+    assert largest_coverage(machine(memory_bytes=10), workload(), REUSED) == 0
+    assert largest_coverage(machine(), workload(), REUSED) == 1
+
+
+CONFIGURATIONS = st.builds(
+    Configuration,
+    st.builds(
+        split,
+        hit_ms=st.floats(0.01, 2),
+        standard_ms=st.floats(0.1, 5),
+        put_ms=st.floats(0, 0.5),
+        kept=st.floats(0.3, 1),
+    ),
+    st.sampled_from([1, 2, 3, 4, 5]),
+    st.sampled_from([0.05, 0.5, 1.0]),
+    st.sampled_from(["memory", "disk", "tiered"]),
+)
+
+
+@given(CONFIGURATIONS, st.floats(1, 10), st.integers(0, 10**11), st.integers(1, 10**10))
+def test_more_of_anything_is_never_slower(configuration, more, memory, page_cache):
+    least = machine(cores=4, memory_bytes=memory, disk_bytes=UNLIMITED, page_cache_bytes=page_cache)
+    trained = {"step_s": 0.05}
+    before = speed(configuration, on=least, **trained)
+    for changed in (
+        {"cores": int(4 * more)},
+        {"core_speed": more},
+        {"page_cache_bytes": int(page_cache * more)},
+        {"memory_bytes": int(memory * more)},
+        {"disk_read_bytes_per_s": 1e9 * more},
+        {"disk_write_bytes_per_s": 5e8 * more},
+    ):
+        assert speed(configuration, on=replace(least, **changed), **trained) >= before * (1 - 1e-9), changed
+    assert speed(configuration, on=least, step_s=0.05 * more) <= before * (1 + 1e-9)
+
+
+@given(CONFIGURATIONS, st.integers(1, 4))
+def test_more_reuse_is_never_slower_and_never_keeps_more(configuration, factor):
+    # Where a hit costs no more than a miss.
+    if configuration.split.hit_s.median > configuration.split.standard_s.median:
+        return
+    in_memory = replace(configuration, tier="memory")
+    less, more = (replace(in_memory, reuse_factor=each) for each in (max(2, factor), factor + 1))
+    assert speed(more) >= speed(less) * (1 - 1e-9)
+    kept = [predict(costs(), machine(), workload(), each).kept for each in (less, more)]
+    assert kept[1] <= kept[0] + 1e-12
+
+
+def test_costs_are_the_same_once_they_were_json():
+    made = costs(step_ms=100)
+    assert Costs.from_dict(made.as_dict()) == made
+    assert np.isfinite(made.splits[0].standard_s.relative)

@@ -159,10 +159,8 @@ def understood(command):
     """Have a command's parser read its arguments, or find what it runs."""
     program, *arguments = command
     if program == "dalirefurb":
-        try:
+        if "--help" not in arguments:
             parser().parse_args(arguments)
-        except SystemExit as ended:
-            assert not ended.code, command  # --help ends with 0
     elif program == "torchrun":
         script = next(index for index, argument in enumerate(arguments) if argument.endswith(".py"))
         module(ROOT / arguments[script]).parser().parse_args(arguments[script + 1 :])
@@ -221,7 +219,7 @@ def test_commands_in_sentences_and_in_help_are_understood(place, command):
 
 
 def test_a_command_that_is_not_understood_is_found():
-    with pytest.raises(AssertionError):
+    with pytest.raises(SystemExit):
         understood(["dalirefurb", "train", "FOLDER", "--colour"])
     with pytest.raises(AssertionError):
         understood(["python", "-m", "pip", "install", ".[everything]"])

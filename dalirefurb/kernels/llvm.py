@@ -159,12 +159,6 @@ def level(value: Any) -> Any:
     return np.uint8(np.int32(np.rint(min(max(value, np.float32(0)), np.float32(255)))))
 
 
-@compiled
-def grey(red: Any, green: Any, blue: Any) -> Any:
-    """Return the level of grey, int32, of levels that are int32."""
-    return (np.int32(9798) * red + np.int32(19235) * green + np.int32(3735) * blue + np.int32(16384)) >> np.int32(15)
-
-
 @intrinsic
 def memory(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
     """View memory as an array: `numba.carray`, without a function of its own for each shape and type."""
@@ -175,84 +169,6 @@ def memory(typing_context: Any, address: Any, shape: Any, dtype: Any) -> Any:
 
     kind = types.Array(parse_dtype(dtype), len(shape), "C")
     return kind(types.int64, shape, dtype), generate
-
-
-@intrinsic
-def load_pixel(typing_context: Any, image: Any, offset: Any) -> Any:
-    """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
-        return builder.load(address, align=1)
-
-    return types.uint32(image, offset), generate
-
-
-@intrinsic
-def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any:
-    """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
-        builder.store(arguments[2], address, align=1)
-        return context.get_dummy_value()
-
-    return types.void(image, offset, types.uint32), generate
-
-
-@intrinsic
-def weighed_pixels(typing_context: Any, image: Any, offset: Any, weights: Any, count: Any, bits: Any) -> Any:
-    """Add pixels up, one after the other from an offset on, by int32 weights; of each, four bytes are read.
-
-    Returns:
-        The sums of the four, divided by 2 ** `bits`, rounded and limited to 0 .. 255, as bytes, the first one lowest.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        number, pixel = ir.IntType(32), ir.VectorType(ir.IntType(32), 4)
-        levels = ir.VectorType(ir.IntType(8), 4)
-        data, weight = (
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2)
-        )
-        shift = builder.trunc(arguments[4], number)
-        half = builder.lshr(builder.shl(number(1), shift), number(1))
-
-        def all_four(value: Any) -> Any:
-            first = builder.insert_element(ir.Constant(pixel, ir.Undefined), value, number(0))
-            return builder.shuffle_vector(first, first, ir.Constant(pixel, [0] * 4))
-
-        total = cgutils.alloca_once_value(builder, all_four(half))
-        with cgutils.for_range(builder, arguments[3]) as loop:
-            at = builder.gep(data, [builder.add(arguments[1], builder.mul(loop.index, loop.index.type(3)))])
-            source = builder.zext(builder.load(builder.bitcast(at, levels.as_pointer()), align=1), pixel)
-            factor = all_four(builder.load(builder.gep(weight, [loop.index])))
-            builder.store(builder.add(builder.load(total), builder.mul(source, factor)), total)
-        mean = builder.ashr(builder.load(total), all_four(shift))
-        for least, limit in ((True, 0), (False, 255)):
-            limits = ir.Constant(pixel, [limit] * 4)
-            other = builder.icmp_signed("<" if least else ">", mean, limits)
-            mean = builder.select(other, limits, mean)
-        return builder.bitcast(builder.trunc(mean, levels), number)
-
-    return types.uint32(image, types.int64, weights, types.int64, types.int64), generate
-
-
-@intrinsic
-def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
-    """Have the byte at an offset brought to the caches, with what shares its line; it need not exist."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        to_read, all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
-        builder.call(function, [builder.gep(data, [arguments[1]]), to_read, all_caches, data_not_code])
-        return context.get_dummy_value()
-
-    return types.void(image, offset), generate
 
 
 def _atomic(operation: str) -> Callable[..., Any]:

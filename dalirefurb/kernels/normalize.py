@@ -12,16 +12,8 @@ from numba import types
 
 from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import ALIGNMENT
-from dalirefurb.kernels.llvm import (
-    c_function,
-    compiled,
-    grey,
-    intrinsic,
-    memory,
-    prefetch,
-    source_digest,
-    with_functions,
-)
+from dalirefurb.kernels.instructions import grey, prefetch
+from dalirefurb.kernels.llvm import c_function, compiled, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
 
 LANES = 16
@@ -204,7 +196,7 @@ def grey_floats(work: Any, image: Any, view: Any, target: Any, coming: Any) -> N
 @compiled
 def _grey_at(image: Any, at: Any) -> Any:
     """Return the grey level of the pixel at a byte."""
-    return grey(np.int32(image[at]), np.int32(image[at + np.uint64(1)]), np.int32(image[at + np.uint64(2)]))
+    return grey(image[at], image[at + np.uint64(1)], image[at + np.uint64(2)])
 
 
 def grey_halves(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:

@@ -29,8 +29,10 @@ from dalirefurb.augment import (
     SolarizeAdd,
     Stage,
 )
-from dalirefurb.kernels.lower import Code, steps_of
+from dalirefurb.kernels.kernel import compile_kernel
+from dalirefurb.kernels.lower import WIDTH, Code, steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
+from dalirefurb.kernels.record import DONE
 from tests.kernels.test_kernels import noise, served
 from tests.one_batch import serve
 
@@ -121,3 +123,14 @@ def test_a_users_variant_of_a_stage_has_no_kernel() -> None:
         pass
 
     assert [steps_of((stage,)) for stage in (Stronger(), Darker(), Other())] == [None] * 3
+
+
+def test_a_grey_level_is_the_weighed_sum_of_every_colour() -> None:
+    levels = np.arange(256, dtype=np.int32)
+    red, green, blue = levels[:, None, None], levels[None, :, None], levels[None, None, :]
+    expected = (9798 * red + 19235 * green + 3735 * blue + (1 << 14)) >> 15
+    colours = np.stack(np.broadcast_arrays(red, green, blue), axis=-1).astype(np.uint8).reshape(-1, 3)
+    numbers, shown = np.zeros(WIDTH), np.empty_like(colours)
+    address = colours.ctypes.data, *(256, 1 << 16) * 2, numbers.ctypes.data, 0, 0, shown.ctypes.data
+    assert compile_kernel("color.grayscale").ctypes(*address) == DONE
+    assert (shown == expected.reshape(-1, 1)).all()

@@ -1,4 +1,4 @@
-"""Kernels that move or blend pixels read nothing behind their image, where there may be no memory: here is none."""
+"""Kernels read nothing behind their image and write nothing behind their result: here there is no memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ import numpy as np
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
 from dalirefurb.kernels.lower import FULL, WIDTH
 
-name, beyond = sys.argv[1], int(sys.argv[2])
-pages = mmap.mmap(-1, 4 * mmap.PAGESIZE)
-memory = np.frombuffer(pages, np.uint8)
-end = memory.ctypes.data + 3 * mmap.PAGESIZE
+name, beyond, beyond_result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 libc = ctypes.CDLL(None, use_errno=True)
-assert libc.mprotect(ctypes.c_void_p(end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+kept = []
+
+def protected():
+    # The end of memory behind which there is none.
+    kept.append(mmap.mmap(-1, 4 * mmap.PAGESIZE))
+    end = np.frombuffer(kept[-1], np.uint8).ctypes.data + 3 * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    return end
+
+end_of_image, end_of_result = protected(), protected()
 kernel, function = kernel_named(name), compile_kernel(name).ctypes
 turned = [[1, 0, 0, 0, 1, 0, 0, 0, 1], [-1, 0, 7.3, 0, -1, 5.2, 0, 0, 1], [1.1, 0.2, -1, -0.1, 0.9, 0.5, 0.01, 0.02, 1]]
-for height, width in ((5, 7), (1, 9), (9, 1), (1, 1)):
+for height, width in ((5, 7), (1, 9), (9, 1), (1, 1), (3, 24), (4, 70)):
     if name.startswith(("warp", "perspective")):
         given, sides = turned, (height, width)
     elif name in ("resize.bilinear", "crop_flip.pick") or name.startswith("resample"):
@@ -33,33 +39,40 @@ for height, width in ((5, 7), (1, 9), (9, 1), (1, 1)):
     for numbers in given:
         numbers = np.array(numbers + [0] * (WIDTH - len(numbers)), np.float64)
         room = np.zeros(int(kernel.room_bytes(height, width, *sides, numbers)) + 64, np.uint8)
-        out = np.zeros(3 * sides[0] * sides[1], np.uint8)
-        image = end - 3 * height * width + beyond
-        addresses = numbers.ctypes.data, room.ctypes.data + -room.ctypes.data % 64, len(room) - 64, out.ctypes.data
+        image = end_of_image - 3 * height * width + beyond
+        out = end_of_result - 3 * sides[0] * sides[1] + beyond_result
+        addresses = numbers.ctypes.data, room.ctypes.data + -room.ctypes.data % 64, len(room) - 64, out
         assert function(image, height, width, *sides, *addresses) == 1
 print("done")
 """
 KERNELS = [
     *("warp.nearest", "warp.bilinear", "perspective.nearest", "perspective.bilinear"),
     *("resample.bicubic", "resample.lanczos", "resize.bilinear"),
+    *("color.grayscale", "filters.sharpness", "levels.equalize", "levels.auto_contrast"),
     *("crop_flip.pick", "crop_flip.flip", "crop_flip.flip_over", "crop_flip.crop", "crop_flip.crop_reflected"),
 ]
 
 
-def run(name: str, beyond: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", SCRIPT, name, str(beyond)]
+def run(name: str, beyond: int = 0, beyond_result: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, name, str(beyond), str(beyond_result)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_reads_nothing_behind_its_image(name: str) -> None:
+def test_a_kernel_reads_and_writes_nothing_behind_its_images(name: str) -> None:
     pytest.importorskip("numba")
-    done = run(name, 0)
+    done = run(name)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")
 def test_what_reads_a_byte_behind_it_would_be_killed() -> None:
     pytest.importorskip("numba")
-    assert run("crop_flip.crop", 1).returncode < 0
+    assert run("crop_flip.crop", beyond=1).returncode < 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")
+def test_what_writes_a_byte_behind_its_result_would_be_killed() -> None:
+    pytest.importorskip("numba")
+    assert run("crop_flip.crop", beyond_result=1).returncode < 0

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.kernels.instructions import grey
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import compiled, grey, level
+from dalirefurb.kernels.llvm import compiled, level
 
 _ZERO, _ONE, _TWO, _THREE, _FOUR, _FIVE, _SIX = (np.float32(number) for number in range(7))
 _SIXTH = np.float32(1 / 6)
@@ -45,7 +46,7 @@ def grayscale(image: Any, height: Any, width: Any, lines: Any, columns: Any, num
     for i in range(0, image.size, 3):
         at = np.uint64(i)
         red, green, blue = image[at], image[at + np.uint64(1)], image[at + np.uint64(2)]
-        shown = np.uint8(grey(np.int32(red), np.int32(green), np.int32(blue)))
+        shown = grey(red, green, blue)
         out[at] = shown
         out[at + np.uint64(1)] = shown
         out[at + np.uint64(2)] = shown

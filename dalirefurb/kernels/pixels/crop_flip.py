@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
+from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.lower import FULL, MIRROR, START
@@ -29,9 +30,7 @@ def flip_over(image: Any, height: Any, width: Any, lines: Any, columns: Any, num
     """Mirror top and bottom."""
     length = 3 * width
     for y in range(height):
-        source, target = image[y * length : (y + 1) * length], out[(height - 1 - y) * length : (height - y) * length]
-        for i in range(length):
-            target[i] = source[i]
+        copy(image, y * length, length, out, (height - 1 - y) * length)
 
 
 @kernel()

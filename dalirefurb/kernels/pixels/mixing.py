@@ -18,7 +18,7 @@ from dalirefurb.kernels.llvm import compiled, jitable, level, memory
 @jitable
 def ahead_bytes(width: Any) -> Any:
     """Return bytes that are enough for any operation of a policy, a multiple of 16."""
-    return 4096 + 32 * width
+    return (14 << 10) + 48 * width
 
 
 def mixed_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.kernels.instructions import load_pixel, store_pixel
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, memory
 from dalirefurb.kernels.pixels.warp import (
     bilinear_bytes,
     blend_row,
     fetch,
     filled_pixel,
     nearest_bytes,
+    offset_of,
     rows_of,
     show_carefully,
     show_last,
@@ -44,18 +46,18 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
     (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    last = np.int32(3 * (height * width - 1))
+    last, stride = np.int32(3 * (height * width - 1)), np.int32(3 * width)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
     offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         start_w, furthest = wy * np.float32(y) + w0, np.int32(0)
         for x in range(width):
-            divisor = fused(np.float32(x), wx, start_w)
-            column = np.rint(fused(np.float32(x), xx, start_x) / divisor)
-            row = np.rint(fused(np.float32(x), yx, start_y) / divisor)
+            step = np.float32(np.int32(x))
+            divisor = fused(step, wx, start_w)
+            column, row = np.rint(fused(step, xx, start_x) / divisor), np.rint(fused(step, yx, start_y) / divisor)
             hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            offset = offset_of(row, column, stride) if hit else np.int32(-1)
             offsets[x] = offset
             furthest = max(furthest, offset)
         line = 3 * y * width
@@ -63,7 +65,7 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
             show_carefully(image, offsets, 0, width - 1, filled, out, line)
         else:
             for x in range(width - 1):
-                pixel = load_pixel(image, np.int64(max(offsets[x], 0)))
+                pixel = load_pixel(image, np.int64(max(offsets[x], np.int32(0))))
                 store_pixel(out, line + 3 * x, filled if offsets[x] < 0 else pixel)
         show_last(image, offsets, width, filled, out, line)
 
@@ -74,12 +76,12 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    near, offsets, across, down = rows_of(room, width)
+    pairs, halves, offsets, across, down = rows_of(room, width)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         start_w = wy * np.float32(y) + w0
         for x in range(width):
-            divisor = fused(np.float32(x), wx, start_w)
-            across[x] = fused(np.float32(x), xx, start_x) / divisor
-            down[x] = fused(np.float32(x), yx, start_y) / divisor
-        blend_row(image, height, width, filled, near, offsets, across, down, out, 3 * y * width)
+            step = np.float32(np.int32(x))
+            divisor = fused(step, wx, start_w)
+            across[x], down[x] = fused(step, xx, start_x) / divisor, fused(step, yx, start_y) / divisor
+        blend_row(image, height, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.kernels.instructions import store_pixel, weighed_pixels
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import compiled, jitable, memory, store_pixel, weighed_pixels
+from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.lower import FULL, MIRROR
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.policies.operations import MOST_PIXELS
+from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
 from dalirefurb.kernels.kernel import REFUSED, kernel
-from dalirefurb.kernels.llvm import compiled, fused, load_pixel, memory, prefetch, store_pixel
+from dalirefurb.kernels.llvm import compiled, fused, memory
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
@@ -61,7 +62,13 @@ def _pixel(red: Any, green: Any, blue: Any) -> Any:
 def fetch(image: Any) -> None:
     """Have an image brought to the caches from its first pixel to its last, which is faster than in another order."""
     for offset in range(0, min(image.size, _FETCHED), 64):
-        prefetch(image, offset)
+        touch(image, offset)
+
+
+@compiled
+def offset_of(row: Any, column: Any, stride: Any) -> Any:
+    """Return the offset of a pixel, int32, like what a row has of bytes; row and column are whole float32 numbers."""
+    return np.int32(np.int32(row) * stride + np.int32(3) * np.int32(column))
 
 
 @compiled
@@ -85,19 +92,20 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
     xx, xy, x0, yx, yy, y0 = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    last = np.int32(3 * (height * width - 1))
+    last, stride = np.int32(3 * (height * width - 1)), np.int32(3 * width)
     columns, rows = np.float32(width - 1), np.float32(height - 1)
+    shifted = xx == 1 and yx == 0
     offsets = memory(room, (width,), np.int32)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         inside, furthest = np.int32(0), np.int32(0)
         for x in range(width):
-            column = np.rint(fused(np.float32(x), xx, start_x))
-            row = np.rint(fused(np.float32(x), yx, start_y))
+            step = np.float32(np.int32(x))
+            column, row = np.rint(fused(step, xx, start_x)), np.rint(fused(step, yx, start_y))
             hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-            offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column)) if hit else np.int32(-1)
+            offset = offset_of(row, column, stride) if hit else np.int32(-1)
             offsets[x] = offset
-            inside += np.int32(hit)
+            inside = np.int32(inside + np.int32(hit))
             furthest = max(furthest, offset)
         # A straight line enters the source once and leaves it once.
         first = 0
@@ -107,21 +115,39 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
         line = 3 * y * width
         for x in range(first):
             store_pixel(out, line + 3 * x, filled)
-        if furthest == last:
+        if shifted and _consecutive(offsets, first, end):
+            _copy_run(image, np.int64(offsets[np.uint64(first)]), out, line + 3 * first, 3 * (end - first))
+        elif furthest == last:
             show_carefully(image, offsets, first, min(end, width - 1), filled, out, line)
         else:
             for x in range(first, min(end, width - 1)):
-                store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[x])))
+                store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[np.uint64(x)])))
         for x in range(end, width - 1):
             store_pixel(out, line + 3 * x, filled)
         show_last(image, offsets, width, filled, out, line)
 
 
 @compiled
+def _consecutive(offsets: Any, first: Any, end: Any) -> Any:
+    """Tell whether the sources of some pixels of a row lie one after the other; shifts may round otherwise."""
+    start, others = offsets[np.uint64(first)], np.int32(0)
+    for x in range(end - first):
+        others = np.int32(others | (offsets[np.uint64(first + x)] ^ np.int32(start + 3 * x)))
+    return others == 0
+
+
+@compiled
+def _copy_run(image: Any, source: Any, out: Any, target: Any, count: Any) -> None:
+    """Copy bytes from an offset on to another one."""
+    for i in range(count):
+        out[np.uint64(target + i)] = image[np.uint64(source + i)]
+
+
+@compiled
 def show_carefully(image: Any, offsets: Any, first: Any, end: Any, filled: Any, out: Any, line: Any) -> None:
     """Show sources at pixels of a row but its last, where four bytes from a source on may be one too many."""
     for x in range(first, end):
-        offset = np.int64(offsets[x])
+        offset = np.int64(offsets[np.uint64(x)])
         behind = np.int64(offset == image.size - 3)
         pixel = filled if offset < 0 else load_pixel(image, offset - behind) >> np.uint32(8 * behind)
         store_pixel(out, line + 3 * x, pixel)
@@ -144,21 +170,22 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     xx, xy, x0, yx, yy, y0 = _centred(numbers)
     filled = filled_pixel(numbers)
     fetch(image)
-    near, offsets, across, down = rows_of(room, width)
+    pairs, halves, offsets, across, down = rows_of(room, width)
     for y in range(height):
         start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
         for x in range(width):
-            across[x] = fused(np.float32(x), xx, start_x)
-            down[x] = fused(np.float32(x), yx, start_y)
-        blend_row(image, height, width, filled, near, offsets, across, down, out, 3 * y * width)
+            step = np.float32(np.int32(x))
+            across[x], down[x] = fused(step, xx, start_x), fused(step, yx, start_y)
+        blend_row(image, height, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)
 
 
 @compiled
 def rows_of(room: Any, width: Any) -> Any:
     """Lay out the memory of `bilinear_bytes`: what `blend_row` works in, and what it is given."""
-    near, offsets = memory(room, (4, width), np.uint32), memory(room + 16 * width, (width,), np.int32)
+    pairs, halves = memory(room, (2, width), np.uint64), memory(room, (2, 2 * width), np.uint32)
+    offsets = memory(room + 16 * width, (width,), np.int32)
     across, down = memory(room + 20 * width, (width,), np.float32), memory(room + 24 * width, (width,), np.float32)
-    return near, offsets, across, down
+    return pairs, halves, offsets, across, down
 
 
 @compiled
@@ -167,7 +194,8 @@ def blend_row(
     height: Any,
     width: Any,
     filled: Any,
-    near: Any,
+    pairs: Any,
+    halves: Any,
     offsets: Any,
     across: Any,
     down: Any,
@@ -181,7 +209,8 @@ def blend_row(
         height: Height of the image in pixels.
         width: Width of the image and of the row in pixels.
         filled: Pixel that lies around the image.
-        near: Room for four pixels a column.
+        pairs: Room for two pairs of pixels a column, see `load_pair`.
+        halves: The same memory, as two numbers of 32 bits a pair.
         offsets: Room for a number a column.
         across: Columns of the sources, from the centre of the first pixel, float32 of shape (width,).
         down: Rows of the sources, likewise.
@@ -189,54 +218,67 @@ def blend_row(
         line: Offset of the row in the result.
     """
     # Where all four are inside, and none is the last pixel.
+    zero, one = np.float32(0), np.float32(1)
     columns, rows = np.float32(width - 2), np.float32(height - 2)
-    corner = 3 * ((height - 2) * width + width - 2)
+    corner, stride = np.int32(3 * ((height - 2) * width + width - 2)), np.int32(3 * width)
     for x in range(width):
         column, row = np.floor(across[x]), np.floor(down[x])
-        hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
-        offset = np.int32(3) * (np.int32(row) * np.int32(width) + np.int32(column))
-        offsets[x] = offset if hit and offset != corner else np.int32(_SOME)
-        if not ((column >= -1) & (column <= columns + 1) & (row >= -1) & (row <= rows + 1)):
-            offsets[x] = np.int32(_NONE)
+        hit = (column >= zero) & (column <= columns) & (row >= zero) & (row <= rows)
+        near = (column >= -one) & (column <= columns + one) & (row >= -one) & (row <= rows + one)
+        offset = offset_of(row, column, stride)
+        offset = offset if hit and offset != corner else np.int32(_SOME)
+        offsets[x] = offset if near else np.int32(_NONE)
     for x in range(width):
         above = np.int64(offsets[x])
         if above >= 0:
-            near[0, x] = load_pixel(image, above)
-            near[1, x] = load_pixel(image, above + 3)
-            near[2, x] = load_pixel(image, above + 3 * width)
-            near[3, x] = load_pixel(image, above + 3 * width + 3)
+            pairs[0, x], pairs[1, x] = load_pair(image, above), load_pair(image, above + 3 * width)
         elif above == _NONE:
-            near[0, x] = near[1, x] = near[2, x] = near[3, x] = filled
+            pairs[0, x] = pairs[1, x] = _pair(filled, filled)
         else:
             column, row = int(np.floor(across[x])), int(np.floor(down[x]))
-            near[0, x] = _pixel_at(image, height, width, row, column, filled)
-            near[1, x] = _pixel_at(image, height, width, row, column + 1, filled)
-            near[2, x] = _pixel_at(image, height, width, row + 1, column, filled)
-            near[3, x] = _pixel_at(image, height, width, row + 1, column + 1, filled)
+            for below in range(2):
+                left = _pixel_at(image, height, width, row + below, column, filled)
+                right = _pixel_at(image, height, width, row + below, column + 1, filled)
+                pairs[below, x] = _pair(left, right)
     for x in range(width):
-        one, two, three, four = near[0, x], near[1, x], near[2, x], near[3, x]
-        right, lower = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
-        near[0, x] = _pixel(
-            _blend(one, two, three, four, 0, right, lower),
-            _blend(one, two, three, four, 8, right, lower),
-            _blend(one, two, three, four, 16, right, lower),
+        upper, lower = (halves[0, 2 * x], halves[0, 2 * x + 1]), (halves[1, 2 * x], halves[1, 2 * x + 1])
+        shares = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
+        offsets[x] = _pixel(
+            _blend(upper, lower, 0, *shares),
+            _blend(upper, lower, 1, *shares),
+            _blend(upper, lower, 2, *shares),
         )
-    for x in range(width - 1):
-        store_pixel(out, line + 3 * x, near[0, x])
-    store_last(out, line + 3 * width - 3, near[0, width - 1])
+    store_row(offsets, width, out, line)
 
 
 @compiled
-def _blend(one: Any, two: Any, three: Any, four: Any, shift: Any, across: Any, down: Any) -> Any:
-    """Blend one channel of four pixels, two above two."""
-    above = _between(_channel(one, shift), _channel(two, shift), across)
-    below = _between(_channel(three, shift), _channel(four, shift), across)
+def store_row(pixels: Any, width: Any, out: Any, line: Any) -> None:
+    """Store a row of pixels, four bytes each."""
+    fours = max(width - 2, 0) // 4
+    for four in range(fours):
+        store_four(out, line + 12 * four, pixels, 4 * four)
+    for x in range(4 * fours, width):
+        store_last(out, line + 3 * x, np.uint32(pixels[x]))
+
+
+@compiled
+def _pair(left: Any, right: Any) -> Any:
+    """Return two pixels as `load_pair` reads them."""
+    return np.uint64(left) | np.uint64(right) << np.uint64(24)
+
+
+@compiled
+def _blend(upper: Any, lower: Any, channel: Any, across: Any, down: Any) -> Any:
+    """Blend one channel of a pair of pixels with that of the pair below, four bytes each half."""
+    above = _between(_level_of(upper, channel), _level_of(upper, channel + 3), across)
+    below = _between(_level_of(lower, channel), _level_of(lower, channel + 3), across)
     return np.int32(np.rint(_between(above, below, down)))
 
 
 @compiled
-def _channel(pixel: Any, shift: Any) -> Any:
-    return np.float32(np.int32((pixel >> np.uint32(shift)) & np.uint32(255)))
+def _level_of(pair: Any, place: Any) -> Any:
+    half = pair[1] if place >= 4 else pair[0]
+    return np.float32(np.int32((half >> np.uint32(8 * (place & 3))) & np.uint32(255)))
 
 
 @compiled

@@ -1,0 +1,172 @@
+"""Instructions for pixels that Python has no word for: several bytes at a time, copies, and what caches are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from dalirefurb.kernels.llvm import intrinsic
+
+_GREY = (9798, 19235, 3735)
+"""Weights of red, green and blue, whose sum is 2 ** 15."""
+
+
+@intrinsic
+def grey(typing_context: Any, red: Any, green: Any, blue: Any) -> Any:
+    """Return the level of grey of three levels, uint8: the sum by `_GREY`, halves up.
+
+    The weights' high and low bytes are summed each in 16 bits, of which a vector holds twice as many as of 32.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = ir.IntType(16)
+        levels = [builder.zext(level, half) for level in arguments]
+
+        def weighed(start: int, weights: list[int]) -> Any:
+            total = half(start)
+            for level, weight in zip(levels, weights, strict=True):
+                total = builder.add(total, builder.mul(level, half(weight)))
+            return total
+
+        low = weighed(0, [weight & 255 for weight in _GREY])
+        high = weighed(1 << 6, [weight >> 8 for weight in _GREY])
+        return builder.trunc(builder.lshr(builder.add(high, builder.lshr(low, half(8))), half(7)), ir.IntType(8))
+
+    return types.uint8(types.uint8, types.uint8, types.uint8), generate
+
+
+def _load(bits: int, what: Any) -> Callable[..., Any]:
+    @intrinsic
+    def load(typing_context: Any, image: Any, offset: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(bits).as_pointer())
+            return builder.load(address, align=1)
+
+        return what(image, offset), generate
+
+    return load
+
+
+load_pixel = _load(32, types.uint32)
+"""Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
+
+load_pair = _load(64, types.uint64)
+"""Read the eight bytes at an offset, the first one lowest: two pixels and the two bytes after them."""
+
+
+@intrinsic
+def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any:
+    """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
+        builder.store(arguments[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(image, offset, types.uint32), generate
+
+
+@intrinsic
+def store_four(typing_context: Any, image: Any, offset: Any, pixels: Any, first: Any) -> Any:
+    """Write four pixels, four bytes each as `load_pixel` reads them, and four bytes more, whatever is in these."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        levels = ir.VectorType(ir.IntType(8), 16)
+        target, source = (
+            builder.gep(context.make_array(signature.args[place])(context, builder, arguments[place]).data, [at])
+            for place, at in ((0, arguments[1]), (2, arguments[3]))
+        )
+        four = builder.load(builder.bitcast(source, levels.as_pointer()), align=4)
+        order = [4 * pixel + channel for pixel in range(4) for channel in range(3)] + [3, 7, 11, 15]
+        packed = builder.shuffle_vector(four, four, ir.Constant(ir.VectorType(ir.IntType(32), 16), order))
+        builder.store(packed, builder.bitcast(target, levels.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(image, offset, pixels, types.int64), generate
+
+
+@intrinsic
+def weighed_pixels(typing_context: Any, image: Any, offset: Any, weights: Any, count: Any, bits: Any) -> Any:
+    """Add pixels up, one after the other from an offset on, by int32 weights; of each, four bytes are read.
+
+    Returns:
+        The sums of the four, divided by 2 ** `bits`, rounded and limited to 0 .. 255, as bytes, the first one lowest.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, pixel = ir.IntType(32), ir.VectorType(ir.IntType(32), 4)
+        levels = ir.VectorType(ir.IntType(8), 4)
+        data, weight = (
+            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2)
+        )
+        shift = builder.trunc(arguments[4], number)
+        half = builder.lshr(builder.shl(number(1), shift), number(1))
+
+        def all_four(value: Any) -> Any:
+            first = builder.insert_element(ir.Constant(pixel, ir.Undefined), value, number(0))
+            return builder.shuffle_vector(first, first, ir.Constant(pixel, [0] * 4))
+
+        total = cgutils.alloca_once_value(builder, all_four(half))
+        with cgutils.for_range(builder, arguments[3]) as loop:
+            at = builder.gep(data, [builder.add(arguments[1], builder.mul(loop.index, loop.index.type(3)))])
+            source = builder.zext(builder.load(builder.bitcast(at, levels.as_pointer()), align=1), pixel)
+            factor = all_four(builder.load(builder.gep(weight, [loop.index])))
+            builder.store(builder.add(builder.load(total), builder.mul(source, factor)), total)
+        mean = builder.ashr(builder.load(total), all_four(shift))
+        for least, limit in ((True, 0), (False, 255)):
+            limits = ir.Constant(pixel, [limit] * 4)
+            other = builder.icmp_signed("<" if least else ">", mean, limits)
+            mean = builder.select(other, limits, mean)
+        return builder.bitcast(builder.trunc(mean, levels), number)
+
+    return types.uint32(image, types.int64, weights, types.int64, types.int64), generate
+
+
+@intrinsic
+def copy(typing_context: Any, source: Any, start: Any, count: Any, target: Any, at: Any) -> Any:
+    """Copy `count` bytes of an array, from `start` on, to another array, from `at` on, which must not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, other = (
+            builder.gep(context.make_array(signature.args[place])(context, builder, arguments[place]).data, [offset])
+            for place, offset in ((0, arguments[1]), (3, arguments[4]))
+        )
+        cgutils.raw_memcpy(builder, other, one, arguments[2], itemsize=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, types.int64, target, types.int64), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
+    """Have the byte at an offset brought to the caches, with what shares its line; it need not exist."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        to_read, all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
+        builder.call(function, [builder.gep(data, [arguments[1]]), to_read, all_caches, data_not_code])
+        return context.get_dummy_value()
+
+    return types.void(image, offset), generate
+
+
+@intrinsic
+def touch(typing_context: Any, image: Any, offset: Any) -> Any:
+    """Read the byte at an offset, so that its cache line is there: processors leave out many a `prefetch`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        # An ordinary load whose value nobody takes would be optimised away.
+        builder.load_atomic(builder.gep(data, [arguments[1]]), "monotonic", 1)
+        return context.get_dummy_value()
+
+    return types.void(image, offset), generate

@@ -25,6 +25,7 @@ html_css_files = ["site.css"]
 myst_heading_anchors = 3
 
 nb_execution_mode = "cache"
+nb_merge_streams = True
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 
@@ -36,6 +37,7 @@ autodoc_use_type_comments = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
+_COLON = "\N{FULLWIDTH COLON}"
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields|Example|Examples|Note):$")
 
 
@@ -48,9 +50,17 @@ def as_markup(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
             found += ["::", ""]
         found.append(re.sub(r"(?<=, )\*(?=\w+\))", r"\\*", line))
         last = line or last
-    lines[:] = ["", *found] if what == "property" else found  # else a colon in its first line is taken for its type's
+    lines[:] = found
+    if what == "property" and lines:  # Napoleon takes what is before a colon in its first line for its type.
+        lines[0] = lines[0].replace(":", _COLON)
+
+
+def with_colons(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Put colons back."""
+    lines[:] = [line.replace(_COLON, ":") for line in lines]
 
 
 def setup(app: Any) -> None:
-    """Have docstrings changed before Napoleon reads them."""
+    """Have docstrings changed before Napoleon reads them, and after."""
     app.connect("autodoc-process-docstring", as_markup, priority=400)
+    app.connect("autodoc-process-docstring", with_colons, priority=600)

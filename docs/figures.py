@@ -33,6 +33,9 @@ def pages() -> list[Path]:
 
 def renewed(page: Path) -> str:
     """Return a page with its figures as the files have them now."""
+    text = page.read_text()
+    marks = re.findall("^<!-- (figures|end)", text, re.MULTILINE)
+    assert marks == ["figures", "end"] * text.count("<!-- figures "), f"{page} has a mark without its other one"
     to_results = os.path.relpath(RESULTS, page.parent)
 
     def block(match: re.Match[str]) -> str:
@@ -40,7 +43,7 @@ def renewed(page: Path) -> str:
         made = BLOCKS[kind](*arguments).replace("](results/", f"]({to_results}/")
         return f"{match[1]} -->\n{made}\n"
 
-    return BLOCK.sub(block, page.read_text())
+    return BLOCK.sub(block, text)
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -54,14 +57,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}" if abs(value) >= 10 else f"{value:.2f}"
 
 
-def where(name: str) -> str:
+def where(name: str, times: str = "") -> str:
     """Say on what a file's figures were taken, how often, and when."""
     run = read(name)
     machine, config = run["environment"], run["config"]
     cpu = machine["cpu"].replace("(R)", "").replace(" Processor", "")
-    times = f"{config['rounds']} rounds" if "rounds" in config else "seeds and runs as the file says"
+    if "rounds" in config and not times:
+        times = f"{config['rounds']} rounds, "
     file = f"[{name}.json](results/{name}.json)"
-    return f"{times}, {machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}"
+    return f"{times}{machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}"
 
 
 def _article(word: str) -> str:
@@ -143,10 +147,12 @@ def _bars(name: str, kind: str) -> Iterator[list[str]]:
     for case in read(name)["results"]:
         found = {claim["name"]: claim["figure"]["median"] for claim in case["claims"]}
         for served, speed in case["images_per_s"].items():
-            if served in case["bound"]:
-                standard = found.get(f"{served} / standard", 1.0)
-                share = f"{found[f'{served} / its bound']:.2f}"
-                yield [f"{case['order']}, {kind}", served, number(speed["median"]), f"{standard:.2f}", share]
+            if served.endswith("-only"):
+                continue
+            standard = speed["median"] / case["images_per_s"]["standard"]["median"]
+            share = found.get(f"{served} / its bound", found.get("every sample a hit / final-only"))
+            row = [number(speed["median"]), f"{found.get(f'{served} / standard', standard):.2f}", f"{share:.2f}"]
+            yield [f"{case['order']}, {kind}", served, *row]
 
 
 def kernels() -> str:
@@ -170,8 +176,8 @@ def accuracy() -> str:
         difference, seeds = case["difference"], f"{case['seeds']}"
         apart = "" if difference is None else f"{difference['mean']:.2f} ± {difference['half_width']:.2f}"
         rows.append([case["case"], seeds, f"{case['accuracy']['mean']:.1f} %", apart, f"{case['fresh']:,}"])
-    heading = ["served", "seeds", "test accuracy", "difference, points", "partial images made"]
-    return f"{table(heading, rows)}\n\n{where('accuracy_reduced')}."
+    heading = ["served", "seeds", "test accuracy", "difference, points", "made anew"]
+    return f"{table(heading, rows)}\n\nMeans of seeds, {where('accuracy_reduced', 'paired; ')}."
 
 
 def sources() -> str:

@@ -30,8 +30,10 @@ TESTED_ELSEWHERE = {"batches.md", "recipes.md", "sources.md"}
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in TESTED_ELSEWHERE]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 DIAGRAMS = ("partial augmentation   ", "cli                      the command line", "planning            engine")
-MYST = re.compile(r"^```\{.*?^```$", re.MULTILINE | re.DOTALL)
 """Parts of blocks of text that nothing prints."""
+
+MYST = re.compile(r"^```\{.*?^```$", re.MULTILINE | re.DOTALL)
+"""What the site's builder makes of other files, or of lists of pages."""
 
 
 class Block(NamedTuple):
@@ -157,7 +159,8 @@ def understood(command):
     """Have a command's parser read its arguments, or find what it runs."""
     program, *arguments = command
     if program == "dalirefurb":
-        parser().parse_args(arguments)
+        if "--help" not in arguments:
+            parser().parse_args(arguments)
     elif program == "torchrun":
         script = next(index for index, argument in enumerate(arguments) if argument.endswith(".py"))
         module(ROOT / arguments[script]).parser().parse_args(arguments[script + 1 :])
@@ -200,7 +203,7 @@ def test_commands_of_a_container_are_understood(block):
 INLINE = [
     (page.name, command)
     for page in PAGES
-    for command in re.findall(r"`(dalirefurb (?:train|show|demo|cache|doctor) [^`|]*)`", page.read_text())
+    for command in re.findall(r"`(dalirefurb (?:train|show|demo|cache|doctor|tune) [^`|]*)`", page.read_text())
 ]
 EXAMPLES = [
     (text["help"], re.split(r"\s{2,}", line.strip())[0])

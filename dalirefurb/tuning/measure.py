@@ -45,6 +45,9 @@ _SLICE_S = (0.35, 1.5)
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
+_SAME_AGAIN = 0.5
+"""What is kept at reuse factor 2 where nothing final is random: such splits are left out."""
+
 _FILLING = 0.7
 """Share of the time after which no more splits are begun."""
 
@@ -184,6 +187,8 @@ class _Measurement:
         if recipe.split == 0:
             # A hit costs the cores what standard does: all but the waiting for the source. Of arrays nothing is cached.
             self._sizes[name, 0] = self._partial_sizes(recipe, samples)
+            return
+        if recipe.diversity(2) <= _SAME_AGAIN:
             return
         if self._elapsed() > _FILLING:
             self._notes.append(f"{name}, {recipe.split} stages partial: not measured, for want of time")

@@ -28,6 +28,7 @@ import harness
 
 from dalirefurb import ImageFolder
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.system.kept_memory import keep_memory
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -66,7 +67,7 @@ class Experiment(Generic[Config]):
         """Run what the command line asks for."""
         options, config = self.read(arguments)
         if self.keeps_memory:
-            harness.keep_memory()
+            keep_memory()
         where = environment()
         with ExitStack() as stack:
             if options.out is None:

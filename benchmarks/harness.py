@@ -13,7 +13,6 @@ and a contender that needs a millisecond for a batch writes to new pages for lon
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -32,7 +31,6 @@ cores = usable_cores
 _RAMP_BATCHES = 2
 _RAMP_SHARE = 1 / 3
 _IDLE_LIMIT_S = 60.0
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
 
 
 @dataclass(frozen=True)
@@ -107,18 +105,6 @@ class Slice:
     def images_per_s(self) -> float:
         """Throughput of the slice."""
         return self.images / self.seconds
-
-
-def keep_memory() -> None:
-    """Have the process keep what is let go of, for the next contender, where malloc is glibc's.
-
-    Else, on a virtual machine, its host is told of it two seconds later (Linux's free page reporting), and what the
-    host then does takes time from some batches of whoever has the next turn.
-    """
-    if hasattr(library := ctypes.CDLL(None), "mallopt"):
-        library.mallopt(_M_ARENA_MAX, 1)
-        library.mallopt(_M_MMAP_MAX, 0)
-        library.mallopt(_M_TRIM_THRESHOLD, -1)
 
 
 def placements() -> list[Placement]:

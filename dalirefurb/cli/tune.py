@@ -17,6 +17,7 @@ from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_writable, write, writing
 from dalirefurb.source import ImageFolder
+from dalirefurb.system.kept_memory import keep_memory
 
 if TYPE_CHECKING:
     from dalirefurb.tuning.tune import Advice
@@ -47,6 +48,7 @@ def tune(options: argparse.Namespace) -> int:
     step = None if options.step_ms is None else options.step_ms / 1e3
     disk = options.disk
     progress = _Progress()
+    keep_memory()
     with without_codec_noise(), waiting("tuning", progress.said):
         advice = measured(
             source,

@@ -58,7 +58,7 @@ class SplitCosts:
         image_std_bytes: Standard deviation of these bytes; 0: every image has as many.
         largest_bytes: Bytes of the largest partial image.
         standard_s: An image that is computed whole, and not kept.
-        put_s: What a miss costs more than that, kept in memory.
+        put_s: What a miss costs more than that, kept in memory; below 0 where hits and misses take less together.
         hit_s: A hit in memory.
         kept: Share of standard training's different images that is kept, by reuse factor.
         deterministic: Whether nothing in the partial part is random, so that it can be kept for ever.

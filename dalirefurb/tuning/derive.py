@@ -119,7 +119,7 @@ def _puts(measured: Measured) -> Iterator[tuple[float, float]]:
         mixed, hits = (measured.image_s(f"{kind} {name} {split}") for kind in ("mixed", "hits"))
         if mixed is not None and hits is not None:
             put_s = MIXED * mixed.median - measured.standard_s(name).median - (MIXED - 1) * hits.median
-            yield max(0.0, put_s), sizes.mean_bytes
+            yield put_s, sizes.mean_bytes
 
 
 def _disk(measured: Measured) -> DiskCosts | None:

@@ -41,7 +41,10 @@ ROUNDS = 3
 _ENCODED_ROWS = 1024
 _ARRAY_ROWS = 8192
 _SHARE_OF_MEMORY = 1 / 8
-_SLICE_S = (0.35, 1.5)
+_SLICE_S = (0.35, 1.0)
+_COMPUTING = 4.0
+"""How many times as long the slices are of what computes images, of which fewer are served."""
+
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
@@ -59,10 +62,11 @@ _UNKNOWN_MEMORY = 8 << 30
 
 @dataclass
 class _Subject:
-    """What takes turns, and what it did in them."""
+    """What takes turns, and what it did in them; one that computes takes longer ones, by its weight."""
 
     name: str
     turns: Turns
+    weight: float = 1.0
     slices: list[Slice] = field(default_factory=list)
 
 
@@ -160,7 +164,7 @@ class _Measurement:
         return rows_of(samples, self._source, rows=batches * self._batch_size) if batches else None
 
     def _add(self, name: str, turns: Turns) -> None:
-        self._subjects[name] = _Subject(name, turns)
+        self._subjects[name] = _Subject(name, turns, 1.0 if "hits" in name else _COMPUTING)
 
     def _add_standard(self, samples: Samples) -> None:
         rows = self._rows(samples)
@@ -208,8 +212,8 @@ class _Measurement:
             self._add(f"mixed {name} {recipe.split}", self._mixed(rows, recipe, MemoryStore()))
 
     def _is_mixed(self, name: str, recipe: Recipe) -> bool:
-        preset, first = self._recipes[name], next(iter(self._recipes))
-        return recipe.split == preset.split or (name == first and recipe.split == 1 and recipe.encoded)
+        first, preset = next(iter(self._recipes.items()))
+        return name == first and recipe.split in (preset.split, 1 if recipe.encoded else preset.split)
 
     def _add_disk(self, samples: Samples) -> None:
         """Measure a disk at the first recipe's split."""
@@ -257,7 +261,8 @@ class _Measurement:
         """Give each subject a slice in each round, every second round backwards, as far as the time goes."""
         least, most = _SLICE_S
         left_s = self._limit_s * (1 - self._elapsed())
-        seconds = min(most, max(least, left_s / (ROUNDS * len(self._subjects)) - _TURN_S))
+        weights = sum(each.weight for each in self._subjects.values())
+        seconds = min(most, max(least, (left_s / ROUNDS - _TURN_S * len(self._subjects)) / weights))
         subjects = list(self._subjects.values())
         for number in range(ROUNDS):
             self._step.take()
@@ -270,7 +275,7 @@ class _Measurement:
                     return
                 self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
                 with self._noted(subject.name):
-                    subject.slices.append(subject.turns.slice(seconds))
+                    subject.slices.append(subject.turns.slice(seconds * subject.weight))
 
     def _disk_speeds(self) -> tuple[float, float] | None:
         """Return the bytes a second that the disk takes, and that it gives."""

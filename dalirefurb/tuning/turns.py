@@ -19,12 +19,14 @@ import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.stats import Stats
 from dalirefurb.loader import Loader
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
+from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.idle import wait_until_idle
 from dalirefurb.tuning.choice import LEAST_ROUNDS
 from dalirefurb.tuning.costs import Spread, StepCosts
@@ -35,6 +37,7 @@ Step = Callable[[torch.Tensor, torch.Tensor], object]
 _IDLE_S = 5.0
 _LONGEST_RAMP_S = 1.2
 _LEAST_BATCHES = 4
+_MOST_REPLICAS = 8
 _HANDED_OVER = 8
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
@@ -147,6 +150,8 @@ class Turns:
             self._store,
             partial_device=partial,
             final_device=final,
+            # No deeper than it takes: what was begun for later batches has to end before the next turn.
+            prefetch=Prefetch(look_ahead=min(usable_cores(), _MOST_REPLICAS) + 1),
             bad_samples=BadSamplePolicy("replace"),
         )
         if self._state is not None:

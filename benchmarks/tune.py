@@ -42,6 +42,7 @@ TIERS: tuple[Tier, ...] = ("memory", "disk")
 MEDIAN_ERROR, HIGH_ERROR, REGRET = 0.05, 0.10, 1.05
 
 _TIMED_STEPS = 20
+_PLENTY = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def run_case(
         costs = measure_costs(
             source, recipes, batch_size=batch_size, epochs=config.epochs, disk=Path(folder), limit_s=config.limit_s
         )
-        machine = this_machine(1 << 62, 1 << 62)
+        machine = replace(this_machine(0, _PLENTY), memory_bytes=_PLENTY)
         workload = Workload(len(source), batch_size, config.epochs)
         configurations = _configurations(config, costs)
         standard = configurations[0]
@@ -172,7 +173,15 @@ def run_case(
         for step, each in regrets.items()
     ]
     say(name, table(heading, rows), claim_table(claims, "figure"))
-    return {"data": name, "costs": costs.as_dict(), "runs": runs, "regrets": regrets, "claims": claims}
+    return {
+        "data": name,
+        "costs": costs.as_dict(),
+        "machine": machine,
+        "workloads": {f"{length:g}": each for length, each in lengths.items()},
+        "runs": runs,
+        "regrets": regrets,
+        "claims": claims,
+    }
 
 
 def _configurations(config: Config, costs: Costs) -> list[Configuration]:

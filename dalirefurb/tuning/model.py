@@ -5,7 +5,7 @@ Let m be the share of an epoch's rows that are misses after epoch 0, as the plan
     cores    t = scale (m (standard + put) + (1 - m) hit) + step's CPU time / cores
              put and hit on a disk cost more by its seconds a byte; scale = measured cores / cores / their speed
     source   t = m read
-    disk     t = bytes read and written / what the disk gives and takes; the page cache's share is not read
+    disk     t = bytes read and written / what the disk gives and takes, but for what the page cache holds
     loader   t = what the loader's own threads need, which more cores do not shorten
     step     t = (step + the hand-over of a batch that is ready) / batch size
 
@@ -29,6 +29,9 @@ from dalirefurb.tuning.costs import Costs, SplitCosts
 
 Tier = Literal["none", "memory", "disk", "tiered"]
 Bound = Literal["cores", "source", "disk", "loader", "step"]
+
+_DIRTY = 0.2
+"""Share of the page cache that Linux lets pages fill that are to be written yet: it takes as many writes at once."""
 
 _MOST_EPOCHS = 10
 """Epochs whose misses are counted: they differ by a sample or two."""
@@ -147,7 +150,7 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     nbytes = _nbytes(workload, machine, configuration)
     misses = _misses(_planner(workload, machine, configuration))
     on_disk = _disk_share(nbytes, machine, configuration.tier)
-    in_page_cache = min(1.0, machine.page_cache_bytes / max(1.0, on_disk * nbytes))
+    in_page_cache = machine.page_cache_bytes / max(1.0, on_disk * nbytes)
     time, bound = _image_s(costs, machine, workload, configuration, misses, on_disk, in_page_cache)
     first, _ = _image_s(costs, machine, workload, configuration, 1.0, on_disk, in_page_cache)
     epoch_0_s = first * workload.num_samples / machine.ranks
@@ -211,10 +214,11 @@ def _image_s(
         nbytes = split.image_bytes * on_disk
         put_s += costs.disk.put_s * nbytes
         get_s += costs.disk.get_s * nbytes
-        reads = nbytes * (1 - misses) * (1 - in_page_cache)
+        reads = nbytes * (1 - misses) * (1 - min(1.0, in_page_cache))
         read_speed = machine.disk_read_bytes_per_s or costs.disk.read_bytes_per_s
         write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
-        disk_s = machine.ranks * (reads / read_speed + nbytes * kept_misses / write_speed)
+        writes = nbytes * kept_misses * (1 - min(1.0, _DIRTY * in_page_cache))
+        disk_s = machine.ranks * (reads / read_speed + writes / write_speed)
     computing = misses * split.standard_s.median + (kept_misses * put_s if stored else 0.0) + (1 - misses) * get_s
     source_s = (
         misses * costs.read_s

@@ -29,6 +29,7 @@ WITHIN = 0.1
 _ROUNDS = 3
 _FILL_SHARE = 0.2
 _TURN_S = 1.5
+_LEAST_S = 1.0
 _LEAST_BATCHES = 8
 
 
@@ -98,7 +99,7 @@ def verify(
         for configuration in taken:
             told(f"filling: {configuration.name}")
             turns.append(turns_of(configuration, rows, recipes, batch_size, _step(step), disk, choice, stack))
-        each_s = max(1.0, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
+        each_s = max(_LEAST_S, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
         achieved: list[list[float]] = [[] for _ in turns]
         for number in range(_ROUNDS):
             for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:

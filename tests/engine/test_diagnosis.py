@@ -379,10 +379,10 @@ def refurbish() -> Refurbish:
 
 
 def test_a_loop_that_takes_long_does_not_wait() -> None:
-    found, stats = diagnosed(standard(), None, step_s=0.1, epochs=2)
+    found, stats = diagnosed(standard(), None, step_s=0.05, epochs=2)
     assert found.verdict is Verdict.NOT_DETECTED
     assert found.change == "leave the loader as it is"
-    assert stats.consumer_busy_s >= 0.1 * stats.steps == 0.1 * 46
+    assert stats.consumer_busy_s >= 0.05 * stats.steps == 0.05 * 46
 
 
 def test_a_slow_source_is_what_is_waited_for() -> None:
@@ -415,7 +415,7 @@ def test_a_store_that_is_too_small_is_said_to_be() -> None:
 
 
 def test_a_step_that_takes_as_long_as_all_images_needs_no_reuse() -> None:
-    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.2, epochs=2)
+    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.1, epochs=2)
     assert found.verdict is Verdict.NOT_DETECTED
     assert found.change.startswith("reuse_factor=1 would be as fast")
 

@@ -139,13 +139,16 @@ def test_verifying_decides_the_exit_status(folder, capsys, monkeypatch, holds):
     assert "predicted, achieved" in capsys.readouterr().out
 
 
-def test_verifying_runs_standard_and_what_is_recommended(folder, tmp_path):
+def test_verifying_runs_standard_and_what_is_recommended(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(verifying, "_ROUNDS", 1)
+    monkeypatch.setattr(verifying, "_TURN_S", 1e9)
+    monkeypatch.setattr(verifying, "_LEAST_S", 0.0)
     source, recipes = ImageFolder(folder), {"paper": rand_augment(32)}
     choice = advise(costs(), machine(), workload(num_samples=48, batch_size=16)).choice
     done = verifying.verify(choice, source, recipes, step=1e-4, disk=tmp_path, seconds=0.2)
     assert [each.configuration.reuse_factor for each in done] == [1, choice.recommended.configuration.reuse_factor]
     for each in done:
-        assert len(each.achieved) == 3
+        assert len(each.achieved) == 1
         assert min(each.achieved) > 0
         assert each.holds == (abs(each.predicted / np.median(each.achieved) - 1) <= 0.1)
     assert not list(tmp_path.iterdir())

@@ -106,6 +106,10 @@ class Turns:
             for number, _ in enumerate(batches, 1):
                 if number >= ahead or (number >= _LEAST_BATCHES and time.perf_counter() - began > _LONGEST_RAMP_S):
                     break
+            if self.step is not None:
+                # Once with it, so that the next batch is made while the first step is taken, as in training.
+                images, labels = next(batches)
+                self.step(images, labels)
             before, cpu_before = loader.stats(), time.process_time()
             arrivals, rows = [time.perf_counter()], 0
             for images, labels in batches:

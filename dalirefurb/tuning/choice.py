@@ -73,14 +73,15 @@ class Choice:
 
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
     """List every configuration, each with the largest coverage that the machine has room for; first comes standard."""
-    firsts = list({split.recipe: split for split in costs.splits}.values())
+    firsts = list({(split.recipe, split.devices): split for split in reversed(costs.splits)}.values())[::-1]
     found = [Configuration(split, 1, 1.0, "none") for split in firsts]
     tiers: list[Tier] = ["memory"]
     if machine.disk_bytes and costs.disk is not None:
         tiers += ["disk", "tiered"]
     for split in costs.splits:
+        places: list[Tier] = ["device"] if split.on_device else tiers
         for reuse_factor in _reuse_factors(split, workload):
-            for tier in tiers:
+            for tier in places:
                 whole = Configuration(split, reuse_factor, 1.0, tier)
                 if (coverage := largest_coverage(machine, workload, whole)) >= _LEAST_COVERAGE:
                     found.append(replace(whole, coverage=coverage))
@@ -158,4 +159,5 @@ def _preference(prediction: Prediction) -> tuple[float, ...]:
     configuration = prediction.configuration
     for_ever = configuration.split.deterministic
     uses = 1 if for_ever and configuration.reuse_factor > 1 else configuration.reuse_factor
-    return uses, -round(prediction.kept, 2), prediction.memory_bytes + prediction.disk_bytes
+    taken = prediction.memory_bytes + prediction.disk_bytes + prediction.device_bytes
+    return uses, -round(prediction.kept, 2), taken

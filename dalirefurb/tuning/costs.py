@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+
+Placement = tuple[Literal["cpu", "gpu"], Literal["cpu", "gpu"]]
+"""Devices of the partial and of the final part."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class SplitCosts:
         hit_s: A hit in memory.
         kept: Share of standard training's different images that is kept, by reuse factor.
         deterministic: Whether nothing in the partial part is random, so that it can be kept for ever.
+        devices: Devices of the partial and of the final part; with both on the GPU a `DeviceStore` is the cache.
     """
 
     recipe: str
@@ -75,6 +79,12 @@ class SplitCosts:
     hit_s: Spread
     kept: Mapping[int, float]
     deterministic: bool = False
+    devices: Placement = ("cpu", "cpu")
+
+    @property
+    def on_device(self) -> bool:
+        """Whether partial images are made, kept and finished in a GPU's memory."""
+        return self.devices == ("gpu", "gpu")
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,7 @@ class Costs:
         encoded_bytes: Mean bytes of an image as it is read.
         serial_s: Seconds for an image that the loader's own threads need, however many cores there are.
         hand_over_s: Seconds for a batch that is ready to be handed over, between two steps.
+        copy_s: Seconds for an image that is finished on the CPU to be copied to a GPU; 0: no GPU.
         disk: Costs of a disk; None: not measured.
         step: Costs of the model's step; None: not known.
         miss_spread: Quartile distance of standard's time for a batch, as a share of its median.
@@ -132,6 +143,7 @@ class Costs:
     encoded_bytes: float
     serial_s: float
     hand_over_s: float = 0.0
+    copy_s: float = 0.0
     disk: DiskCosts | None = None
     step: StepCosts | None = None
     miss_spread: float = 0.0
@@ -150,6 +162,7 @@ class Costs:
                     **each,
                     "standard_s": Spread(**each["standard_s"]),
                     "hit_s": Spread(**each["hit_s"]),
+                    "devices": tuple(each.get("devices", ("cpu", "cpu"))),
                     "kept": {int(factor): kept for factor, kept in each["kept"].items()},
                 }
             )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.tuning.choice import REUSE_FACTORS
-from dalirefurb.tuning.costs import Costs, DiskCosts, SplitCosts, Spread, StepCosts
+from dalirefurb.tuning.costs import Costs, DiskCosts, Placement, SplitCosts, Spread, StepCosts
 from dalirefurb.tuning.samples import Samples
 from dalirefurb.tuning.turns import Slice
 
@@ -20,25 +21,40 @@ _READ_BOUND = 0.9
 """Where reading takes this share of standard's time, the cores wait for it."""
 
 
+class Variant(NamedTuple):
+    """One recipe on certain devices.
+
+    Attributes:
+        name: Name of the recipe.
+        recipe: The recipe.
+        devices: Devices of its partial and of its final part.
+    """
+
+    name: str
+    recipe: Recipe
+    devices: Placement
+
+
 @dataclass(frozen=True)
 class Measured:
     """What was measured.
 
     Attributes:
-        recipes: Recipes by name.
+        variants: Recipes on devices, by name.
         encoded: Whether the source's images are encoded.
         batch_size: Rows of a batch.
         epochs: Number of epochs of the run.
         samples: Samples that were read.
-        sizes: Sizes of partial images, by recipe and split.
+        sizes: Sizes of partial images, by variant and split.
         slices: Slices by name: "standard NAME", "hits NAME SPLIT", "mixed NAME SPLIT", "disk hits", "disk mixed".
         hand_over_s: Seconds for a batch that is ready to be handed over.
+        copy_s: Seconds for an image to be copied to the model's device; 0: it is there.
         step: Costs of the step; None: not known.
         disk_speeds: Bytes a second that the disk takes, and that it gives; None: not known.
         notes: What could not be measured, a line each.
     """
 
-    recipes: Mapping[str, Recipe]
+    variants: Mapping[str, Variant]
     encoded: bool
     batch_size: int
     epochs: int
@@ -46,14 +62,15 @@ class Measured:
     sizes: Mapping[tuple[str, int], PartialSizes]
     slices: Mapping[str, Sequence[Slice]]
     hand_over_s: float
+    copy_s: float
     step: StepCosts | None
     disk_speeds: tuple[float, float] | None
     notes: tuple[str, ...]
 
     @property
     def first(self) -> str:
-        """Name of the recipe that is compared with."""
-        return next(iter(self.recipes))
+        """Name of the variant that is compared with."""
+        return next(iter(self.variants))
 
     def image_s(self, name: str) -> Spread | None:
         """Return the seconds that an image took in some slices; None if there are none."""
@@ -81,6 +98,7 @@ def costs_of(measured: Measured) -> Costs:
         encoded_bytes=measured.samples.mean_bytes,
         serial_s=own_s / max(1, sum(each.stats.samples for each in slices)),
         hand_over_s=measured.hand_over_s,
+        copy_s=measured.copy_s,
         disk=_disk(measured),
         step=measured.step,
         miss_spread=Spread.of([seconds for each in slices for seconds in each.batch_s]).relative,
@@ -91,7 +109,8 @@ def costs_of(measured: Measured) -> Costs:
 def _splits(measured: Measured) -> Iterator[SplitCosts]:
     puts = list(_puts(measured))
     for (name, split), sizes in measured.sizes.items():
-        recipe = measured.recipes[name].at(split)
+        variant = measured.variants[name]
+        recipe = variant.recipe.at(split)
         # Where files are kept as they were read, a hit costs the cores what standard does. Arrays are not kept so.
         hit_s = measured.standard_s(name) if split == 0 else measured.image_s(f"hits {name} {split}")
         if hit_s is None:
@@ -99,7 +118,7 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
         factors = {1} if split == 0 and not recipe.encoded else {1, *REUSE_FACTORS, measured.epochs}
         put_s, nbytes = min(puts, key=lambda each: abs(each[1] - sizes.mean_bytes)) if puts else (0.0, 1.0)
         yield SplitCosts(
-            recipe=name,
+            recipe=variant.name,
             split=split,
             final=recipe.final[0].name if recipe.final else "output",
             image_bytes=sizes.mean_bytes,
@@ -110,6 +129,7 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
             hit_s=hit_s,
             kept={factor: recipe.diversity(factor) for factor in sorted(factors)},
             deterministic=split <= recipe.deterministic_prefix,
+            devices=variant.devices,
         )
 
 
@@ -124,7 +144,7 @@ def _puts(measured: Measured) -> Iterator[tuple[float, float]]:
 
 def _disk(measured: Measured) -> DiskCosts | None:
     name = measured.first
-    split = measured.recipes[name].split
+    split = measured.variants[name].recipe.split
     on_disk = [measured.image_s(f"disk {kind}") for kind in ("hits", "mixed")]
     in_memory = [measured.image_s(f"{kind} {name} {split}") for kind in ("hits", "mixed")]
     medians = [each.median for each in (*on_disk, *in_memory) if each is not None]

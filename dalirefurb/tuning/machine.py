@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
@@ -41,6 +43,7 @@ else:
 _BYTES = {
     "memory": "memory_bytes",
     "disk": "disk_bytes",
+    "device_memory": "device_bytes",
     "page_cache": "page_cache_bytes",
     "source_bandwidth": "source_bytes_per_s",
     "disk_read": "disk_read_bytes_per_s",
@@ -50,10 +53,15 @@ _MACHINE = {"cores", "gpus", "core_speed", *_BYTES}
 _TRAINING = {"num_samples", "batch_size", "epochs", "step_ms"}
 
 
-def this_machine(memory_bytes: int, disk_bytes: int) -> Machine:
+def this_machine(memory_bytes: int, disk_bytes: int, device_bytes: int = 0) -> Machine:
     """Return this machine with these budgets; memory beside them is the page cache's."""
     spare = max(0, (available_bytes() or 0) - memory_bytes)
-    return Machine(usable_cores(), memory_bytes, disk_bytes, page_cache_bytes=spare)
+    return Machine(usable_cores(), memory_bytes, disk_bytes, device_bytes, spare)
+
+
+def free_device_bytes() -> int:
+    """Return the free bytes of the current CUDA device; 0 where there is none."""
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
 
 
 def free_bytes(folder: Path) -> int | None:

@@ -11,7 +11,7 @@ what is left of reuse factor 2, half of whose rows miss.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,13 +25,13 @@ from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-from dalirefurb.store import DiskStore, MemoryStore, Store
+from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.costs import Costs
-from dalirefurb.tuning.derive import MIXED, Measured, costs_of
+from dalirefurb.tuning.costs import Costs, Placement
+from dalirefurb.tuning.derive import MIXED, Measured, Variant, costs_of
 from dalirefurb.tuning.samples import Samples, read_some, rows_of
-from dalirefurb.tuning.turns import Slice, Step, TimedStep, Turns
+from dalirefurb.tuning.turns import Slice, Step, TimedStep, Turns, copied_s
 
 Told = Callable[[str], None]
 
@@ -78,6 +78,7 @@ def measure(
     epochs: int,
     step: Step | float | None = None,
     disk: Path | None = None,
+    placements: Sequence[Placement] = (("cpu", "cpu"),),
     limit_s: float = 90.0,
     told: Told = lambda _: None,
 ) -> Costs:
@@ -90,20 +91,26 @@ def measure(
         epochs: Number of epochs of the run, for which what is kept is computed, too.
         step: Step of the model, which is called with images and labels; or seconds of it; None: not known.
         disk: Folder on the disk that a `DiskStore` would be on; None: no disk is measured.
+        placements: Devices of the partial and of the final part, to be tried for each recipe.
         limit_s: Seconds that it may take, about; compiling kernels for the first time is not counted.
         told: Function that is called with a line about what is being done.
 
     Raises:
         DalirefurbError: If not even standard loading can be measured.
     """
-    return _Measurement(source, recipes, batch_size, epochs, step, disk, limit_s, told).run()
+    variants = {
+        name if devices == ("cpu", "cpu") else f"{name} on {'/'.join(devices)}": Variant(name, recipe, devices)
+        for devices in placements
+        for name, recipe in recipes.items()
+    }
+    return _Measurement(source, variants, batch_size, epochs, step, disk, limit_s, told).run()
 
 
 class _Measurement:
     def __init__(
         self,
         source: Source,
-        recipes: Mapping[str, Recipe],
+        variants: dict[str, Variant],
         batch_size: int,
         epochs: int,
         step: Step | float | None,
@@ -111,7 +118,7 @@ class _Measurement:
         limit_s: float,
         told: Told,
     ) -> None:
-        self._source, self._recipes, self._batch_size, self._epochs = source, recipes, batch_size, epochs
+        self._source, self._variants, self._batch_size, self._epochs = source, variants, batch_size, epochs
         self._disk, self._limit_s, self._told = disk, limit_s, told
         self._step = TimedStep(step)
         self._began = time.perf_counter()
@@ -123,8 +130,8 @@ class _Measurement:
     def run(self) -> Costs:
         self._told("reading some samples")
         samples = read_some(self._source)
-        if samples.unreadable:
-            self._notes.append(f"{samples.unreadable} of the samples looked at cannot be read; they are left out")
+        if count := samples.unreadable:
+            self._notes.append(f"{count} of the samples looked at cannot be read; they are left out")
         with self._stack:
             self._told("compiling kernels, where they are not yet, and warming up")
             self._add_standard(samples)
@@ -133,10 +140,11 @@ class _Measurement:
             self._add_splits(samples)
             self._add_disk(samples)
             self._take_turns()
-            hand_over_s = next(iter(self._subjects.values())).turns.hand_over()
+            first = next(iter(self._subjects.values())).turns
+            hand_over_s, (batch, _) = first.hand_over(), first.batch()
         return costs_of(
             Measured(
-                recipes=self._recipes,
+                variants=self._variants,
                 encoded=self._source.encoded,
                 batch_size=self._batch_size,
                 epochs=self._epochs,
@@ -144,6 +152,7 @@ class _Measurement:
                 sizes=self._sizes,
                 slices={name: subject.slices for name, subject in self._subjects.items() if subject.slices},
                 hand_over_s=hand_over_s,
+                copy_s=copied_s(batch),
                 step=self._step.costs(),
                 disk_speeds=self._disk_speeds(),
                 notes=tuple(self._notes),
@@ -169,22 +178,28 @@ class _Measurement:
     def _add_standard(self, samples: Samples) -> None:
         rows = self._rows(samples)
         assert rows is not None
-        for name, recipe in self._recipes.items():
-            self._add(f"standard {name}", Turns(rows, recipe, Standard(len(rows), batch_size=self._batch_size)))
+        planner = Standard(len(rows), batch_size=self._batch_size)
+        for name, variant in self._variants.items():
+            self._add(f"standard {name}", Turns(rows, variant.recipe, planner, devices=variant.devices))
 
     def _warm(self) -> float:
         """Have each recipe serve a little, so that all is compiled; return the seconds it took."""
         began = time.perf_counter()
-        for subject in self._subjects.values():
-            subject.turns.slice(0.0)
+        first, *others = self._variants
+        self._subjects[f"standard {first}"].turns.slice(0.0)
+        for name in others:
+            with self._noted(name):
+                self._subjects[f"standard {name}"].turns.slice(0.0)
+                continue
+            del self._subjects[f"standard {name}"], self._variants[name]
         self._step.warm(next(iter(self._subjects.values())).turns)
         return time.perf_counter() - began
 
     def _add_splits(self, samples: Samples) -> None:
-        for name, recipe in self._recipes.items():
-            for split in range(len(recipe.stages) + 1):
+        for name, variant in self._variants.items():
+            for split in range(len(variant.recipe.stages) + 1):
                 with self._noted(f"{name}, {split} stages partial"):
-                    self._add_split(samples, name, recipe.at(split))
+                    self._add_split(samples, name, variant.recipe.at(split))
 
     def _add_split(self, samples: Samples, name: str, recipe: Recipe) -> None:
         """Measure hits at one split, and reuse factor 2 where a recipe splits by default, or sizes vary."""
@@ -201,23 +216,22 @@ class _Measurement:
         rows = self._rows(samples, sizes.mean_bytes)
         if rows is None:
             need = amount(round(self._batch_size * sizes.mean_bytes))
-            self._notes.append(
-                f"{name}, {recipe.split} stages partial: not measured, since the images of a batch take {need}, more "
-                f"than an eighth of the memory at hand"
-            )
-            return
+            raise MemoryError(f"the images of a batch take {need}, more than an eighth of the memory at hand")
         self._sizes[name, recipe.split] = sizes
-        self._add(f"hits {name} {recipe.split}", self._filled(rows, recipe, MemoryStore()))
+        devices = self._variants[name].devices
+        make: Callable[[], Store] = DeviceStore if devices == ("gpu", "gpu") else MemoryStore
+        self._add(f"hits {name} {recipe.split}", self._filled(rows, recipe, make(), devices))
         if self._is_mixed(name, recipe):
-            self._add(f"mixed {name} {recipe.split}", self._mixed(rows, recipe, MemoryStore()))
+            self._add(f"mixed {name} {recipe.split}", self._mixed(rows, recipe, make(), devices))
 
     def _is_mixed(self, name: str, recipe: Recipe) -> bool:
-        first, preset = next(iter(self._recipes.items()))
-        return name == first and recipe.split in (preset.split, 1 if recipe.encoded else preset.split)
+        first, variant = next(iter(self._variants.items()))
+        usual = variant.recipe.split
+        return name == first and recipe.split in (usual, 1 if recipe.encoded else usual)
 
     def _add_disk(self, samples: Samples) -> None:
         """Measure a disk at the first recipe's split."""
-        name, recipe = next(iter(self._recipes.items()))
+        name, (_, recipe, devices) = next(iter(self._variants.items()))
         if self._disk is None or (name, recipe.split) not in self._sizes:
             return
         folder = self._disk
@@ -226,18 +240,18 @@ class _Measurement:
             assert rows is not None
             files = Path(self._stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=folder)))
             for kind, make in (("hits", self._filled), ("mixed", self._mixed)):
-                self._add(f"disk {kind}", make(rows, recipe, DiskStore(files / kind)))
+                self._add(f"disk {kind}", make(rows, recipe, DiskStore(files / kind), devices))
 
-    def _filled(self, rows: Source, recipe: Recipe, store: Store) -> Turns:
+    def _filled(self, rows: Source, recipe: Recipe, store: Store, devices: Placement) -> Turns:
         self._stack.callback(store.close)
-        turns = Turns(rows, recipe, Frozen(len(rows), batch_size=self._batch_size), store)
+        turns = Turns(rows, recipe, Frozen(len(rows), batch_size=self._batch_size), store, devices=devices)
         turns.fill()
         return turns
 
-    def _mixed(self, rows: Source, recipe: Recipe, store: Store) -> Turns:
+    def _mixed(self, rows: Source, recipe: Recipe, store: Store, devices: Placement) -> Turns:
         self._stack.callback(store.close)
         planner = Refurbish(len(rows), batch_size=self._batch_size, reuse_factor=MIXED)
-        turns = Turns(rows, recipe, planner, store)
+        turns = Turns(rows, recipe, planner, store, devices=devices)
         turns.fill()
         return turns
 

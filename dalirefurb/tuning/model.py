@@ -2,10 +2,11 @@
 
 Let m be the share of an epoch's rows that are misses after epoch 0, as the plan has them; all times are for one image:
 
-    cores    t = scale (m (standard + put) + (1 - m) hit) + step's CPU time / cores
+    cores    t = scale (m (standard + put) + (1 - m) hit) + step's CPU time / cores; a GPU's where it does both parts
              put and hit on a disk cost more by its seconds a byte; scale = measured cores / cores / their speed
     source   t = m read
     disk     t = bytes read and written / what the disk gives and takes, but for what the page cache holds
+    copies   t = the copy of a finished image to the model's GPU, where the final part is on the CPU
     loader   t = what the loader's own threads need, which more cores do not shorten
     step     t = (step + the hand-over of a batch that is ready) / batch size
 
@@ -27,8 +28,8 @@ from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, SplitCosts
 
-Tier = Literal["none", "memory", "disk", "tiered"]
-Bound = Literal["cores", "source", "disk", "loader", "step"]
+Tier = Literal["none", "memory", "disk", "tiered", "device"]
+Bound = Literal["cores", "source", "disk", "copies", "loader", "step"]
 
 _DIRTY = 0.2
 """Share of the page cache that Linux lets pages fill that are to be written yet: it takes as many writes at once."""
@@ -45,6 +46,7 @@ class Machine:
         cores: Number of cores of all ranks.
         memory_bytes: Bytes of memory that caches may take.
         disk_bytes: Bytes of disk that caches may take; 0: no disk.
+        device_bytes: Bytes of all GPUs' memory that caches may take.
         page_cache_bytes: Bytes of memory beside that, which the page cache has for a `DiskStore`.
         ranks: Number of processes that train together, one for each GPU.
         core_speed: How many times as fast a core is as one of those measured.
@@ -56,6 +58,7 @@ class Machine:
     cores: int
     memory_bytes: int
     disk_bytes: int = 0
+    device_bytes: int = 0
     page_cache_bytes: int = 0
     ranks: int = 1
     core_speed: float = 1.0
@@ -102,12 +105,12 @@ class Configuration:
     @property
     def name(self) -> str:
         """The configuration in a few words."""
+        where = "" if self.split.devices == ("cpu", "cpu") else f" on {'/'.join(self.split.devices)}"
         if self.reuse_factor == 1:
-            return f"standard, {self.split.recipe}"
+            return f"standard, {self.split.recipe}{where}"
         share = "" if self.coverage == 1 else f", {self.coverage:.0%} of the samples"
-        return (
-            f"{self.split.recipe}, final from {self.split.final}, reuse factor {self.reuse_factor}, {self.tier}{share}"
-        )
+        place = f"{self.split.recipe}{where}, final from {self.split.final}"
+        return f"{place}, reuse factor {self.reuse_factor}, {self.tier}{share}"
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Prediction:
         kept: Share of standard training's different images that is kept.
         memory_bytes: Bytes of memory that the cache takes.
         disk_bytes: Bytes of disk that the cache takes.
+        device_bytes: Bytes of the GPUs' memory that the cache takes.
         epoch_0_s: Seconds of epoch 0.
         run_s: Seconds of all epochs.
         run_images_per_s: Images a second over the whole run.
@@ -136,6 +140,7 @@ class Prediction:
     kept: float
     memory_bytes: int
     disk_bytes: int
+    device_bytes: int
     epoch_0_s: float
     run_s: float
     run_images_per_s: float
@@ -165,8 +170,9 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
         stall=1 - step / time if step else 0.0,
         misses=misses,
         kept=1.0 if configuration.reuse_factor == 1 else kept,
-        memory_bytes=nbytes - disk_bytes,
+        memory_bytes=0 if configuration.tier == "device" else nbytes - disk_bytes,
         disk_bytes=disk_bytes,
+        device_bytes=nbytes if configuration.tier == "device" else 0,
         epoch_0_s=epoch_0_s,
         run_s=run_s,
         run_images_per_s=workload.epochs * workload.num_samples / run_s,
@@ -174,8 +180,12 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
 
 
 def fits(prediction: Prediction, machine: Machine) -> bool:
-    """Tell whether a machine has the memory and the disk that a configuration takes."""
-    return prediction.memory_bytes <= machine.memory_bytes and prediction.disk_bytes <= machine.disk_bytes
+    """Tell whether a machine has the memory, the disk and the GPUs' memory that a configuration takes."""
+    return (
+        prediction.memory_bytes <= machine.memory_bytes
+        and prediction.disk_bytes <= machine.disk_bytes
+        and prediction.device_bytes <= machine.device_bytes
+    )
 
 
 def largest_coverage(machine: Machine, workload: Workload, configuration: Configuration) -> float:
@@ -185,6 +195,7 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
         "memory": machine.memory_bytes,
         "disk": machine.disk_bytes,
         "tiered": machine.memory_bytes + machine.disk_bytes,
+        "device": machine.device_bytes,
     }[configuration.tier]
 
     def taken(thousandths: int) -> int:
@@ -208,7 +219,7 @@ def _image_s(
     cores = machine.cores / machine.ranks
     stored = configuration.coverage if configuration.reuse_factor > 1 else 0.0
     kept_misses = _kept(misses, configuration)
-    scale = costs.cores / cores / machine.core_speed
+    scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
     put_s, get_s, disk_s = split.put_s, split.hit_s.median, 0.0
     if on_disk and costs.disk is not None:
         nbytes = split.image_bytes * on_disk
@@ -231,6 +242,7 @@ def _image_s(
         "cores": scale * computing + workload.step_cpu_s / rows / cores,
         "source": source_s,
         "disk": disk_s,
+        "copies": costs.copy_s if split.devices[1] == "cpu" else 0.0,
         "loader": costs.serial_s / machine.core_speed,
     }
     bound = max(times, key=lambda name: times[name])

@@ -21,7 +21,7 @@ def text(choice: Choice) -> str:
 def table(choice: Choice) -> str:
     """Set the best of each kind beside standard."""
     standard = choice.standard
-    head = ["", "images/s", "of standard", "kept", "memory", "disk", "epoch 0", "run", "limited by"]
+    head = ["", "images/s", "of standard", "kept", "memory", "disk", "device", "epoch 0", "run", "limited by"]
     rows = [
         [
             ("* " if row == choice.recommended else "  ") + row.configuration.name,
@@ -30,6 +30,7 @@ def table(choice: Choice) -> str:
             f"{row.kept:.3f}",
             amount(row.memory_bytes) if row.memory_bytes else "-",
             amount(row.disk_bytes) if row.disk_bytes else "-",
+            amount(row.device_bytes) if row.device_bytes else "-",
             _duration(row.epoch_0_s),
             _duration(row.run_s),
             row.bound,
@@ -64,12 +65,14 @@ def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) 
     configuration = choice.recommended.configuration
     recipe = recipes.get(configuration.split.recipe, configuration.split.recipe)
     batch_size = choice.workload.batch_size
+    partial, final = configuration.split.devices
+    places = "" if (partial, final) == ("cpu", "cpu") else f', partial_device="{partial}", final_device="{final}"'
     lines = [f"source = {source}"]
     if configuration.reuse_factor == 1:
         lines += [
             f"recipe = {recipe}",
             f"planner = Standard(source, batch_size={batch_size})",
-            "loader = Loader(source, recipe, planner)",
+            f"loader = Loader(source, recipe, planner{places})",
         ]
         return "\n".join(lines)
     coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
@@ -78,7 +81,7 @@ def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) 
     lines += [
         f"recipe = {recipe}.at({configuration.split.split})  # the final part begins with {configuration.split.final}",
         f"planner = Refurbish(source, {plan})",
-        f"loader = Loader(source, recipe, planner, {_store(choice, configuration, path)})",
+        f"loader = Loader(source, recipe, planner, {_store(choice, configuration, path)}{places})",
     ]
     return "\n".join(lines)
 
@@ -88,7 +91,8 @@ def names_of(choice: Choice) -> list[str]:
     configuration = choice.recommended.configuration
     if configuration.reuse_factor == 1:
         return ["Loader", "Standard"]
-    store = {"memory": "MemoryStore", "disk": "DiskStore", "tiered": "TieredStore"}[configuration.tier]
+    stores = {"memory": "MemoryStore", "disk": "DiskStore", "tiered": "TieredStore", "device": "DeviceStore"}
+    store = stores[configuration.tier]
     return sorted(["Loader", "Refurbish", store])
 
 
@@ -118,6 +122,7 @@ def row(prediction: Prediction) -> dict[str, Any]:
         "reuse_factor": configuration.reuse_factor,
         "coverage": configuration.coverage,
         "tier": configuration.tier,
+        "devices": list(configuration.split.devices),
     }
     values = asdict(prediction)
     del values["configuration"]
@@ -154,8 +159,8 @@ def _recommendation(choice: Choice) -> str:
 
 
 def _store(choice: Choice, configuration: Configuration, path: str) -> str:
-    if configuration.tier == "memory":
-        return "MemoryStore()"
+    if configuration.tier in ("memory", "device"):
+        return "MemoryStore()" if configuration.tier == "memory" else "DeviceStore()"
     if configuration.tier == "disk":
         return f'DiskStore("{path}")'
     return f'TieredStore(memory={choice.machine.memory_bytes}, path="{path}")'

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import number, positive, require
@@ -15,11 +17,13 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.tuning import report
 from dalirefurb.tuning.choice import Choice, choose
-from dalirefurb.tuning.costs import Costs
-from dalirefurb.tuning.machine import free_bytes, this_machine
+from dalirefurb.tuning.costs import Costs, Placement
+from dalirefurb.tuning.machine import free_bytes, free_device_bytes, this_machine
 from dalirefurb.tuning.measure import measure
 from dalirefurb.tuning.model import Machine, Workload
 from dalirefurb.tuning.turns import Step
+
+_PLACEMENTS: tuple[Placement, ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,6 +90,8 @@ def tune(
     memory: Budget = "60%",
     disk: Path | str | None = None,
     disk_budget: Budget = "80%",
+    device_memory: Budget = "40%",
+    placements: Sequence[Placement] | None = None,
     min_kept: float = 0.95,
     epochs: int = 90,
     limit_s: float = 90.0,
@@ -105,6 +111,9 @@ def tune(
         memory: Memory that a cache may take, such as "16GB", or a share of what is available.
         disk: Folder on the disk where a cache may lie; None: none.
         disk_budget: Space that it may take there.
+        device_memory: Memory of the current CUDA device that a `DeviceStore` may take.
+        placements: Devices of the partial and of the final part to try, such as [("cpu", "cpu"), ("gpu", "gpu")]; None:
+            the CPU, and where there is a CUDA device cpu/gpu and gpu/gpu, too.
         min_kept: Least share of standard training's different images to keep, 0..1, see `Recipe.diversity`.
         epochs: Number of epochs of the run.
         limit_s: Seconds to measure for, about, beside compiling kernels for the first time.
@@ -125,13 +134,24 @@ def tune(
     limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "90 is usual")
     if step is not None and not callable(step):
         step = number("step", step, "above 0, or a function", lambda seconds: seconds > 0, "pass seconds of a batch")
+    if placements is None:
+        placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
     folder = None if disk is None else Path(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
         0 if folder is None else budget_bytes(disk_budget, available=lambda: free_bytes(folder)),
+        budget_bytes(device_memory, available=free_device_bytes),
     )
     costs = measure(
-        source, recipes, batch_size=batch_size, epochs=epochs, step=step, disk=folder, limit_s=limit_s, told=told
+        source,
+        recipes,
+        batch_size=batch_size,
+        epochs=epochs,
+        step=step,
+        disk=folder,
+        placements=placements,
+        limit_s=limit_s,
+        told=told,
     )
     return advise(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
 

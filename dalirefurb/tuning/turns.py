@@ -39,6 +39,7 @@ _LONGEST_RAMP_S = 1.2
 _LEAST_BATCHES = 4
 _MOST_REPLICAS = 8
 _HANDED_OVER = 8
+_COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
 
@@ -211,3 +212,16 @@ class TimedStep:
         if not callable(self._step):
             return StepCosts(Spread(self._step, self._step, self._step, LEAST_ROUNDS))
         return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))
+
+
+def copied_s(images: torch.Tensor) -> float:
+    """Return the seconds for an image of a batch to be copied to the current CUDA device; 0 where there is none."""
+    if not torch.cuda.is_available() or images.is_cuda:
+        return 0.0
+    spent = []
+    for _ in range(_COPIES):
+        began = time.perf_counter()
+        images.to("cuda")
+        torch.cuda.synchronize()
+        spent.append(time.perf_counter() - began)
+    return float(np.median(spent)) / len(images)

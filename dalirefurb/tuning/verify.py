@@ -15,7 +15,7 @@ import numpy as np
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
-from dalirefurb.store import DiskStore, MemoryStore, Store, TieredStore
+from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
 from dalirefurb.tuning.model import Configuration, predict
 from dalirefurb.tuning.samples import read_some, rows_of
 from dalirefurb.tuning.turns import Step, Turns
@@ -123,11 +123,13 @@ def turns_of(
     split = configuration.split
     recipe = recipes[split.recipe].at(split.split)
     if configuration.reuse_factor == 1:
-        return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), step=step)
+        return Turns(
+            rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), step=step, devices=split.devices
+        )
     numbers: dict[str, Any] = {"reuse_factor": configuration.reuse_factor, "coverage": configuration.coverage}
     planner = Refurbish(len(rows), batch_size=batch_size, **numbers)
-    store: Store = MemoryStore()
-    if configuration.tier != "memory" and disk is not None:
+    store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
+    if configuration.tier in ("disk", "tiered") and disk is not None:
         path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
         store = (
             DiskStore(path)
@@ -135,7 +137,7 @@ def turns_of(
             else TieredStore(memory=choice.machine.memory_bytes, path=path)
         )
     stack.callback(store.close)
-    turns = Turns(rows, recipe, planner, store, step=step)
+    turns = Turns(rows, recipe, planner, store, step=step, devices=split.devices)
     turns.fill()
     return turns
 

@@ -116,3 +116,26 @@ def test_the_picture_has_a_line_for_each_split_and_the_step(tmp_path):
     said = {text.get_text().strip() for text in axes.texts}
     assert {"stage_1", "stage_4", "what the step can use", "take"} <= said
     assert [len(line.get_xdata()) for line in axes.lines[:4]] == [5, 5, 5, 3]
+
+
+def test_a_gpu_that_does_both_parts_keeps_its_cache_in_its_own_memory():
+    on_device = split("paper", 3, hit_ms=0.01, standard_ms=0.1, devices=("gpu", "gpu"))
+    choice = chosen(costs(split(), on_device, step_ms=1), machine(device_bytes=4_000_000_000))
+    taken = choice.recommended
+    assert taken.configuration.tier == "device"
+    assert (taken.memory_bytes, taken.disk_bytes) == (0, 0)
+    assert 0 < taken.device_bytes <= 4_000_000_000
+    assert 0 < taken.configuration.coverage < 1
+    code = report.code(choice, source="source", recipes={}, path="x")
+    assert "DeviceStore()" in code
+    assert 'partial_device="gpu", final_device="gpu"' in code
+    assert "paper on gpu/gpu" in report.text(choice)
+    nothing = chosen(costs(split(), on_device, step_ms=1), machine(device_bytes=0))
+    assert nothing.recommended.device_bytes == 0
+
+
+def test_what_is_finished_on_the_cpu_is_copied_and_what_is_finished_on_a_gpu_is_not():
+    made = replace(costs(split(), split(devices=("cpu", "gpu"))), copy_s=0.002)
+    rows = {row.configuration.split.devices: row for row in chosen(made).rows if row.configuration.reuse_factor == 3}
+    assert (rows["cpu", "cpu"].bound, rows["cpu", "cpu"].images_per_s) == ("copies", 500)
+    assert rows["cpu", "gpu"].bound == "cores"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, tune
@@ -195,11 +196,15 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path):
         batch_size=16,
         epochs=3,
         disk=tmp_path / "file",
+        placements=[("cpu", "cpu"), ("gpu", "gpu")],
         limit_s=2.0,
         told=told.append,
     )
     assert any("disk" in note and "not measured" in note for note in measured.notes)
     assert measured.disk is None
+    if not torch.cuda.is_available():
+        assert any(note.startswith("recipe on gpu/gpu: not measured") for note in measured.notes)
+        assert {split.devices for split in measured.splits} == {("cpu", "cpu")}
     assert any(line.startswith("round 1 of 3: 1 of") for line in told)
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.storage import disk_speeds
 from dalirefurb.errors import DalirefurbError
@@ -48,7 +50,7 @@ _COMPUTING = 4.0
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
-_SAME_AGAIN = 0.5
+_SAME_AGAIN = 0.501
 """What is kept at reuse factor 2 where nothing final is random: such splits are left out."""
 
 _FILLING = 0.7
@@ -56,6 +58,9 @@ _FILLING = 0.7
 
 _PATIENCE = 1.15
 """The same, after which nothing more is measured."""
+
+_AT_LEISURE = 1.5
+"""Steps that take as many times as long as standard's batches are not waited for."""
 
 _UNKNOWN_MEMORY = 8 << 30
 
@@ -140,8 +145,9 @@ class _Measurement:
             self._add_splits(samples)
             self._add_disk(samples)
             self._take_turns()
-            first = next(iter(self._subjects.values())).turns
-            hand_over_s, (batch, _) = first.hand_over(), first.batch()
+            first = next(iter(self._subjects.values()))
+            wait_s = _AT_LEISURE * self._batch_size * float(np.median([each.image_s for each in first.slices]))
+            hand_over_s, (batch, _) = first.turns.hand_over(wait_s), first.turns.batch()
         return costs_of(
             Measured(
                 variants=self._variants,
@@ -203,8 +209,7 @@ class _Measurement:
 
     def _add_split(self, samples: Samples, name: str, recipe: Recipe) -> None:
         """Measure hits at one split, and reuse factor 2 where a recipe splits by default, or sizes vary."""
-        if recipe.split == 0:
-            # A hit costs the cores what standard does: all but the waiting for the source. Of arrays nothing is cached.
+        if recipe.split == 0:  # A hit costs the cores what standard does. Of arrays nothing is cached.
             self._sizes[name, 0] = self._partial_sizes(recipe, samples)
             return
         if recipe.diversity(2) <= _SAME_AGAIN:
@@ -282,10 +287,8 @@ class _Measurement:
             self._step.take()
             for place, subject in enumerate(subjects if number % 2 == 0 else subjects[::-1], 1):
                 if self._elapsed() > _PATIENCE and subjects[0].slices:
-                    self._notes.append(
-                        f"the time, {self._limit_s:g} s, was over in round {number + 1} of {ROUNDS}: measure for "
-                        f"longer, or when the machine is quiet"
-                    )
+                    over = f"the time, {self._limit_s:g} s, was over in round {number + 1} of {ROUNDS}"
+                    self._notes.append(f"{over}: measure for longer, or when the machine is quiet")
                     return
                 self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
                 with self._noted(subject.name):

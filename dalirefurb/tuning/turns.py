@@ -38,7 +38,6 @@ _IDLE_S = 5.0
 _LONGEST_RAMP_S = 1.2
 _LEAST_BATCHES = 4
 _MOST_REPLICAS = 8
-_HANDED_OVER = 8
 _COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
@@ -132,19 +131,23 @@ class Turns:
             images, labels = next(self._served(loader))
             return images.clone(), copy.deepcopy(labels)
 
-    def hand_over(self) -> float:
-        """Return the seconds that it takes to hand over a batch that is ready."""
-        with self._loader() as loader:
-            batches = self._served(loader)
-            next(batches)
-            wait_until_idle(_IDLE_S)
-            spent = []
-            for _ in range(max(1, min(loader.batches_ahead // 2, _HANDED_OVER))):
-                began = time.perf_counter()
-                next(batches)
-                spent.append(time.perf_counter() - began)
-            batches.close()
-        return float(np.median(spent))
+    def hand_over(self, wait_s: float) -> float:
+        """Return the seconds that a batch which is ready takes to be handed over while others are made.
+
+        Args:
+            wait_s: Seconds that each step waits, more than the loader needs for a batch.
+        """
+        waited: list[float] = []
+
+        def step(*_: object) -> None:
+            began = time.perf_counter()
+            time.sleep(wait_s)
+            waited.append(time.perf_counter() - began)
+
+        self.step = step
+        batch_s = self.slice(_LEAST_BATCHES * wait_s).batch_s
+        self.step = None
+        return max(0.0, float(np.median(batch_s) - np.median(waited)))
 
     def _loader(self) -> Loader:
         partial, final = self._devices

@@ -50,7 +50,8 @@ class Config:
     """What is run.
 
     Attributes:
-        data: Name of the data set.
+        data: Name of the folder of photographs.
+        cases: What is loaded: photographs, CIFAR-10, or both.
         size: Side of the photographs that the model receives, in pixels.
         samples: Photographs of an epoch; CIFAR-10's images of an epoch.
         batch_sizes: Rows of a batch of photographs, and of CIFAR-10's images.
@@ -64,6 +65,7 @@ class Config:
     """
 
     data: str = ""
+    cases: tuple[str, ...] = ("photographs", "CIFAR-10")
     size: int = 224
     samples: tuple[int, int] = (3072, 20_000)
     batch_sizes: tuple[int, int] = (256, 128)
@@ -281,6 +283,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     done = [
         run_case(name, config, source, recipes, batch_size)
         for (name, source, recipes), batch_size in zip(cases, config.batch_sizes, strict=True)
+        if name in config.cases
     ]
     return {"tuned": done, "claims": [claim for each in done for claim in each["claims"]]}
 
@@ -298,6 +301,9 @@ EXPERIMENT = Experiment(
         limit_s=1.0,
         timed_s=0.05,
     ),
+    options={
+        "--cases": {"nargs": "+", "choices": ["photographs", "CIFAR-10"], "help": "what is loaded, by default both"}
+    },
     keeps_memory=True,
 )
 

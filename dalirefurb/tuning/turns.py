@@ -37,7 +37,9 @@ Step = Callable[[torch.Tensor, torch.Tensor], object]
 _IDLE_S = 5.0
 _LONGEST_RAMP_S = 1.2
 _LEAST_BATCHES = 4
-_MOST_REPLICAS = 8
+
+_SHALLOW = Prefetch(look_ahead=min(usable_cores(), 8) + 1)
+"""Where each batch is asked for at once: what was begun for later ones has to end before the next turn."""
 _COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
@@ -158,8 +160,7 @@ class Turns:
             self._store,
             partial_device=partial,
             final_device=final,
-            # No deeper than it takes: what was begun for later batches has to end before the next turn.
-            prefetch=Prefetch(look_ahead=min(usable_cores(), _MOST_REPLICAS) + 1),
+            prefetch=Prefetch() if self.step is not None else _SHALLOW,
             bad_samples=BadSamplePolicy("replace"),
         )
         if self._state is not None:

@@ -58,6 +58,7 @@ def a_slice(name, batch_s, *, number=0):
     return harness.Slice(name, "1x1", number, 10 * len(batch_s), sum(batch_s), batch_s)
 
 
+@pytest.mark.weekly
 def test_the_suite_writes_results_and_a_figure_for_each_of_its_scripts(suite):
     from PIL import Image
 
@@ -70,6 +71,7 @@ def test_the_suite_writes_results_and_a_figure_for_each_of_its_scripts(suite):
     assert "claims that did not hold:" in printed or "every claim held" in printed
 
 
+@pytest.mark.weekly
 def test_without_their_environment_the_competitors_are_named_as_missing_and_stock_dali_still_runs(suite):
     case = results(suite, "against")
     assert [each["name"] for each in case["competitors"]] == [
@@ -82,12 +84,14 @@ def test_without_their_environment_the_competitors_are_named_as_missing_and_stoc
     assert "left out: competitors' environment" in suite[1]
 
 
+@pytest.mark.weekly
 def test_stock_dali_is_tried_as_one_pipeline_and_as_one_a_core_before_the_rounds(suite):
     tried = {(each["contender"], each["placement"]) for each in results(suite, "against")["calibration"]}
     placements = [str(placement) for placement in stock_dali.placements()]
     assert tried == {(name, each) for name in (stock_dali.NEAREST, stock_dali.DEFAULT) for each in placements}
 
 
+@pytest.mark.weekly
 def test_planning_times_every_planner_at_every_size_and_promises_what_it_costs(suite):
     plans, claims = (results(suite, "planning")[kind] for kind in ("plans", "claims"))
     names = list(dict.fromkeys(row["planner"] for row in plans))
@@ -149,6 +153,7 @@ def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, repl
     taken.batches.close()
 
 
+@pytest.mark.weekly
 def test_the_splits_are_all_places_between_stages_with_the_diversity_they_keep(suite):
     recipe = simple(32)
     found = results(suite, "splits")["splits"]
@@ -159,6 +164,7 @@ def test_the_splits_are_all_places_between_stages_with_the_diversity_they_keep(s
     assert [each["preset"] for each in found] == [False, True, False]
 
 
+@pytest.mark.weekly
 def test_a_loop_that_is_not_bound_by_loading_is_promised_not_to_be_slower(suite):
     case = results(suite, "headspace")
     (claim,) = [each for each in case["claims"] if each["least"] is not None]
@@ -207,6 +213,7 @@ def test_an_entrant_on_one_core_starts_no_thread_on_another():
     assert os.sched_getaffinity(0) == everything
 
 
+@pytest.mark.weekly
 def test_the_share_that_a_loader_keeps_beside_busy_processes_is_of_its_own_speed_in_that_turn(suite):
     case = results(suite, "contention")
     speed = {
@@ -236,6 +243,7 @@ def test_busy_processes_are_of_the_same_session_and_end_with_their_turn():
     assert not busy & children()
 
 
+@pytest.mark.weekly
 def test_without_a_shuffler_misses_burst_or_scatter_and_with_both_they_do_not(suite):
     found = {each["name"]: each for each in results(suite, "ablations")["ablations"]}
     assert {batch for epoch in found["refurbish"]["misses"] for batch in epoch} == {4}
@@ -246,11 +254,13 @@ def test_without_a_shuffler_misses_burst_or_scatter_and_with_both_they_do_not(su
     assert peaks["refurbish"] == peaks["standard"] == 1 < peaks["plain shuffle"] < peaks["reference counts"] == 3
 
 
+@pytest.mark.weekly
 def test_a_slice_of_an_ablation_holds_each_epoch_of_the_cycle_once(suite):
     for each in results(suite, "ablations")["slices"]:
         assert len(each["batch_s"]) == 3 * 4
 
 
+@pytest.mark.weekly
 def test_the_tail_of_time_per_batch_is_compared_with_standards_and_promised(suite):
     case = results(suite, "ablations")
     promised = {claim["name"]: (claim["least"], claim["most"]) for claim in case["claims"]}

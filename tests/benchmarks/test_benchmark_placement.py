@@ -76,6 +76,7 @@ def quick(folder, tmp_path_factory):
     return json.loads(out.read_text()), said.getvalue()
 
 
+@pytest.mark.weekly
 def test_each_feed_that_needs_no_gpu_has_a_turn_and_then_nothing_is_left(quick):
     results, said = quick
     if torch.cuda.is_available():
@@ -115,6 +116,7 @@ def never_begin(*_):
     raise SystemExit(4)
 
 
+@pytest.mark.weekly
 def test_a_feed_that_ends_its_process_or_hangs_is_a_result_and_the_others_have_their_turns(monkeypatch):
     monkeypatch.setattr(script, "take_turns", misbehave)
     monkeypatch.setattr(script, "_ENDING_S", 1)

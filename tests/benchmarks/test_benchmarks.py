@@ -315,6 +315,7 @@ def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
         assert each["claim"]["most"] == 1.2
 
 
+@pytest.mark.weekly
 def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):
     pytest.importorskip("numba")
     written, printed = quick("cold_start", tmp_path / "cold.json", "--data", folder)

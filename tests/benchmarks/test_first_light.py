@@ -177,6 +177,7 @@ def test_last(): pass
 """
 
 
+@pytest.mark.weekly
 def test_a_gpu_test_that_dies_or_hangs_is_a_result_and_the_others_are_run(tmp_path):
     (tmp_path / "test_faults.py").write_text(TESTS)
     (tmp_path / "test_lacks.py").write_text("import a_package_that_is_not_there\n")

@@ -28,14 +28,15 @@ from claims import Claim, Spread, claim_table, say, table
 from experiment import CIFAR10, Experiment, Options
 from sources import SIDE, read_mosaics, repeated
 
-from dalirefurb import DiskStore, MemoryStore, Recipe, Refurbish, Standard, rand_augment
+from dalirefurb import Recipe, rand_augment
 from dalirefurb.source import Source
 from dalirefurb.tuning.choice import recommend
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.machine import this_machine
 from dalirefurb.tuning.measure import measure as measure_costs
 from dalirefurb.tuning.model import Configuration, Machine, Tier, Workload, predict
-from dalirefurb.tuning.turns import Turns
+from dalirefurb.tuning.turns import waiting
+from dalirefurb.tuning.verify import turns_of
 
 ORDERS = ("paper", "crop_last")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
@@ -123,13 +124,13 @@ def run_case(
         configurations = _configurations(config, costs)
         standard = configurations[0]
         batch_s = batch_size / predict(costs, machine, workload, standard).images_per_s
-        steps = {length: _wait(length * batch_s) for length in config.steps}
+        steps = {length: waiting(length * batch_s) for length in config.steps}
         lengths = {length: replace(workload, step_s=_seconds(step)) for length, step in steps.items()}
         runs = []
         order = np.random.default_rng(0).permutation(len(configurations))
         for place, index in enumerate(order, 1):
             configuration = configurations[index]
-            turns = _turns(configuration, source, recipes, batch_size, Path(folder), stack)
+            turns = turns_of(configuration, source, recipes, batch_size, None, Path(folder), _PLENTY, stack)
             for step, with_step in lengths.items():
                 turns.step = steps[step]
                 predicted = predict(costs, machine, with_step, configuration)
@@ -197,37 +198,6 @@ def _configurations(config: Config, costs: Costs) -> list[Configuration]:
     return standards + [
         Configuration(split, factor, 1.0, tier) for split in splits for factor in config.reuse_factors for tier in TIERS
     ]
-
-
-def _turns(
-    configuration: Configuration,
-    source: Source,
-    recipes: Mapping[str, Recipe],
-    batch_size: int,
-    folder: Path,
-    stack: ExitStack,
-) -> Turns:
-    split = configuration.split
-    recipe = recipes[split.recipe].at(split.split)
-    if configuration.reuse_factor == 1:
-        return Turns(source, recipe, Standard(len(source), batch_size=batch_size))
-    planner = Refurbish(len(source), batch_size=batch_size, reuse_factor=configuration.reuse_factor)
-    path = folder / "cache"
-    stack.callback(path.unlink, missing_ok=True)
-    store = MemoryStore() if configuration.tier == "memory" else DiskStore(path)
-    stack.callback(store.close)
-    turns = Turns(source, recipe, planner, store)
-    turns.fill()
-    return turns
-
-
-def _wait(seconds: float) -> Callable[..., None]:
-    """Return a step of a device of its own, which the loop waits for."""
-
-    def step(*_: object) -> None:
-        time.sleep(seconds)
-
-    return step
 
 
 def _seconds(step: Callable[..., None]) -> float:

@@ -170,7 +170,7 @@ itself as a function to dalirefurb.tune.
   batch_size = 1024             # of all GPUs together
   epochs = 90
   step_ms = 120                 # of a GPU's part of a batch
-also: page_cache, core_speed, disk_read and disk_write of [machine].
+also: device_memory, page_cache, core_speed, disk_read and disk_write of [machine].
 
 exit status: 1 if --verify finds a prediction more than 10 % off, else 0
 

@@ -5,6 +5,7 @@ cores = 96
 gpus = 8                         ranks, one for each
 memory = "900GB"                 that caches may take
 disk = "3.5TB"                   the same of a local disk; left out: none
+device_memory = "320GB"          the same of all GPUs' memory; left out: none
 page_cache = "200GB"             memory beside that; left out: none
 core_speed = 1.2                 times as fast as the cores measured; left out: as fast
 source_bandwidth = "2GB"         a second, of a network file system; left out: as measured

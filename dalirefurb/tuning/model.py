@@ -217,7 +217,6 @@ def _image_s(
     """Return the seconds that an image takes on one rank, and what takes them."""
     split = configuration.split
     cores = machine.cores / machine.ranks
-    stored = configuration.coverage if configuration.reuse_factor > 1 else 0.0
     kept_misses = _kept(misses, configuration)
     scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
     put_s, get_s, disk_s = split.put_s, split.hit_s.median, 0.0
@@ -230,7 +229,7 @@ def _image_s(
         write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
         writes = nbytes * kept_misses * (1 - min(1.0, _DIRTY * in_page_cache))
         disk_s = machine.ranks * (reads / read_speed + writes / write_speed)
-    computing = misses * split.standard_s.median + (kept_misses * put_s if stored else 0.0) + (1 - misses) * get_s
+    computing = misses * split.standard_s.median + kept_misses * put_s + (1 - misses) * get_s
     source_s = (
         misses * costs.read_s
         if machine.source_bytes_per_s is None

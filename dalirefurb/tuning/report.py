@@ -91,8 +91,7 @@ def names_of(choice: Choice) -> list[str]:
     configuration = choice.recommended.configuration
     if configuration.reuse_factor == 1:
         return ["Loader", "Standard"]
-    stores = {"memory": "MemoryStore", "disk": "DiskStore", "tiered": "TieredStore", "device": "DeviceStore"}
-    store = stores[configuration.tier]
+    store = _store(choice, configuration, "").partition("(")[0]
     return sorted(["Loader", "Refurbish", store])
 
 

@@ -218,6 +218,15 @@ class TimedStep:
         return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))
 
 
+def waiting(seconds: float) -> Step:
+    """Return a step that only waits, as a loop does for a device that computes."""
+
+    def wait(*_: object) -> None:
+        time.sleep(seconds)
+
+    return wait
+
+
 def copied_s(images: torch.Tensor) -> float:
     """Return the seconds for an image of a batch to be copied to the current CUDA device; 0 where there is none."""
     if not torch.cuda.is_available() or images.is_cuda:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
 from dalirefurb.tuning.model import Configuration, predict
 from dalirefurb.tuning.samples import read_some, rows_of
-from dalirefurb.tuning.turns import Step, Turns
+from dalirefurb.tuning.turns import Step, Turns, waiting
 
 if TYPE_CHECKING:
     from dalirefurb.tuning.choice import Choice
@@ -94,11 +93,15 @@ def verify(
     workload = replace(choice.workload, num_samples=len(rows))
     taken = [choice.standard.configuration]
     taken += [] if choice.leave_off else [choice.recommended.configuration]
+    if step is not None and not callable(step):
+        step = waiting(step)
     with ExitStack() as stack:
         turns = []
         for configuration in taken:
             told(f"filling: {configuration.name}")
-            turns.append(turns_of(configuration, rows, recipes, batch_size, _step(step), disk, choice, stack))
+            turns.append(
+                turns_of(configuration, rows, recipes, batch_size, step, disk, choice.machine.memory_bytes, stack)
+            )
         each_s = max(_LEAST_S, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
         achieved: list[list[float]] = [[] for _ in turns]
         for number in range(_ROUNDS):
@@ -116,7 +119,7 @@ def turns_of(
     batch_size: int,
     step: Step | None,
     disk: Path | None,
-    choice: Choice,
+    memory_bytes: int,
     stack: ExitStack,
 ) -> Turns:
     """Return a loader of a configuration that has served its first epoch; the stack closes its store."""
@@ -131,24 +134,8 @@ def turns_of(
     store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
     if configuration.tier in ("disk", "tiered") and disk is not None:
         path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
-        store = (
-            DiskStore(path)
-            if configuration.tier == "disk"
-            else TieredStore(memory=choice.machine.memory_bytes, path=path)
-        )
+        store = DiskStore(path) if configuration.tier == "disk" else TieredStore(memory=memory_bytes, path=path)
     stack.callback(store.close)
     turns = Turns(rows, recipe, planner, store, step=step, devices=split.devices)
     turns.fill()
     return turns
-
-
-def _step(step: Step | float | None) -> Step | None:
-    """Return a step; seconds are waited for, as for a device that computes."""
-    if step is None or callable(step):
-        return step
-    seconds = float(step)
-
-    def wait(*_: object) -> None:
-        time.sleep(seconds)
-
-    return wait

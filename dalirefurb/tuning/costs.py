@@ -128,7 +128,7 @@ class Costs:
         read_s: Seconds for an image that is read by the loader's reading threads together, and is not computed.
         encoded_bytes: Mean bytes of an image as it is read.
         serial_s: Seconds for an image that the loader's own threads need, however many cores there are.
-        hand_over_s: Seconds for a batch that is ready to be handed over between two steps, while others are made.
+        hand_over_s: Seconds between two steps, for a batch to be handed over while others are made.
         copy_s: Seconds for an image that is finished on the CPU to be copied to a GPU; 0: no GPU.
         disk: Costs of a disk; None: not measured.
         step: Costs of the model's step; None: not known.

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.system.cores import usable_cores
@@ -47,7 +49,7 @@ class Measured:
         samples: Samples that were read.
         sizes: Sizes of partial images, by variant and split.
         slices: Slices by name: "standard NAME", "hits NAME SPLIT", "mixed NAME SPLIT", "disk hits", "disk mixed".
-        hand_over_s: Seconds for a batch that is ready to be handed over.
+        hand_over_s: Seconds between two steps, in several rounds.
         copy_s: Seconds for an image to be copied to the model's device; 0: it is there.
         step: Costs of the step; None: not known.
         disk_speeds: Bytes a second that the disk takes, and that it gives; None: not known.
@@ -61,7 +63,7 @@ class Measured:
     samples: Samples
     sizes: Mapping[tuple[str, int], PartialSizes]
     slices: Mapping[str, Sequence[Slice]]
-    hand_over_s: float
+    hand_over_s: Sequence[float]
     copy_s: float
     step: StepCosts | None
     disk_speeds: tuple[float, float] | None
@@ -97,7 +99,7 @@ def costs_of(measured: Measured) -> Costs:
         read_s=measured.samples.read_s if measured.encoded else 0.0,
         encoded_bytes=measured.samples.mean_bytes,
         serial_s=own_s / max(1, sum(each.stats.samples for each in slices)),
-        hand_over_s=measured.hand_over_s,
+        hand_over_s=float(np.median(measured.hand_over_s)) if measured.hand_over_s else 0.0,
         copy_s=measured.copy_s,
         disk=_disk(measured),
         step=measured.step,

@@ -131,6 +131,7 @@ class _Measurement:
         self._stack = ExitStack()
         self._subjects: dict[str, _Subject] = {}
         self._sizes: dict[tuple[str, int], PartialSizes] = {}
+        self._hand_over_s: list[float] = []
 
     def run(self) -> Costs:
         self._told("reading some samples")
@@ -145,9 +146,7 @@ class _Measurement:
             self._add_splits(samples)
             self._add_disk(samples)
             self._take_turns()
-            first = next(iter(self._subjects.values()))
-            wait_s = _AT_LEISURE * self._batch_size * float(np.median([each.image_s for each in first.slices]))
-            hand_over_s, (batch, _) = first.turns.hand_over(wait_s), first.turns.batch()
+            batch, _ = next(iter(self._subjects.values())).turns.batch()
         return costs_of(
             Measured(
                 variants=self._variants,
@@ -157,7 +156,7 @@ class _Measurement:
                 samples=samples,
                 sizes=self._sizes,
                 slices={name: subject.slices for name, subject in self._subjects.items() if subject.slices},
-                hand_over_s=hand_over_s,
+                hand_over_s=self._hand_over_s,
                 copy_s=copied_s(batch),
                 step=self._step.costs(),
                 disk_speeds=self._disk_speeds(),
@@ -293,6 +292,13 @@ class _Measurement:
                 self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(subjects)}, {subject.name}")
                 with self._noted(subject.name):
                     subject.slices.append(subject.turns.slice(seconds * subject.weight))
+            self._hand_over(subjects[0])
+
+    def _hand_over(self, first: _Subject) -> None:
+        """Measure what is between steps that the loader keeps up with."""
+        with self._noted("what is between two steps"):
+            batch_s = self._batch_size * float(np.median([each.image_s for each in first.slices]))
+            self._hand_over_s.append(first.turns.hand_over(_AT_LEISURE * batch_s))
 
     def _disk_speeds(self) -> tuple[float, float] | None:
         """Return the bytes a second that the disk takes, and that it gives."""

@@ -40,6 +40,7 @@ _LEAST_BATCHES = 4
 
 _SHALLOW = Prefetch(look_ahead=min(usable_cores(), 8) + 1)
 """Where each batch is asked for at once: what was begun for later ones has to end before the next turn."""
+_HAND_OVERS_S = 1.0
 _COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
@@ -134,7 +135,10 @@ class Turns:
             return images.clone(), copy.deepcopy(labels)
 
     def hand_over(self, wait_s: float) -> float:
-        """Return the seconds that a batch which is ready takes to be handed over while others are made.
+        """Return the seconds between steps, in the mean, of a loader that is faster than they are.
+
+        They are for handing the batch over, and for the threads that make others: while these have all cores, a step
+        that is over is not noticed at once. So the mean is taken, of which such moments are most.
 
         Args:
             wait_s: Seconds that each step waits, more than the loader needs for a batch.
@@ -147,9 +151,9 @@ class Turns:
             waited.append(time.perf_counter() - began)
 
         self.step = step
-        batch_s = self.slice(_LEAST_BATCHES * wait_s).batch_s
+        batch_s = self.slice(max(_LEAST_BATCHES * wait_s, _HAND_OVERS_S)).batch_s
         self.step = None
-        return max(0.0, float(np.median(batch_s) - np.median(waited)))
+        return max(0.0, float(np.mean(batch_s) - np.median(waited)))
 
     def _loader(self) -> Loader:
         partial, final = self._devices

@@ -96,12 +96,14 @@ class DiskCosts:
         put_s: More than memory takes to keep a byte.
         read_bytes_per_s: Bytes a second that the disk gives where the page cache has no room for the file.
         write_bytes_per_s: Bytes a second that the disk takes.
+        mixed_s: What an image takes more, on average, in epochs that have both hits and misses, in seconds.
     """
 
     get_s: float
     put_s: float
     read_bytes_per_s: float
     write_bytes_per_s: float
+    mixed_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,9 @@ class Costs:
         read_s: Seconds for an image that is read by the loader's reading threads together, and is not computed.
         encoded_bytes: Mean bytes of an image as it is read.
         serial_s: Seconds for an image that the loader's own threads need, however many cores there are.
+        mixed_s: What an image takes more, on average, in epochs that have both hits and misses.
         hand_over_s: Seconds between two steps, for a batch to be handed over while others are made.
+        reused_hand_over_s: The same with reuse.
         copy_s: Seconds for an image that is finished on the CPU to be copied to a GPU; 0: no GPU.
         disk: Costs of a disk; None: not measured.
         step: Costs of the model's step; None: not known.
@@ -142,7 +146,9 @@ class Costs:
     read_s: float
     encoded_bytes: float
     serial_s: float
+    mixed_s: float = 0.0
     hand_over_s: float = 0.0
+    reused_hand_over_s: float = 0.0
     copy_s: float = 0.0
     disk: DiskCosts | None = None
     step: StepCosts | None = None

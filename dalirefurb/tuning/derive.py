@@ -4,37 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from dalirefurb.augment.recipe import Recipe
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.tuning.choice import REUSE_FACTORS
-from dalirefurb.tuning.costs import Costs, DiskCosts, Placement, SplitCosts, Spread, StepCosts
+from dalirefurb.tuning.costs import Costs, DiskCosts, SplitCosts, Spread, StepCosts
 from dalirefurb.tuning.samples import Samples
+from dalirefurb.tuning.subjects import MIXED, Key, Variant
 from dalirefurb.tuning.turns import Slice
-
-MIXED = 2
-"""Reuse factor that tells what a miss costs more to be kept."""
 
 _READ_BOUND = 0.9
 """Where reading takes this share of standard's time, the cores wait for it."""
-
-
-class Variant(NamedTuple):
-    """One recipe on certain devices.
-
-    Attributes:
-        name: Name of the recipe.
-        recipe: The recipe.
-        devices: Devices of its partial and of its final part.
-    """
-
-    name: str
-    recipe: Recipe
-    devices: Placement
 
 
 @dataclass(frozen=True)
@@ -48,8 +30,8 @@ class Measured:
         epochs: Number of epochs of the run.
         samples: Samples that were read.
         sizes: Sizes of partial images, by variant and split.
-        slices: Slices by name: "standard NAME", "hits NAME SPLIT", "mixed NAME SPLIT", "disk hits", "disk mixed".
-        hand_over_s: Seconds between two steps, in several rounds.
+        slices: Slices of each loader.
+        hand_over_s: Seconds between two steps that a loader keeps up with, in each round, of some loaders.
         copy_s: Seconds for an image to be copied to the model's device; 0: it is there.
         step: Costs of the step; None: not known.
         disk_speeds: Bytes a second that the disk takes, and that it gives; None: not known.
@@ -62,8 +44,8 @@ class Measured:
     epochs: int
     samples: Samples
     sizes: Mapping[tuple[str, int], PartialSizes]
-    slices: Mapping[str, Sequence[Slice]]
-    hand_over_s: Sequence[float]
+    slices: Mapping[Key, Sequence[Slice]]
+    hand_over_s: Mapping[Key, Sequence[float]]
     copy_s: float
     step: StepCosts | None
     disk_speeds: tuple[float, float] | None
@@ -74,14 +56,19 @@ class Measured:
         """Name of the variant that is compared with."""
         return next(iter(self.variants))
 
-    def image_s(self, name: str) -> Spread | None:
+    @property
+    def usual(self) -> int:
+        """Number of partial stages where that variant splits by default."""
+        return self.variants[self.first].recipe.split
+
+    def image_s(self, key: Key) -> Spread | None:
         """Return the seconds that an image took in some slices; None if there are none."""
-        slices = self.slices.get(name)
+        slices = self.slices.get(key)
         return Spread.of([each.image_s for each in slices]) if slices else None
 
     def standard_s(self, name: str) -> Spread:
         """Return what an image costs the cores without reuse: not the time in which they wait for the source."""
-        slices = self.slices.get(f"standard {name}") or self.slices[f"standard {self.first}"]
+        slices = self.slices.get(Key(name)) or self.slices[Key(self.first)]
         spread = Spread.of([each.image_s for each in slices])
         if not self.encoded or self.samples.read_s < _READ_BOUND * spread.median:
             return spread
@@ -90,7 +77,10 @@ class Measured:
 
 def costs_of(measured: Measured) -> Costs:
     """Derive costs from what was measured."""
-    slices = measured.slices[f"standard {measured.first}"]
+    slices = measured.slices[Key(measured.first)]
+    fixed_s, _ = _fitted(_more_s(measured, measured.first, measured.usual))
+    hand_over_s = {key: float(np.median(each)) for key, each in measured.hand_over_s.items()}
+    of_standard = hand_over_s.get(Key(measured.first), 0.0)
     own_s = sum(each.stats.planning_s + each.stats.preparing_s for each in slices)
     return Costs(
         cores=usable_cores(),
@@ -99,7 +89,9 @@ def costs_of(measured: Measured) -> Costs:
         read_s=measured.samples.read_s if measured.encoded else 0.0,
         encoded_bytes=measured.samples.mean_bytes,
         serial_s=own_s / max(1, sum(each.stats.samples for each in slices)),
-        hand_over_s=float(np.median(measured.hand_over_s)) if measured.hand_over_s else 0.0,
+        mixed_s=fixed_s,
+        hand_over_s=of_standard,
+        reused_hand_over_s=hand_over_s.get(Key(measured.first, measured.usual, MIXED[0]), of_standard),
         copy_s=measured.copy_s,
         disk=_disk(measured),
         step=measured.step,
@@ -114,7 +106,7 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
         variant = measured.variants[name]
         recipe = variant.recipe.at(split)
         # Where files are kept as they were read, a hit costs the cores what standard does. Arrays are not kept so.
-        hit_s = measured.standard_s(name) if split == 0 else measured.image_s(f"hits {name} {split}")
+        hit_s = measured.standard_s(name) if split == 0 else measured.image_s(Key(name, split, None))
         if hit_s is None:
             continue
         factors = {1} if split == 0 and not recipe.encoded else {1, *REUSE_FACTORS, measured.epochs}
@@ -137,23 +129,55 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
 
 def _puts(measured: Measured) -> Iterator[tuple[float, float]]:
     """Yield what a miss costs more to be kept, and of how many bytes, at each split where that was measured."""
+    fixed_s, _ = _fitted(_more_s(measured, measured.first, measured.usual))
     for (name, split), sizes in measured.sizes.items():
-        mixed, hits = (measured.image_s(f"{kind} {name} {split}") for kind in ("mixed", "hits"))
-        if mixed is not None and hits is not None:
-            put_s = MIXED * mixed.median - measured.standard_s(name).median - (MIXED - 1) * hits.median
-            yield put_s, sizes.mean_bytes
+        if more_s := _more_s(measured, name, split):
+            yield _each_miss_s(more_s, fixed_s), sizes.mean_bytes
+
+
+def _more_s(measured: Measured, name: str, split: int) -> dict[int, float]:
+    """Return what epochs took beside standard's time for their misses and hits for the others, by reuse factor."""
+    hits = measured.image_s(Key(name, split, None))
+    taken = {factor: measured.image_s(Key(name, split, factor)) for factor in MIXED}
+    standard_s = measured.standard_s(name).median
+    return {
+        factor: each.median - standard_s / factor - (1 - 1 / factor) * hits.median
+        for factor, each in taken.items()
+        if each is not None and hits is not None
+    }
+
+
+def _fitted(more_s: Mapping[int, float]) -> tuple[float, float]:
+    """Split what epochs took more, by reuse factor, into what each image takes, and each miss."""
+    few, many = (more_s.get(factor) for factor in reversed(MIXED))
+    fixed_s = 0.0
+    if few is not None and many is not None:
+        small, large = (1 / factor for factor in reversed(MIXED))
+        fixed_s = max(0.0, (few * large - many * small) / (large - small))
+    return fixed_s, _each_miss_s(more_s, fixed_s)
+
+
+def _each_miss_s(more_s: Mapping[int, float], fixed_s: float) -> float:
+    """Return what each miss takes of what epochs took more, by least squares."""
+    misses = [1 / factor for factor in more_s]
+    left = sum(miss * (each - fixed_s) for miss, each in zip(misses, more_s.values(), strict=True))
+    return left / sum(miss**2 for miss in misses) if misses else 0.0
 
 
 def _disk(measured: Measured) -> DiskCosts | None:
-    name = measured.first
-    split = measured.variants[name].recipe.split
-    on_disk = [measured.image_s(f"disk {kind}") for kind in ("hits", "mixed")]
-    in_memory = [measured.image_s(f"{kind} {name} {split}") for kind in ("hits", "mixed")]
-    medians = [each.median for each in (*on_disk, *in_memory) if each is not None]
-    if measured.disk_speeds is None or len(medians) < 4:
+    name, split = measured.first, measured.usual
+    factors = (None, *MIXED)
+    on_disk = [measured.image_s(Key(name, split, factor, on_disk=True)) for factor in factors]
+    in_memory = [measured.image_s(Key(name, split, factor)) for factor in factors]
+    more_s = {
+        factor: slow.median - fast.median
+        for factor, slow, fast in zip(factors, on_disk, in_memory, strict=True)
+        if slow is not None and fast is not None
+    }
+    if measured.disk_speeds is None or len(more_s) < len(factors):
         return None
-    get_s = medians[0] - medians[2]
-    put_s = MIXED * (medians[1] - medians[3]) - (MIXED - 1) * get_s
+    get_s = max(0.0, more_s.pop(None))
+    mixed_s, put_s = _fitted({factor: each - (1 - 1 / factor) * get_s for factor, each in more_s.items() if factor})
     nbytes = measured.sizes[name, split].mean_bytes
     written, read = measured.disk_speeds
-    return DiskCosts(max(0.0, get_s) / nbytes, max(0.0, put_s) / nbytes, read, written)
+    return DiskCosts(get_s / nbytes, max(0.0, put_s) / nbytes, read, written, mixed_s)

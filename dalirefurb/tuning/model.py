@@ -2,19 +2,20 @@
 
 Let m be the share of an epoch's rows that are misses after epoch 0, as the plan has them; all times are for one image:
 
-    cores    t = scale (m (standard + put) + (1 - m) hit) + step's CPU time / cores; a GPU's where it does both parts
-             put and hit on a disk cost more by its seconds a byte; scale = measured cores / cores / their speed
+    cores    t = scale (m (standard + put) + (1 - m) hit + mixed) + step's CPU time / cores; a GPU's where it does both
+             mixed is what hits and misses cost more in one epoch, 0 where there is one kind only; put, hit and mixed
+             cost more on a disk; scale = measured cores / cores / their speed
     source   t = m read
     disk     t = bytes read and written / what the disk gives and takes, but for what the page cache holds
     copies   t = the copy of a finished image to the model's GPU, where the final part is on the CPU
     loader   t = what the loader's own threads need, which more cores do not shorten
-    step     t = (step + the hand-over of a batch that is ready) / batch size
+    step     t = (step + what is between two steps) / batch size
 
 Each works while the others do, a few batches ahead, so the largest is the time of an image: images/s = ranks / t.
 Epoch 0 computes every image: m = 1. What is kept of the different images is a version's share, weighed by coverage:
 kept = coverage kept(r) + 1 - coverage. Memory is what the plan's slots take, `Refurbish.peak_slots` of them.
 
-Nothing waits for anything but the slowest part here: benchmarks/tune.py tells how closely a loader comes to that.
+Nothing waits for anything but the slowest part: benchmarks/tune.py tells how closely a loader comes to that.
 """
 
 from __future__ import annotations
@@ -199,8 +200,7 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
     }[configuration.tier]
 
     def taken(thousandths: int) -> int:
-        tried = replace(configuration, coverage=thousandths / 1000)
-        return _nbytes(workload, machine, tried)
+        return _nbytes(workload, machine, replace(configuration, coverage=thousandths / 1000))
 
     return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
 
@@ -219,25 +219,28 @@ def _image_s(
     cores = machine.cores / machine.ranks
     kept_misses = _kept(misses, configuration)
     scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
-    put_s, get_s, disk_s = split.put_s, split.hit_s.median, 0.0
+    put_s, get_s, mixed_s, disk_s = split.put_s, split.hit_s.median, costs.mixed_s, 0.0
     if on_disk and costs.disk is not None:
         nbytes = split.image_bytes * on_disk
         put_s += costs.disk.put_s * nbytes
         get_s += costs.disk.get_s * nbytes
+        mixed_s += costs.disk.mixed_s * on_disk
         reads = nbytes * (1 - misses) * (1 - min(1.0, in_page_cache))
         read_speed = machine.disk_read_bytes_per_s or costs.disk.read_bytes_per_s
         write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
         writes = nbytes * kept_misses * (1 - min(1.0, _DIRTY * in_page_cache))
         disk_s = machine.ranks * (reads / read_speed + writes / write_speed)
     computing = misses * split.standard_s.median + kept_misses * put_s + (1 - misses) * get_s
+    computing += mixed_s if 0 < misses < 1 else 0.0
     source_s = (
         misses * costs.read_s
         if machine.source_bytes_per_s is None
         else misses * machine.ranks * costs.encoded_bytes / machine.source_bytes_per_s
     )
     rows = workload.batch_size / machine.ranks
+    hand_over_s = costs.hand_over_s if configuration.reuse_factor == 1 else costs.reused_hand_over_s
     times: dict[Bound, float] = {
-        "step": (workload.step_s + costs.hand_over_s) / rows,
+        "step": (workload.step_s + hand_over_s) / rows,
         "cores": scale * computing + workload.step_cpu_s / rows / cores,
         "source": source_s,
         "disk": disk_s,

@@ -1,0 +1,226 @@
+"""What takes turns: a loader for each recipe, split and reuse factor that is measured, on samples that were read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.errors import DalirefurbError
+from dalirefurb.planning.frozen import Frozen
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.reading.reader import Reader
+from dalirefurb.source import Source
+from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.memory_budget import amount
+from dalirefurb.tuning.costs import Placement
+from dalirefurb.tuning.samples import Samples, rows_of
+from dalirefurb.tuning.turns import Slice, Turns
+
+MIXED = (2, 4)
+"""Reuse factors whose epochs, of hits and misses, tell what both cost together."""
+
+_ENCODED_ROWS = 1024
+_ARRAY_ROWS = 8192
+_SHARE_OF_MEMORY = 1 / 8
+_COMPUTING = 4.0
+
+_SAME_AGAIN = 0.501
+"""What is kept at reuse factor 2 where nothing final is random: such splits are left out."""
+
+_FILLING = 0.7
+"""Share of the time after which no more splits are begun."""
+
+_UNKNOWN_MEMORY = 8 << 30
+
+
+class Variant(NamedTuple):
+    """One recipe on certain devices.
+
+    Attributes:
+        name: Name of the recipe.
+        recipe: The recipe.
+        devices: Devices of its partial and of its final part.
+    """
+
+    name: str
+    recipe: Recipe
+    devices: Placement
+
+
+class Key(NamedTuple):
+    """What a loader serves.
+
+    Attributes:
+        variant: Name of the variant.
+        split: Number of partial stages; 0 for standard.
+        reuse_factor: Uses of a version; 1: standard; None: every row is a hit.
+        on_disk: Whether the partial images are on a disk.
+    """
+
+    variant: str
+    split: int = 0
+    reuse_factor: int | None = 1
+    on_disk: bool = False
+
+    def __str__(self) -> str:
+        """Say it in a few words."""
+        if self.reuse_factor == 1:
+            return f"{self.variant}, standard"
+        what = "hits" if self.reuse_factor is None else f"reuse factor {self.reuse_factor}"
+        return f"{self.variant}, {self.split} stages partial, {what}{' on the disk' if self.on_disk else ''}"
+
+
+@dataclass
+class Subject:
+    """A loader that takes turns, and what it did in them.
+
+    Attributes:
+        turns: The loader.
+        weight: Length of its turns: longer ones for what computes images, of which fewer are served.
+        slices: What it did in each turn.
+    """
+
+    turns: Turns
+    weight: float
+    slices: list[Slice] = field(default_factory=list)
+
+
+class Subjects(dict[Key, Subject]):
+    """All that take turns. Those that cannot be made are noted.
+
+    Args:
+        source: Source of the samples.
+        samples: Samples that were read of it.
+        variants: Recipes on devices, by name.
+        batch_size: Rows of a batch.
+        notes: List to which a line is added for each that cannot be made.
+        stack: Stack that closes stores.
+
+    Attributes:
+        sizes: Sizes of partial images, by variant and split.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        samples: Samples,
+        variants: Mapping[str, Variant],
+        batch_size: int,
+        notes: list[str],
+        stack: ExitStack,
+    ) -> None:
+        super().__init__()
+        self._source, self._samples, self._variants, self._batch_size = source, samples, variants, batch_size
+        self._notes, self._stack = notes, stack
+        self.sizes: dict[tuple[str, int], PartialSizes] = {}
+
+    @property
+    def first(self) -> str:
+        """Name of the variant of which most is measured."""
+        return next(iter(self._variants))
+
+    def add_standard(self) -> None:
+        """Add standard of each variant."""
+        rows = self._rows()
+        assert rows is not None
+        planner = Standard(len(rows), batch_size=self._batch_size)
+        for name, variant in self._variants.items():
+            self[Key(name)] = Subject(Turns(rows, variant.recipe, planner, devices=variant.devices), _COMPUTING)
+
+    def add_splits(self, elapsed: Callable[[], float]) -> None:
+        """Add hits at each split, and reuse factors where a recipe splits by default, or where sizes vary.
+
+        Args:
+            elapsed: Function that returns the share of the time that is over.
+        """
+        for name, variant in self._variants.items():
+            for split in range(len(variant.recipe.stages) + 1):
+                what = f"{name}, {split} stages partial"
+                with noted(self._notes, what):
+                    recipe = variant.recipe.at(split)
+                    if split == 0:  # A hit costs the cores what standard does. Of arrays nothing is cached.
+                        self.sizes[name, 0] = self._partial_sizes(recipe)
+                    elif recipe.diversity(2) > _SAME_AGAIN and elapsed() > _FILLING:
+                        self._notes.append(f"{what}: not measured, for want of time")
+                    elif recipe.diversity(2) > _SAME_AGAIN:
+                        self._add_split(name, recipe)
+
+    def add_disk(self, folder: Path) -> None:
+        """Add a store on a disk, at the first variant's split."""
+        first = self.first
+        recipe, devices = self._variants[first].recipe, self._variants[first].devices
+        if (first, recipe.split) not in self.sizes:
+            return
+        with noted(self._notes, f"a disk at {folder}"):
+            rows = self._rows(self.sizes[first, recipe.split].mean_bytes)
+            assert rows is not None
+            files = Path(self._stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=folder)))
+            for factor in (None, *MIXED):
+                store = DiskStore(files / str(factor))
+                self._add(Key(first, recipe.split, factor, on_disk=True), rows, recipe, store, devices)
+
+    def _add_split(self, name: str, recipe: Recipe) -> None:
+        sizes = self._partial_sizes(recipe)
+        rows = self._rows(sizes.mean_bytes)
+        if rows is None:
+            need = amount(round(self._batch_size * sizes.mean_bytes))
+            raise MemoryError(f"the images of a batch take {need}, more than an eighth of the memory at hand")
+        self.sizes[name, recipe.split] = sizes
+        devices = self._variants[name].devices
+        make: Callable[[], Store] = DeviceStore if devices == ("gpu", "gpu") else MemoryStore
+        for factor in (None, *self._mixed(name, recipe)):
+            self._add(Key(name, recipe.split, factor), rows, recipe, make(), devices)
+
+    def _mixed(self, name: str, recipe: Recipe) -> tuple[int, ...]:
+        """Return the reuse factors that are measured at a split, which all others are computed from."""
+        if name != self.first:
+            return ()
+        if recipe.split == self._variants[name].recipe.split:
+            return MIXED
+        return MIXED[:1] if recipe.split == 1 and recipe.encoded else ()
+
+    def _add(self, key: Key, rows: Source, recipe: Recipe, store: Store, devices: Placement) -> None:
+        """Have a store filled, and add what serves from it."""
+        self._stack.callback(store.close)
+        planner: Planner = (
+            Frozen(len(rows), batch_size=self._batch_size)
+            if key.reuse_factor is None
+            else Refurbish(len(rows), batch_size=self._batch_size, reuse_factor=key.reuse_factor)
+        )
+        turns = Turns(rows, recipe, planner, store, devices=devices)
+        turns.fill()
+        self[key] = Subject(turns, 1.0 if key.reuse_factor is None else _COMPUTING)
+
+    def _rows(self, nbytes: float = 0.0) -> Source | None:
+        """Return samples for an epoch to measure with; None if not even a batch of partial images has room."""
+        wanted = _ENCODED_ROWS if self._source.encoded else _ARRAY_ROWS
+        batches = max(2, -(-wanted // self._batch_size))
+        if nbytes:
+            room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY
+            batches = min(batches, int(room / nbytes / self._batch_size))
+        return rows_of(self._samples, self._source, rows=batches * self._batch_size) if batches else None
+
+    def _partial_sizes(self, recipe: Recipe) -> PartialSizes:
+        rows = rows_of(self._samples, self._source, rows=len(self._samples.indices))
+        reader = Reader(rows, max_batch_size=self._batch_size, num_threads=1)
+        try:
+            return partial_sizes(rows, recipe, reader, seed=0)
+        finally:
+            reader.close()
+
+
+@contextmanager
+def noted(notes: list[str], what: str) -> Iterator[None]:
+    """Make a failure of a measurement a note."""
+    try:
+        yield
+    except (DalirefurbError, OSError, MemoryError) as error:
+        notes.append(f"{what}: not measured: {' '.join(str(error).split())}")

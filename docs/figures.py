@@ -2,8 +2,9 @@
 
     python docs/figures.py    writes all of them anew
 
-`headline`, `against`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists every file with
-its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this number or name.
+`headline`, `against`, `assistants`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists
+every file with its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this number
+or name.
 """
 
 from __future__ import annotations
@@ -180,6 +181,17 @@ def accuracy() -> str:
     return f"{table(heading, rows)}\n\nMeans of seeds, {where('accuracy_reduced', 'paired; ')}."
 
 
+def assistants() -> str:
+    """Write what AutoAssist needs with an Assistant that learns, and with those that know."""
+    least = min(each["level"] for each in read("autoassist")["results"]["comparisons"])
+    rows = [
+        [each["contender"], f"{each['ratio']['mean']:.2f} ± {each['ratio']['half_width']:.2f}"]
+        for each in read("autoassist")["results"]["comparisons"]
+        if each["level"] == least
+    ]
+    return f"{table(['Assistant', f'samples to {least:g} / uniform'], rows)}\n\n{where('autoassist')}."
+
+
 def sources() -> str:
     """Write every file's machine, number of rounds, date and commit."""
     rows = []
@@ -201,6 +213,7 @@ def sources() -> str:
 BLOCKS = {
     "accuracy": accuracy,
     "against": against,
+    "assistants": assistants,
     "claims": claims,
     "headline": headline,
     "kernels": kernels,

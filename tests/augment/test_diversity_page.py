@@ -1,0 +1,30 @@
+"""What docs/diversity.md says that presets keep."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import dalirefurb
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "diversity.md").read_text()
+ROWS = re.findall(r"^\| `(\w+)\((.*?)\)` \| .*? \| (\.\d+) \| (\.\d+) \|$", PAGE, re.MULTILINE)
+
+
+def test_the_table_is_found():
+    assert [name for name, *_ in ROWS] == ["rand_augment", "auto_augment", "auto_augment", "trivial_augment", "simple"]
+
+
+@pytest.mark.parametrize(("name", "policy", "at_2", "at_3"), ROWS, ids=[f"{row[0]}({row[1]})" for row in ROWS])
+def test_presets_keep_what_the_table_says(name, policy, at_2, at_3):
+    given = dict([policy.replace('"', "").split("=")]) if policy else {}
+    recipe = getattr(dalirefurb, name)(**given)
+    assert [f"{recipe.diversity(factor):.2f}"[1:] for factor in (2, 3)] == [at_2, at_3]
+
+
+def test_a_late_crop_keeps_what_the_page_says():
+    at_2, at_3 = re.search(
+        r"crop_last.*\n?.*81 crops x flip keep (\.\d+) at reuse factor 2 and (\.\d+) at\n3", PAGE
+    ).groups()
+    recipe = dalirefurb.rand_augment(order="crop_last")
+    assert [f"{recipe.diversity(factor):.3f}"[1:] for factor in (2, 3)] == [at_2, at_3]

@@ -248,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"error: {error}")
     # The test images need no store: they are arrays, and only normalised.
     test_recipe = evaluate(32, raw=True, mean=MEAN, std=STD, channels_last=True)
-    test_planner = Evaluate(len(test_data), batch_size=min(size, len(test_data)))
+    test_planner = Evaluate(len(test_data), batch_size=size)
     cached, fresh = (" > ".join(stage.name for stage in part) for part in (recipe.partial, recipe.final))
     print(f"{len(data):,} images to train on, {len(test_data):,} to test on; cached: {cached}; fresh: {fresh}")
     torch.manual_seed(options.seed)

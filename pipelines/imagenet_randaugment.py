@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         numbers: dict[str, Any] = {"coverage": share, "seed": options.seed, "shards": options.shards}
         planner = Refurbish(len(data), batch_size=size, reuse_factor=reuse, **numbers)
         # Nothing is random in what is evaluated on, so each image is kept as it is, and decoded about once.
-        val_planner = Evaluate(len(val_data), batch_size=min(size, len(val_data)), coverage=share)
+        val_planner = Evaluate(len(val_data), batch_size=size, coverage=share)
         val_planner.for_rank(rank=RANK, world_size=WORLD_SIZE)  # Refuses fewer images than processes.
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")

@@ -89,6 +89,8 @@ def test_the_newcomers_script_trains_and_validates(tmp_path, request, given):
         (tmp_path / "photos").symlink_to(request.getfixturevalue("shared_data") / "photos")
         held_out = 36
     lines = newcomer(tmp_path)
+    *lines, verdict = lines
+    assert re.match("(DETECTED|POTENTIAL|NOT DETECTED|INCONCLUSIVE|SHARED CORES): ", verdict)
     found = [re.fullmatch(r"epoch (\d): loss [\d.]+, validation accuracy ([\d.]+)%", line) for line in lines]
     assert [match and match[1] for match in found] == ["0", "1", "2", "3", "4"]
     for match in found:

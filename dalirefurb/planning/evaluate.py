@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +39,9 @@ _AT_ONCE = 1 << 16
 class Evaluate(Planner):
     """Serves every sample exactly once an epoch, in the source's order: nothing is shuffled, waits or is left out.
 
+    Batches have at most `batch_size` rows, and as evenly many as can be: of 72 samples, by 32, three of 24, where a
+    `DataLoader` serves 32, 32 and 8. So a mean over batches is nearly that over samples, and ranks have equally many.
+
     Each sample has one version, so with a recipe in which nothing is random, as `evaluate()` is, a store holds finished
     images, and a `DiskStore` those of the next run, too. Any number of ranks divides the batches.
 
@@ -47,6 +50,7 @@ class Evaluate(Planner):
     [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
 
     Attributes:
+        batch_size: Most rows of a batch of all ranks together; more than there are samples make one batch.
         coverage: Share of the samples that is cached, in 0..1, spread evenly over the source; the others are computed
             in every epoch.
         pad: Whether all batches of all ranks have equally many rows. Those that only fill a batch up are its last ones,
@@ -59,6 +63,8 @@ class Evaluate(Planner):
 
     coverage: float = field(default=1.0, kw_only=True)
     pad: bool = field(default=False, kw_only=True)
+
+    may_be_short: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,6 +155,8 @@ class EvaluatePart(DerivedPlanner):
     planner: Evaluate
     rank: int = field(kw_only=True)
     world_size: int = field(kw_only=True)
+
+    may_be_short: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

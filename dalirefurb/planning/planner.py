@@ -49,6 +49,7 @@ class Planner(metaclass=Explained):
         drop_last: Whether samples that fill no batch wait for the next epoch instead of making a short one.
         serves_once: Whether an epoch serves a sample at most once.
         code_version: Version of the planner, raised when the same arguments come to mean other plans.
+        may_be_short: Whether `batch_size` may exceed the number of samples.
     """
 
     num_samples: int
@@ -60,6 +61,7 @@ class Planner(metaclass=Explained):
 
     serves_once: ClassVar[bool] = True
     code_version: ClassVar[int] = 2
+    may_be_short: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if hasattr(self.num_samples, "read") and hasattr(self.num_samples, "__len__"):  # a source, which stands for it
@@ -67,7 +69,8 @@ class Planner(metaclass=Explained):
         self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
         remedy = "train on parts of the source one after the other"
         require(self.num_samples <= _MOST_SAMPLES, "num_samples", f"at most {_MOST_SAMPLES}", self.num_samples, remedy)
-        self._integer("batch_size", 1, self.num_samples, "a batch has a row at least, and cannot exceed num_samples")
+        remedy = "a batch has a row at least" + ("" if self.may_be_short else ", and cannot exceed num_samples")
+        self._integer("batch_size", 1, None if self.may_be_short else self.num_samples, remedy)
         self._integer("seed", None, None, "pass an int")
         self._integer("shards", 1, None, "pass 1, or the largest world size to train on")
         if self.batch_size % self.shards:

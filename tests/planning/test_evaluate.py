@@ -15,7 +15,7 @@ SIZES = st.tuples(st.integers(1, 300), st.integers(1, 70), st.integers(1, 9))
 
 
 def parts_of(num_samples: int, batch_size: int, world_size: int, **settings: object) -> list[list[BatchPlan]]:
-    planner = Evaluate(num_samples, batch_size=min(batch_size, num_samples), **settings)  # type: ignore[arg-type]
+    planner = Evaluate(num_samples, batch_size=batch_size, **settings)  # type: ignore[arg-type]
     return [[*planner.for_rank(rank=rank, world_size=world_size).epoch(0)] for rank in range(world_size)]
 
 
@@ -45,9 +45,7 @@ def test_batches_are_no_larger_than_asked_for_unless_a_rank_would_have_none(size
     assert max(rows) <= max(batch_size, 2 * world_size - 1)
     assert max(rows) - min(rows) <= 1
     for rank, part in enumerate(parts):
-        planner = Evaluate(num_samples, batch_size=min(batch_size, num_samples)).for_rank(
-            rank=rank, world_size=world_size
-        )
+        planner = Evaluate(num_samples, batch_size=batch_size).for_rank(rank=rank, world_size=world_size)
         assert len(planner) == len(part)
         assert max(len(plan.indices) for plan in part) <= planner.batch_size == -(-max(rows) // world_size)
 
@@ -57,7 +55,6 @@ def test_batches_are_no_larger_than_asked_for_unless_a_rank_would_have_none(size
 @example(sizes=(5, 4, 3))
 def test_padded_batches_are_all_alike_and_their_padding_comes_last(sizes: tuple[int, int, int]) -> None:
     num_samples, batch_size, world_size = sizes
-    batch_size = min(batch_size, num_samples)
     planner = Evaluate(num_samples, batch_size=batch_size, pad=True)
     real: list[tuple[int, bool]] = []
     ranks = [planner.for_rank(rank=rank, world_size=world_size) for rank in range(world_size)]
@@ -80,7 +77,7 @@ def test_carrying_the_plans_out_each_sample_is_computed_once_if_it_is_cached(
     """With a store of the rank's slots: what is planned as a hit is there, or computed by another row of the batch."""
     num_samples, batch_size, world_size = sizes
     world_size = world_size if pad else min(world_size, num_samples)
-    planner = Evaluate(num_samples, batch_size=min(batch_size, num_samples), coverage=coverage, pad=pad)
+    planner = Evaluate(num_samples, batch_size=batch_size, coverage=coverage, pad=pad)
     slots = 0
     for rank in range(world_size):
         part = planner.for_rank(rank=rank, world_size=world_size)
@@ -105,6 +102,14 @@ def test_what_is_cached_is_spread_over_the_source() -> None:
     assert np.flatnonzero(plan.keep).tolist() == [3, 6, 9]
 
 
+def test_a_batch_larger_than_the_source_is_one_batch() -> None:
+    planner = Evaluate(10, batch_size=64)
+    assert [plan.indices.tolist() for plan in planner.epoch(0)] == [list(range(10))]
+    parts = [planner.for_rank(rank=rank, world_size=4) for rank in range(4)]
+    assert [part.plan(0, 0).indices.tolist() for part in parts] == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
+    assert {part.batch_size for part in parts} == {3}
+
+
 def test_in_one_process_the_whole_is_the_part() -> None:
     planner = Evaluate(10, batch_size=4)
     assert len(planner) == 3
@@ -122,7 +127,7 @@ def test_in_one_process_the_whole_is_the_part() -> None:
         ({"drop_last": True}, "drop_last=True"),
         ({"coverage": 1.5}, "coverage must be a number in 0..1, got 1.5: pass a share, such as 0.5"),
         ({"pad": 1}, "pad must be True or False, got 1"),
-        ({"batch_size": 11}, "batch_size must be an int in 1..10, got 11"),
+        ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0: a batch has a row at least$"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(settings: dict[str, object], message: str) -> None:
@@ -175,7 +180,7 @@ def test_what_is_wanted_is_known_without_planning_a_batch(pad: bool, monkeypatch
 @example(sizes=(5, 2, 3), pad=False)  # of the larger batches a rank has a row less
 def test_the_batch_of_a_row_is_a_formula(sizes: tuple[int, int, int], pad: bool) -> None:
     num_samples, batch_size, world_size = sizes
-    planner = Evaluate(num_samples, batch_size=min(batch_size, num_samples), pad=pad)
+    planner = Evaluate(num_samples, batch_size=batch_size, pad=pad)
     world_size = world_size if pad else min(world_size, num_samples)
     for rank in range(world_size):
         part = planner.for_rank(rank=rank, world_size=world_size)

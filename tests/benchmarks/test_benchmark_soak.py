@@ -12,6 +12,7 @@ from tests.benchmarks.running import quick_alone, run
 from tests.placements import NEEDS_GPU, ON_GPU, Placement
 
 
+@pytest.mark.weekly
 def test_a_quick_soak_prints_and_writes_what_was_left_after_each_epoch_and_can_be_drawn(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
     written, said = quick_alone("soak", out)

@@ -123,7 +123,7 @@ def test_the_results_describe_the_machine_but_name_no_host_and_no_folder(through
         assert private not in text
 
 
-@pytest.mark.parametrize("script", ["throughput", "techniques"])
+@pytest.mark.parametrize("script", ["throughput", pytest.param("techniques", marks=pytest.mark.weekly)])
 def test_a_plot_is_drawn_from_the_results_alone(script, request, tmp_path):
     from PIL import Image
 
@@ -164,6 +164,7 @@ COMPUTED = {
 }
 
 
+@pytest.mark.weekly
 def test_every_technique_is_compared_with_the_bound_of_its_own_split_and_reuse(techniques):
     results, _, printed = techniques
     case = results["results"]
@@ -180,6 +181,7 @@ def test_every_technique_is_compared_with_the_bound_of_its_own_split_and_reuse(t
         assert name in printed
 
 
+@pytest.mark.weekly
 def test_fresh_samples_and_diversity_are_those_of_the_plan(techniques):
     results, _, _ = techniques
     found = {each["name"]: each for each in results["results"]["techniques"]}
@@ -198,6 +200,7 @@ def test_fresh_samples_and_diversity_are_those_of_the_plan(techniques):
     assert found["frozen"]["diversity"] == pytest.approx(recipe.diversity(90))
 
 
+@pytest.mark.weekly
 def test_loaders_compute_what_their_plans_say_and_nothing_twice(techniques):
     results, _, _ = techniques
     for each in results["results"]["techniques"]:
@@ -263,6 +266,7 @@ def test_a_slow_source_waits_and_does_not_compute():
     assert time.process_time() - began < 0.1
 
 
+@pytest.mark.weekly
 def test_the_gain_of_echoing_is_compared_with_the_ratio_measured_in_the_same_rounds(folder, tmp_path):
     written, printed = quick("echo_slow_source", tmp_path / "echo.json", "--rounds", 2, "--data", folder)
     arrays, files = written["results"]
@@ -287,6 +291,7 @@ def test_decoded_photographs_repeat_as_the_files_do(folder):
     assert len(np.unique(images[:12].reshape(12, -1), axis=0)) == 12
 
 
+@pytest.mark.weekly
 def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_path):
     written, printed = quick("smart_cache_large_images", tmp_path / "smart.json", "--data", folder)
     results = written["results"]
@@ -465,6 +470,7 @@ def test_the_two_parts_one_after_the_other_make_the_images_that_a_loader_serves(
         np.testing.assert_array_equal(np.asarray(output.as_tensor()), expected)
 
 
+@pytest.mark.weekly
 def test_on_small_arrays_each_reuse_factor_is_compared_with_standard_and_its_bound(tmp_path):
     pytest.importorskip("numba")
     mosaics = write_mosaics(tmp_path / "mosaics", train=(4, 8), test=(1, 1))

@@ -15,6 +15,7 @@ def turn(feed, *, cores=1, number=0, step_ms=10.0, augment_ms=None, ended=DONE, 
     return RivalTurn(feed, cores, number, ended, images, 1.0, step_ms, augment_ms)
 
 
+@pytest.mark.weekly
 def test_feeds_that_are_there_have_their_turns_on_a_cpu_and_the_others_are_named(folder, tmp_path):
     feeds = [HEADSPACE, "cpu/cpu, reuse factor 3", *GPU_ROWS]
     arguments = ["--device", "cpu", "--data", folder, "--python", sys.executable, "--feeds", *feeds]

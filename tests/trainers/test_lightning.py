@@ -360,7 +360,9 @@ RESUMED = {"ddp": EVERY, "ddp_fork": {"step-step=5": 5}, "ddp_spawn": {}}
 """Of each strategy, checkpoints to resume from and the steps that were done there; starting processes takes long."""
 
 
-@pytest.mark.parametrize("strategy", RESUMED)
+@pytest.mark.parametrize(
+    "strategy", ["ddp", *(pytest.param(each, marks=pytest.mark.weekly) for each in ("ddp_fork", "ddp_spawn"))]
+)
 def test_two_processes_serve_what_one_does_and_resume_exactly(strategy: str, tmp_path: Path) -> None:
     with training_loader(shards=2) as loader:
         expected = plain_loop(loader)

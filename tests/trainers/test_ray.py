@@ -91,6 +91,7 @@ def served(folder: Path) -> dict[int, list[list[Batch]]]:
     return groups
 
 
+@pytest.mark.weekly
 def test_failed_and_fewer_workers_train_on_the_batches_of_a_plain_loop(tmp_path: Path) -> None:
     pytest.importorskip("ray.train.torch")
     source = ImageFolder(write_folder(tmp_path / "photos" / "train", num_samples=20))

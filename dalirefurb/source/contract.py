@@ -142,6 +142,13 @@ class Source(metaclass=Explained):
         """
         return Subset(self, indices)
 
+    def __add__(self, other: object) -> Source:
+        """Return the samples of both as a source, as `Concat` does."""
+        if not isinstance(other, Source):
+            return NotImplemented
+        together: Source = importlib.import_module("dalirefurb.source.concat").Concat([self, other])
+        return together
+
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""
         indices = np.asarray(indices)

@@ -77,6 +77,15 @@ def test_several_sources_are_read_one_after_the_other() -> None:
     assert both.content() == {"of": [arrays(3).content(), arrays(4, first=3).content()]}
 
 
+def test_sources_can_be_added(folder: ImageFolder) -> None:
+    first, rest = folder.subset([2, 0]), folder.subset([1])
+    together = first + rest
+    assert together.fingerprint() == Concat([first, rest]).fingerprint()
+    assert together.labels.tolist() == folder.labels[[2, 0, 1]].tolist()
+    with pytest.raises(TypeError, match="unsupported operand"):
+        first + 1  # type: ignore[operator]
+
+
 def test_each_repeat_is_a_sample_with_versions_of_its_own() -> None:
     """As oversampling needs it: two views of one image in an epoch are drawn apart, and both are cached."""
     recipe = Recipe([HorizontalFlip(name="partial"), HorizontalFlip(name="final")], Output(8), split=1)

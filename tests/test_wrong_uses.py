@@ -469,6 +469,20 @@ def test_a_sampler_is_led_to_a_subset_and_a_function_of_batches_to_map() -> None
     assert "Mix" in DATA_LOADER["collate_fn"]
 
 
+@pytest.mark.parametrize("name", ["samplers", "shard_id", "random_shuffle", "last_batch_policy", "num_threads"])
+def test_no_name_is_taken_for_one_that_is_only_spelt_alike(name: str) -> None:
+    with pytest.raises(TypeError, match=f"there is no argument '{name}': ") as refusal:
+        Refurbish(COUNT, batch_size=2, reuse_factor=2, **{name: 1})  # type: ignore[arg-type]
+    assert "it is " not in str(refusal.value)
+    assert ("it takes " in str(refusal.value)) == (name not in INSTEAD)
+
+
+@pytest.mark.parametrize("name", ["shards", "reuse_factor", "seed", "drop_last"])
+def test_a_loader_leads_to_the_planner_that_has_an_argument(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{name}': the planner has it: Refurbish\(.*{name}="):
+        load(**{name: 1})
+
+
 def test_what_is_missing_is_not_told_of_what_is_not_there() -> None:
     with pytest.raises(TypeError, match="'path': it takes root"):
         ImageFolder(path="photos")  # type: ignore[call-arg]

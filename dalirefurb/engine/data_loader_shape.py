@@ -18,6 +18,8 @@ Shape = TypeVar("Shape", bound="DataLoaderShape")
 
 _ELSEWHERE = {
     **DATA_LOADER,
+    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
+    "shards": "the planner has it: Refurbish(..., shards=8)",
     "seed": "the planner has it: Refurbish(..., seed=0)",
     "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
     "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch(loader) "

@@ -17,17 +17,42 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _KEYWORD, _BY_PLACE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
-INSTEAD: Mapping[str, str] = {
+DATA_LOADER: Mapping[str, str] = {
+    "dataset": "the source is the data set, the loader's first argument: ImageFolder(root), or TorchDataset(dataset)",
+    "batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
     "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
+    "sampler": "planners serve each sample once an epoch; for other weights or for some samples make "
+    "source.subset(indices), indices drawn by the weights, and give it to planner and loader",
+    "batch_sampler": "planners make the batches, by batch_size and drop_last; source.subset(indices) chooses samples",
+    "num_workers": "threads take the place of processes: prefetch=Prefetch(num_threads=4) of the loader",
+    "collate_fn": "batches are tensors already: loader.map(function) changes each, and Mix does MixUp and CutMix",
+    "pin_memory": "the loader has it: Loader(..., pin_memory=True)",
+    "drop_last": "the planner has it: Refurbish(..., drop_last=True)",
+    "timeout": "nothing can time out, since errors of threads come to the loop by themselves",
+    "worker_init_fn": "there are no worker processes, and all numbers are drawn by the planner's seed",
+    "multiprocessing_context": "there are no worker processes",
+    "generator": "the planner's seed is that of order and augmentation alike: Refurbish(..., seed=0)",
+    "prefetch_factor": "prefetch=Prefetch(look_ahead=6) of the loader has it, in groups of batches",
+    "persistent_workers": "threads live as long as the loader does",
+    "pin_memory_device": "the loader has pin_memory=True, and CudaPrefetch(loader) copies batches to a GPU ahead",
+    "in_order": "batches always come in the planner's order",
+}
+"""What takes the place of the arguments of PyTorch's `DataLoader`."""
+
+INSTEAD: Mapping[str, str] = {
+    **DATA_LOADER,
     "epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
-    "generator": "seed=0 is that of order and augmentation alike",
     "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
     "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "shard_id": "Loader(rank=(rank, world_size)) says which rank this is, where no launcher's environment does",
+    "random_shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
+    "last_batch_policy": "drop_last=True leaves out a smaller last batch, Evaluate(..., pad=True) fills it up",
+    "num_threads": "the loader has it: Loader(..., prefetch=Prefetch(num_threads=4))",
     "Prefetch.num_workers": "threads take the place of processes: num_threads=4",
-    "num_workers": "threads take the place of processes: Prefetch(num_threads=4)",
-    "prefetch_factor": "it is look_ahead here",
-    "persistent_workers": "threads live as long as the loader does",
+    "Prefetch.prefetch_factor": "it is look_ahead here",
+    "labels": "ImageFolder finds them in the names of folders, FileList(paths, labels) takes them",
+    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
     "num_ops": "it is layers here",
     "n": "it is layers here",
     "m": "it is magnitude here",
@@ -42,10 +67,8 @@ INSTEAD: Mapping[str, str] = {
     "CreateTransform.recount": "it is re_count here",
     "CreateTransform.train_interpolation": "it is interpolation here",
     "CreateTransform.img_size": "it is input_size here",
-    "CreateTransform.batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
     "CreateTransform.distributed": "the planner divides batches among ranks: Refurbish(..., shards=8)",
     "CreateTransform.device": "TimmLoader(loader, device=device) moves batches",
-    "CreateTransform.pin_memory": "the loader has it: Loader(..., pin_memory=True)",
     **dict.fromkeys(
         ("CreateTransform.img_dtype", "CreateTransform.fp16"),
         "the output has a dtype: Recipe.from_timm(...).with_output(dtype='bfloat16')",
@@ -62,14 +85,21 @@ INSTEAD: Mapping[str, str] = {
     "auto_augment_policy": "presets are functions: rand_augment(), auto_augment(), trivial_augment()",
     "size_limit": "it is max_bytes here",
     "memory_limit": "it is max_bytes here",
+    "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
+}
+"""What takes the place of an argument that is not there."""
+
+NEEDED: Mapping[str, str] = {
     "labels": "pass a number for each sample; ImageFolder finds them in the names of folders",
     "reuse_factor": "how often each version is used, 2 or 3; Standard(...) reuses nothing",
-    "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
     "batch_size": "rows of a batch, of all ranks together",
     "path": "pass a file to be made, on a fast local disk",
     "sources": "pass them in a list: Concat([one, other])",
 }
-"""What takes the place of an argument that is not there, or what is to be passed for one that is missing."""
+"""What is to be passed for an argument that is missing."""
+
+_ALIKE = 0.75
+"""How alike a misspelt argument and the one that is meant are at least, 0..1; `sampler` and `num_samples` are less."""
 
 _RENAMED = re.compile(r"it is (\w+) here")
 
@@ -98,14 +128,14 @@ def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwa
     by_place = [each for each, parameter in parameters.items() if parameter.kind == _BY_PLACE]
     required = [each for each, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     for unknown in (each for each in kwargs if each not in parameters):
-        near = difflib.get_close_matches(unknown, parameters, 1)
+        near = difflib.get_close_matches(unknown, parameters, 1, _ALIKE)
         other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters) or 'none'}"
         told = INSTEAD.get(f"{name}.{unknown}") or INSTEAD.get(unknown, other)
         renamed = _RENAMED.fullmatch(told)  # Such advice is for what has the other argument.
         return f"there is no argument {unknown!r}: {other if renamed and renamed[1] not in parameters else told}"
     if len(args) > len(by_place):
         if name == "Concat":
-            return f"one argument is taken, got {len(args)}: {INSTEAD['sources']}"
+            return f"one argument is taken, got {len(args)}: {NEEDED['sources']}"
         free = [each for each, parameter in parameters.items() if parameter.kind == _KEYWORD and each not in kwargs]
         free.sort(key=lambda each: each not in required)
         named = [f"{each}={value!r:.40}" for each, value in zip(free, args[len(by_place) :], strict=False)]
@@ -115,7 +145,7 @@ def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwa
     missing = [each for each in required if each not in kwargs and each not in by_place[: len(args)]]
     if missing:
         alone = len(missing) == 1
-        told = "; ".join(INSTEAD[each] if alone else f"{each}: {INSTEAD[each]}" for each in missing if each in INSTEAD)
+        told = "; ".join(NEEDED[each] if alone else f"{each}: {NEEDED[each]}" for each in missing if each in NEEDED)
         return f"{' and '.join(missing)} must be given{f': {told}' if told else ''}"
     return None
 

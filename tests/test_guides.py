@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment, simple
+from dalirefurb.augment import CenterCrop, Resize
 from dalirefurb.show.pictures import Album
 from tests.guides import DOCS, MIGRATION, SCRIPTS, Script, missing, public_names, run
 from tests.pictures import write_folder
@@ -101,6 +104,22 @@ def test_the_shares_that_pages_name_are_those_that_recipes_keep() -> None:
     )
     assert f"says that {simple(64).diversity(3):.2f} of standard training's are left" in dali
     assert f"`rand_augment(64)`, it is {rand_augment(64).diversity(3):.2f}," in dali
+
+
+def test_dalis_resize_and_crop_round_where_those_of_stages_do_as_the_page_says() -> None:
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)  # type: ignore[misc]
+    def validation() -> tuple[Any, Any]:
+        image = fn.external_source(source=lambda: [np.arange(149, dtype=np.uint8)[None, :, None].repeat(100, 0)])
+        resized = fn.resize(image, size=73, mode="not_smaller", interp_type=types.INTERP_NN)
+        return resized, fn.crop(image, crop=(100, 144))
+
+    resized, cut = (np.asarray(each[0]) for each in validation().run())
+    heights, widths = Resize(73).output_sizes(np.array([100]), np.array([149]))
+    assert (73 * 149 / 100, resized.shape[1], int(widths[0])) == (108.77, 109, 108)
+    assert resized.shape[0] == heights[0] == 73
+    # Half of the 5 columns that are too many: DALI rounds halves up, stages round them to even.
+    start = CenterCrop((100, 144)).draw(np.empty((1, 0)), np.array([100]), np.array([149]))["start"]
+    assert (cut[0, 0, 0], start[0, 1]) == (3, 2)
 
 
 NOTEBOOK = DOCS / "tutorial.ipynb"

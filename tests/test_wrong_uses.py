@@ -46,14 +46,15 @@ from dalirefurb import (
     simple,
     simplified,
 )
-from dalirefurb.augment import HorizontalFlip
-from dalirefurb.calls import INSTEAD
+from dalirefurb.augment import HorizontalFlip, VerticalFlip
+from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import DalirefurbError
 from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
 COUNT = 6
 ARRAYS = Arrays(np.zeros((COUNT, 32, 32, 3), np.uint8), np.arange(COUNT))
+VARIOUS = TorchDataset([(np.zeros((40, 30, 3), np.uint8), 0), (np.zeros((32, 32, 3), np.uint8), 1)])
 RECIPE = simple(32, raw=True)
 PLANNER = Refurbish(COUNT, batch_size=2, reuse_factor=2)
 TENSORS: Any = TensorDataset(torch.zeros(COUNT, 3, 32, 32), torch.arange(COUNT))
@@ -188,6 +189,16 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),  # type: ignore[list-item]
     (lambda _: Recipe(HorizontalFlip(), Output(8), 0), "stages must be a list of stages, got HorizontalFlip("),  # type: ignore[arg-type]
     (lambda _: Recipe([HorizontalFlip()], 8, 0), "output must be an Output, got 8: pass such as Output(224)"),  # type: ignore[arg-type]
+    (
+        lambda _: Recipe([HorizontalFlip(), VerticalFlip()], Output(8)),
+        "stages are random, here flip, vertical_flip: pass the name of the stage where the final part begins, which is "
+        "drawn afresh for every use, such as split='vertical_flip'",
+    ),
+    (
+        lambda _: first(load(VARIOUS, RECIPE, Refurbish(2, batch_size=2, reuse_factor=2), MemoryStore())),
+        "got 40 x 30; put a resize before it or change its margin; for arrays of various sizes make the recipe by "
+        "Recipe.from_torchvision(transform, raw=True)",
+    ),
     # Sources
     (lambda path: ImageFolder([path]), "root must be the path of one folder of class folders, got ["),  # type: ignore[arg-type]
     (
@@ -235,6 +246,14 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (
         lambda _: TorchDataset(TENSORS),
         "remove ToTensor and Normalize from the dataset's transform, the recipe does both",
+    ),
+    (
+        lambda _: TorchDataset([("photo.jpg", 0)]),
+        "but is str: return Path(path).read_bytes(), or pass all paths to FileList(paths, labels)",
+    ),
+    (
+        lambda _: TorchDataset([(Path("photo.jpg"), 0)]),
+        "but is PosixPath: return Path(path).read_bytes(), or pass all paths to FileList(paths, labels)",
     ),
     (
         lambda _: HuggingFaceImages({"train": 1}),
@@ -307,7 +326,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),  # type: ignore[call-arg]
     (
         lambda _: Standard(6, batch_size=2, generator=torch.Generator()),
-        "there is no argument 'generator': seed=0 is that of order and augmentation alike",
+        "'generator': the planner's seed is that of order and augmentation alike: Refurbish(..., seed=0)",
     ),  # type: ignore[call-arg]
     (lambda _: Prefetch(prefetch_factor=4), "there is no argument 'prefetch_factor': it is look_ahead here"),  # type: ignore[call-arg]
     (
@@ -428,6 +447,47 @@ def test_threads_that_share_a_pass_are_told() -> None:
             next(batches)
         release.set()
         other.join(30)
+
+
+CALLS: list[Any] = [Refurbish, Standard, Evaluate, Echo, MemoryStore, ImageFolder, Arrays, Recipe, Output, rand_augment]
+
+
+@pytest.mark.parametrize("name", sorted(inspect.signature(DataLoader.__init__).parameters.keys() - {"self"}))
+def test_an_argument_of_a_data_loader_is_told_what_takes_its_place(name: str) -> None:
+    """None is taken for another argument that is spelt alike."""
+    told = DATA_LOADER[name]
+    for call in [*CALLS, Loader]:
+        if name not in inspect.signature(call).parameters:
+            with pytest.raises(TypeError) as refusal:
+                call(**{name: 1})
+            assert str(refusal.value).endswith(f"no argument {name!r}: {told}")
+
+
+def test_a_sampler_is_led_to_a_subset_and_a_function_of_batches_to_map() -> None:
+    assert "source.subset(indices), indices drawn by the weights" in DATA_LOADER["sampler"]
+    assert "loader.map(function)" in DATA_LOADER["collate_fn"]
+    assert "Mix" in DATA_LOADER["collate_fn"]
+
+
+@pytest.mark.parametrize("name", ["samplers", "shard_id", "random_shuffle", "last_batch_policy", "num_threads"])
+def test_no_name_is_taken_for_one_that_is_only_spelt_alike(name: str) -> None:
+    with pytest.raises(TypeError, match=f"there is no argument '{name}': ") as refusal:
+        Refurbish(COUNT, batch_size=2, reuse_factor=2, **{name: 1})  # type: ignore[arg-type]
+    assert "it is " not in str(refusal.value)
+    assert ("it takes " in str(refusal.value)) == (name not in INSTEAD)
+
+
+@pytest.mark.parametrize("name", ["shards", "reuse_factor", "seed", "drop_last"])
+def test_a_loader_leads_to_the_planner_that_has_an_argument(name: str) -> None:
+    with pytest.raises(TypeError, match=rf"'{name}': the planner has it: Refurbish\(.*{name}="):
+        load(**{name: 1})
+
+
+def test_what_is_missing_is_not_told_of_what_is_not_there() -> None:
+    with pytest.raises(TypeError, match="'path': it takes root"):
+        ImageFolder(path="photos")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'labels': ImageFolder finds them in the names of folders, FileList"):
+        ImageFolder("photos", labels=[0])  # type: ignore[call-arg]
 
 
 def test_signatures_are_those_that_are_called() -> None:

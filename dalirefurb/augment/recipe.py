@@ -21,6 +21,7 @@ from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe_table import table
 from dalirefurb.augment.size import Size, too_large
+from dalirefurb.augment.split import partial_stages
 from dalirefurb.augment.stage import Arrays, Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
@@ -39,14 +40,15 @@ class Recipe(metaclass=Explained):
             does not.
         output: What the model receives.
         split: Number of stages that are partial. On construction also a stage's name: the final part begins there. With
-            0 and encoded images nothing but reading is partial: what is cached is encoded.
+            0 and encoded images nothing but reading is partial: what is cached is encoded. May be left out where no
+            stage is random: all are partial then.
     """
 
     stages: tuple[Stage, ...]
     output: Output
     split: int
 
-    def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str) -> None:
+    def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str | None = None) -> None:
         require(isinstance(stages, (tuple, list)), "stages", "a list of stages", stages, "pass such as [Decode(), ...]")
         for stage in stages:
             remedy = "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment"
@@ -74,7 +76,7 @@ class Recipe(metaclass=Explained):
                     f"{stage.name!r} must come after {follows}, but before it there is {alike or 'no such stage'}; "
                     f"put that stage before it, and give both the same settings"
                 )
-        object.__setattr__(self, "split", self._count(split))
+        object.__setattr__(self, "split", partial_stages(self.stages, split))
         size = self._size(self.stages)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
@@ -82,16 +84,6 @@ class Recipe(metaclass=Explained):
                 f"got {'sizes that depend on the input' if size is None else f'{size[0]} x {size[1]}'}; "
                 f"end with a crop or a resize to that size"
             )
-
-    def _count(self, split: int | str) -> int:
-        names = [stage.name for stage in self.stages]
-        if isinstance(split, str) and split not in names:
-            raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
-        count = names.index(split) if isinstance(split, str) else split
-        holds = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= len(names)
-        wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
-        require(holds, "split", wanted, split, f"the stages are {', '.join(names)}")
-        return count
 
     @classmethod
     def from_torchvision(

@@ -14,6 +14,9 @@ from dalirefurb.errors import ConfigurationError, StateMismatchError
 
 _FORMAT = 1
 
+_KINDS = ("source", "planner", "stage")
+"""Names under which a part of a fingerprint says what it is of; all else differs where that does."""
+
 
 def saved(
     position: Position,
@@ -66,6 +69,8 @@ def restored(
         raise _damaged(missing, f"it must hold {', '.join(sorted(needed))}, but lacks {', '.join(missing)}")
     if keys := _differing(state["fingerprint"], fingerprint):
         remedy = "build the loader as it was when the state was saved"
+        if any(key.partition(".")[0] == "source" for key in keys):
+            remedy += ", with the same samples and labels in the same order"
         if any(key.endswith("version") for key in keys):
             remedy += (
                 "; where a version differs, another version of dalirefurb or of DALI has saved it: load it with that "
@@ -95,8 +100,10 @@ def _damaged(keys: tuple[str, ...], reason: str) -> StateMismatchError:
 
 
 def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
-    """Name the leaves at which two JSON values differ."""
+    """Name the leaves at which two JSON values differ; of two that are not of one kind the path to them alone."""
     if isinstance(saved, dict) and isinstance(present, dict):
+        if path and any(saved.get(kind) != present.get(kind) for kind in _KINDS):
+            return (path,)
         keys = sorted(saved.keys() | present.keys())
         return tuple(
             leaf

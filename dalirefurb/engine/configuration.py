@@ -200,6 +200,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         raise ConfigurationError(
             f"the recipe starts from {needs}, but the source gives {gives}; "
             f"make the recipe with raw={not source.encoded}"
+            f"{'' if source.encoded else ', or have the source give the bytes of files, of any size'}"
         )
 
 

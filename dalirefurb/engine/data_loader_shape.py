@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import NoReturn, TypeVar
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.calls import DATA_LOADER
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors
 from dalirefurb.engine.loader_view import Mappable
@@ -16,24 +17,13 @@ from dalirefurb.source import Source
 Shape = TypeVar("Shape", bound="DataLoaderShape")
 
 _ELSEWHERE = {
-    "batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
-    "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
-    "sampler": "the planner decides what is served when",
-    "batch_sampler": "the planner decides what is served when",
-    "drop_last": "the planner has it: Refurbish(..., drop_last=True)",
+    **DATA_LOADER,
+    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
+    "shards": "the planner has it: Refurbish(..., shards=8)",
     "seed": "the planner has it: Refurbish(..., seed=0)",
-    "generator": "the planner has the seed: Refurbish(..., seed=0)",
     "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
-    "collate_fn": "batches are tensors already",
     "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch(loader) "
     "copies batches to a GPU",
-    "timeout": "errors come by themselves",
-    "worker_init_fn": "there are no worker processes, and all numbers are drawn by the planner's seed",
-    "multiprocessing_context": "there are no worker processes",
-    "dataset": "the first argument, a source, is it: ImageFolder(path), or TorchDataset(dataset)",
-    "num_workers": "threads take the place of processes: prefetch=Prefetch(num_threads=4)",
-    "prefetch_factor": "pass prefetch=Prefetch(look_ahead=6)",
-    "persistent_workers": "threads live as long as the loader does",
     "world_size": "pass rank=(rank, world_size)",
     **dict.fromkeys(("num_threads", "replicas", "look_ahead", "batches_per_group"), "pass prefetch=Prefetch({}=...)"),
     "batches_per_run": "pass prefetch=Prefetch(batches_per_group=...)",

@@ -217,9 +217,12 @@ def _image(value: Any) -> NDArray[np.uint8]:
     elif channels_first or isinstance(value, np.ndarray):
         array = as_array(value, "an image")
     else:
+        remedy = "convert it in the dataset"
+        if isinstance(value, (str, os.PathLike)):
+            remedy = "return Path(path).read_bytes(), or pass all paths to FileList(paths, labels)"
         raise _ImageError(
             f"an image must be encoded bytes, a PIL image, an array or a tensor, but is {type(value).__name__}: "
-            "convert it in the dataset"
+            f"{remedy}"
         )
     if array.dtype != np.uint8:
         raise _ImageError(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from nvidia.dali import fn, types
 
-from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, rng
+from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, evaluate, rng
 from dalirefurb.augment import (
     AdjustSharpness,
     AutoContrast,
@@ -110,11 +110,23 @@ def test_encoded_images_can_be_cached_as_they_were_read():
     assert not Recipe(RAW, Output(32), 0).caches_encoded
 
 
-@pytest.mark.parametrize("split", [-1, 5, 2.0, True, None], ids=repr)
+@pytest.mark.parametrize("split", [-1, 5, 2.0, True], ids=repr)
 def test_a_split_outside_the_stages_is_refused(split):
     message = rf"in 0..4, got {split!r}: the stages are {', '.join(NAMES)}"
     with pytest.raises(ConfigurationError, match=message):
         Recipe(STAGES, Output(32), split)
+
+
+def test_all_stages_are_partial_where_none_is_random_and_no_split_is_given():
+    stages = (Decode(), Resize(36), CenterCrop(32))
+    assert Recipe(stages, Output(32)) == Recipe(stages, Output(32), split=3) == evaluate(32, resize=36)
+    assert Recipe([], Output(32)).split == 0
+
+
+def test_a_split_must_be_given_where_stages_are_random():
+    drawn = ", ".join(stage.name for stage in STAGES if stage.random)
+    with pytest.raises(ConfigurationError, match=f"stages are random, here {drawn}: .* such as split='{NAMES[-1]}'"):
+        Recipe(STAGES, Output(32))
 
 
 @pytest.mark.parametrize("split", [-1, 3, False, 0.0], ids=repr)

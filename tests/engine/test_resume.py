@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 import dalirefurb
 from dalirefurb import (
+    Arrays,
     AutoAssist,
     BatchEcho,
+    Concat,
     DiskStore,
     Echo,
     Evaluate,
@@ -231,6 +233,31 @@ def test_a_state_that_cannot_be_meant_is_refused_and_changes_nothing(
         assert caught.value.keys == keys
         assert loader.state_dict() == before
         assert len(list(batches)) == 3
+
+
+ARRAYS = Arrays(np.zeros((12, 32, 32, 3), np.uint8), np.arange(12) % 3)
+
+
+@pytest.mark.parametrize(
+    ("other", "keys"),
+    [
+        (ARRAYS.subset(range(2, 8)), ("source.indices",)),
+        (ARRAYS.subset(range(8)).subset(range(6)), ("source.of",)),
+        (ARRAYS, ("planner.num_samples", "source")),
+        (Concat([ARRAYS.subset(range(6)), ARRAYS]).subset(range(6)), ("source.of",)),
+    ],
+    ids=["other samples", "a subset of a subset", "the whole", "of several"],
+)
+def test_of_another_source_only_what_is_topmost_is_named(other: Source, keys: tuple[str, ...]) -> None:
+    def loader_of_arrays(arrays: Source) -> Loader:
+        planner = Refurbish(len(arrays), batch_size=3, reuse_factor=2)
+        return Loader(arrays, simple(32, raw=True), planner, MemoryStore())
+
+    with loader_of_arrays(ARRAYS.subset(range(6))) as first, loader_of_arrays(other) as second:
+        message = f"these differ: {', '.join(keys)}; .* with the same samples and labels in the same order$"
+        with pytest.raises(StateMismatchError, match=message) as caught:
+            second.load_state_dict(first.state_dict())
+        assert caught.value.keys == keys
 
 
 @pytest.mark.parametrize(

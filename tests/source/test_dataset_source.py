@@ -173,7 +173,7 @@ class Stream(IterableDataset[Any]):
         (Items([IMAGES[0]]), r"must be \(image, label\), but Items\[0\] is not: must be a pair .* is ndarray: pick"),
         (Items([(IMAGES[0], 1, 2)]), "is tuple of 3: pick the two in a dataset around it"),
         (Items([{"image": IMAGES[0], "label": 1}]), "is dict of 2: pick"),
-        (Items([("a.jpg", 1)]), r"Items\[0\] is not: an image must be .* but is str: convert it in the dataset"),
+        (Items([("a.jpg", 1)]), r"Items\[0\] is not: an image must be .* but is str: return Path\(path\).read_bytes"),
         (
             Items([(IMAGES[0] / 255, 1)]),
             "is not: an image must be uint8 from 0 to 255, but is float64: remove ToTensor",

@@ -14,7 +14,7 @@ _PHRASES = (
     ),
     (r"begin with a recipe that has more", "begin with more --layers"),
     (r"cannot exceed num_samples", "cannot exceed the number of images"),
-    (r", or use FileList", ""),
+    (r", or use FileList|; FileList takes files of any name", ""),
     (r"; or pass max_bytes, and what has no room is recomputed", ""),
     (
         r"use a smaller coverage .*, a smaller reuse factor or a smaller image",

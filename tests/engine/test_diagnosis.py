@@ -266,7 +266,8 @@ SHARING = replace(REUSING, shared=True)
         (
             SHARING,
             made(step_s=0.25, hits=0, misses=800),
-            "compare images/s with those of reuse_factor=1 (now 2.5 times those of the first epoch, which computed all)",
+            "compare images/s with those of reuse_factor=1 (now 2.5 times those of the first epoch, which computed "
+            "all)",
         ),
         (replace(SHARING, reuse_factor=None), None, "compare images/s with those of Standard"),
         (

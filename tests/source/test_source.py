@@ -53,9 +53,9 @@ def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Pat
     assert (len(caught), caught[0].filename) == (1, __file__)
     said = str(caught[0].message)
     assert said.startswith(
-        f"{tmp_path}/: 1 image is left out, since it lies in no class folder: top.jpg; 1 image is left out, since it is "
-        "hidden: a/.2.JPG; 1 class folder holds no image: c; 4 files are left out, since their names do not end as an "
-        "image's (.bmp, .jp2, "
+        f"{tmp_path}/: 1 image is left out, since it lies in no class folder: top.jpg; 1 image is left out, since it "
+        "is hidden: a/.2.JPG; 1 class folder holds no image: c; 4 files are left out, since their names do not end as "
+        "an image's (.bmp, .jp2, "
     )
     assert said.endswith("): a/jpg and 3 more; FileList takes files of any name")
 

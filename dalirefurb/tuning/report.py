@@ -139,7 +139,7 @@ def _verdict(choice: Choice) -> str:
             f"images/s without reuse"
         )
     if choice.verdict is Verdict.INCONCLUSIVE:
-        remedy = "measure again when nothing else works on this machine, or for longer"
+        remedy = "measure again when nothing else works on this machine, or for longer (--limit, or limit_s= in Python)"
         return f"{choice.verdict}: {' and '.join(doubts(choice.costs, standard))}; {remedy}"
     return (
         f"{choice.verdict}: with batches at hand training would be {times} as with {_standard(standard)}, "

@@ -15,6 +15,7 @@ from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
+from dalirefurb.errors import how_to_install
 from dalirefurb.store import DiskStore, StoreSpec
 from tests.one_line import error_of
 
@@ -39,7 +40,10 @@ def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):
     assert [row[0] for row in rows(said.out)] == ["0", "1", "2", "3"]
     assert [row[2:4] for row in rows(said.out)] == [["0", "48"], ["32", "16"], ["32", "16"], ["32", "16"]]
     assert all(len(row) == 9 for row in rows(said.out))
-    assert "48 images in 8 classes (1 other file ignored); 3 batches of 16" in said.out
+    assert (
+        "48 images in 8 classes (1 other file ignored), none of them to judge by (see --val-share); 3 batches of 16"
+        in said.out
+    )
     assert "cached: decode > random_resized_crop > flip > rand_augment_1 (" in said.out
     assert said.out.count("images/s  ") == 1
     assert "training waited for data in " in said.out.splitlines()[-1]
@@ -332,7 +336,7 @@ def test_a_package_missing_for_a_picture_is_one_line(photographs, monkeypatch, c
     arguments = [photographs if argument == "FOLDER" else argument for argument in arguments]
     status, line = error_of(capsys, "show", *arguments, "--out", photographs / "never.png")
     assert status == 2
-    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+    assert f"but {package} cannot be found; {how_to_install('demo')}" in line
 
 
 def test_pictures_of_an_empty_folder_are_one_line(tmp_path, capsys):
@@ -441,7 +445,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch, ca
     monkeypatch.setitem(sys.modules, module, None)
     status, line = error_of(capsys, "demo", "--quick")
     assert status == 2
-    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+    assert f"but {package} cannot be found; {how_to_install('demo')}" in line
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
+from dalirefurb.cli.wording import in_options
+from dalirefurb.engine.bottleneck import Facts
+from dalirefurb.engine.diagnosis import diagnose
+from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import how_to_install
 from dalirefurb.store import DiskStore, StoreSpec
 from tests.one_line import error_of
@@ -32,6 +37,26 @@ def photographs(tmp_path_factory):
 def rows(output):
     """Return the figures of lines that begin with an epoch."""
     return [re.findall(r"[\d.]+", line) for line in output.splitlines() if re.match(r" +\d", line)]
+
+
+SHARED = Facts(reuse_factor=3, slots=800, store="MemoryStore", shared=True)
+TRAINED = Stats(samples=800, hits=600, misses=200, batches=100, steps=99, consumer_busy_s=9.0)
+
+
+@pytest.mark.parametrize(
+    ("stats", "facts", "remedy"),
+    [
+        (TRAINED, SHARED, "compare images/s with those of --technique standard"),
+        (TRAINED, replace(SHARED, reuse_factor=None), "compare images/s with those of --technique standard"),
+        (TRAINED, replace(SHARED, reuse_factor=1), "compare images/s with those of --technique refurbish"),
+        (Stats(), SHARED, "train for more --epochs"),
+        (replace(TRAINED, hits=0, misses=800, consumer_wait_s=9.0), SHARED, "train for more --epochs"),
+    ],
+)
+def test_a_diagnosis_names_options_of_the_command(stats, facts, remedy):
+    line = in_options(str(diagnose(stats, facts)), parser().parse_args(["train", "photos"]))
+    assert line.endswith(f": {remedy}")
+    assert "_" not in line
 
 
 def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):

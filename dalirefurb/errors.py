@@ -69,3 +69,12 @@ class StateMismatchError(DalirefurbError):
 
 class LoaderError(DalirefurbError, RuntimeError):
     """The loader's machinery failed, or it was used after `close`."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs what one of the package's extras holds, for a message.
+
+    >>> how_to_install("demo")
+    'python -m pip install "dalirefurb[demo]", or ".[demo]" in a clone of it'
+    """
+    return f'python -m pip install "dalirefurb[{extra}]", or ".[{extra}]" in a clone of it'

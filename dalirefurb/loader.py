@@ -237,8 +237,8 @@ class Loader(DataLoaderShape):
         """Say whether training waits for data, and the one change that would help most; `str` of it is one line.
 
         It compares the time in which the training loop waits for a batch with the time from there to the next request,
-        which the model should need. So what else is done there, such as validation in the middle of an epoch, counts as
-        the model's; and a model on the loader's cores is slowed by it, so that data cost more than is said.
+        which the model should need. So validation in the middle of an epoch counts as the model's; and a model on the
+        loader's cores is slowed by it, so that data cost more than the waiting: without a CUDA device the line says so.
 
         Args:
             since: Snapshot by `stats()` from which on; by default the end of the first epoch, once it is over.

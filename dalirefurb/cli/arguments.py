@@ -237,7 +237,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     )
     size = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
     _add_number(group, "--size", 224, "side of the images", size, "PIXELS")
-    _add_number(group, "--batch-size", 256, "images learned from at a time", Number(int, 1))
+    _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
     _add_number(group, "--epochs", 90, "of the run", Number(int, 1, _MOST))
     positive = Number(float, 0.001, 1e9)
     group.add_argument(

@@ -49,7 +49,11 @@ def train(options: argparse.Namespace) -> None:
     source, held_out = _parted(images, options.val_share)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
     check_room(planner, options.size)
-    judged = "" if held_out is None else f", {len(held_out):,} of them to judge by"
+    judged = (
+        ", none of them to judge by (see --val-share)"
+        if held_out is None
+        else f", {len(held_out):,} of them to judge by"
+    )
     say(f"{_count(images)}{judged}; {len(planner)} batches of {planner.batch_size} an epoch")
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())

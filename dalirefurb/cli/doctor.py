@@ -22,7 +22,7 @@ def doctor(options: argparse.Namespace) -> int:
     wrong = sum(finding.state == "wrong" for finding in findings)
     slow = sum(finding.state == "slow" for finding in findings)
     if not options.json:
-        say(f"\n{_count(wrong, 'thing is', 'things are')} wrong, {_count(slow, 'makes', 'make')} a loader slower")
+        say(f"\n{_count(wrong, 'is', 'are')} wrong; {_count(slow, 'slows', 'slow')} a loader down")
     return 1 if wrong else 0
 
 
@@ -32,4 +32,10 @@ def _line(finding: Finding) -> str:
 
 
 def _count(number: int, one: str, several: str) -> str:
-    return f"{number or 'no'} {one if number == 1 else several}"
+    """Say of how many things something holds.
+
+    >>> _count(0, "is", "are"), _count(1, "is", "are"), _count(2, "is", "are")
+    ('nothing is', '1 thing is', '2 things are')
+    """
+    things = "nothing" if not number else f"{number} thing{'s' * (number > 1)}"
+    return f"{things} {several if number > 1 else one}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dalirefurb.cli.techniques import TECHNIQUES
+from dalirefurb.errors import how_to_install
 
 DESCRIPTION = """\
 Data refurbishing: train on images whose augmentation is partly cached and reused."""
@@ -12,6 +13,8 @@ Data refurbishing: train on images whose augmentation is partly cached and reuse
 EPILOG = """\
 exit status: 0 done; 1 an image cannot be used, a store is damaged, or the machine has failed; 2 anything else to
 correct; 130 interrupted; 141 whoever read the output has gone; 143 terminated"""
+
+_DEMO = how_to_install("demo")
 
 _TECHNIQUES = "\n".join(f"  {name:<12}{technique.summary}" for name, technique in TECHNIQUES.items())
 
@@ -22,7 +25,9 @@ Train a small residual network on the images of FOLDER, and show what the data c
 
 An image is decoded, cropped, flipped and changed by layers of RandAugment. The first of these stages are the
 partial augmentation: its result is cached and reused in as many epochs as the reuse factor says. The others are
-the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch.""",
+the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch.
+
+Nothing is kept of a run that is interrupted, and none can be resumed: pipelines/imagenet_randaugment.py can.""",
     "epilog": f"""\
 techniques:
 {_TECHNIQUES}
@@ -36,12 +41,14 @@ what is printed for each epoch:
              slower, too, while data preparation keeps the same cores busy
   ms/batch   time from batch to batch, the median and the 95th percentile
   loss, accuracy
-             of the network on the augmented training images, as it learns from them
+             of the network on the augmented training images, as it learns from them; with --val-share also the
+             accuracy on images that it does not learn from
 Then a line says whether training waited for data after the first epoch, and what would help most.
 
 examples:
   dalirefurb train photos/                          reuse factor 3, the paper's order of stages
   dalirefurb train photos/ --technique standard     to compare with
+  dalirefurb train photos/ --val-share 0.1          judge by a tenth of the images, which are not learned from
   dalirefurb train photos/ --order crop_last        only crop and flip are fresh: faster, nearly as diverse
   dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip
   dalirefurb train photos/ --technique echo --echoing-factor 3 --split end
@@ -58,7 +65,7 @@ Draw what refurbishing does to images, into a PNG.
 For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
 augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
 training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image.""",
-    "epilog": """\
+    "epilog": f"""\
 what is drawn:
   dalirefurb show               blue frames: cached. Orange frames: fresh at every use
   dalirefurb show --operations  the first image under each operation of the preset, at several magnitudes in the
@@ -72,7 +79,7 @@ what is drawn:
                                 a sample. The names are those of dalirefurb train; of autoassist it is what it plans
                                 as long as nothing is left out
 
-Pictures need pip install "dalirefurb[demo]".
+Pictures need {_DEMO}.
 
 examples:
   dalirefurb show                                     RandAugment, its second layer is fresh
@@ -85,11 +92,11 @@ examples:
 
 DEMO: dict[str, Any] = {
     "help": "see what refurbishing brings on this machine",
-    "description": """\
+    "description": f"""\
 Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
 and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores, and
 half a minute more the first time, when kernels are compiled.
-Needs pip install "dalirefurb[demo]".""",
+Needs {_DEMO}.""",
     "epilog": """\
 examples:
   dalirefurb demo
@@ -153,7 +160,7 @@ what is printed first, with --step-ms:
   DETECTED      training would be more than 1.5 times as fast if its batches were at hand
   POTENTIAL     more than 1.1 times
   NOT DETECTED  no more than that: leave reuse off
-  INCONCLUSIVE  quartiles of what was measured lie more than 10 % apart
+  INCONCLUSIVE  rounds of what was measured differed by more than 10 %, or were too few
 
 How long a step takes is best measured in your own training script, on one batch again and again; or pass the step
 itself as a function to dalirefurb.tune.

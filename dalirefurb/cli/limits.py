@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import available
 from dalirefurb.store.memory_budget import amount
@@ -78,5 +78,5 @@ def require(purpose: str, *packages: str) -> None:
     if missing:
         raise ConfigurationError(
             f"{purpose} needs {' and '.join(packages)}, but {' and '.join(missing)} cannot be found; "
-            'pip install "dalirefurb[demo]"'
+            f"{how_to_install('demo')}"
         )

@@ -15,7 +15,7 @@ from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.terminal import escaped, say
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.show.files import check_writable, write, writing
+from dalirefurb.show.files import check_file, check_writable, write, writing
 from dalirefurb.source import ImageFolder
 from dalirefurb.system.kept_memory import keep_memory
 
@@ -32,17 +32,21 @@ def tune(options: argparse.Namespace) -> int:
     """Print a verdict, what to take, a table, and code; return 1 if verifying finds more than 10 % of difference."""
     if options.picture is not None:
         require("--picture", "matplotlib")
-        check_writable(options.picture)
+        check_writable(options.picture, option="--picture")
+    if options.json is not None:
+        check_file(options.json, what="plan", option="--json")
     if options.machine is not None or options.costs is not None:
         return _elsewhere(options)
     if options.folder is None:
         raise ConfigurationError("tune needs a folder of images, or --costs FILE of an earlier run: pass one of them")
     check_alone()
     with importing():
+        from dalirefurb.tuning.tune import check_disk
         from dalirefurb.tuning.tune import tune as measured
 
     preset = PRESETS[options.preset]
     recipes = {order: preset(options.size, order=order) for order in ORDERS}
+    check_disk(options.disk)
     with waiting(f"reading {escaped(options.folder)}"):
         source = ImageFolder(options.folder)
     step = None if options.step_ms is None else options.step_ms / 1e3
@@ -136,9 +140,9 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
 def _written(advice: Advice, options: argparse.Namespace) -> None:
     """Write the plan and the picture, where they are asked for."""
     if options.json is not None:
-        with writing(options.json):
+        with writing(options.json, what="plan", option="--json"):
             options.json.write_text(json.dumps(advice.as_dict(), indent=1) + "\n")
         say(f"\nwritten: {escaped(options.json)}")
     if options.picture is not None:
-        write(options.picture, advice.figure())
+        write(options.picture, advice.figure(), option="--picture")
         say(f"drawn: {escaped(options.picture)}")

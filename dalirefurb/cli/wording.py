@@ -14,13 +14,17 @@ _PHRASES = (
     ),
     (r"begin with a recipe that has more", "begin with more --layers"),
     (r"cannot exceed num_samples", "cannot exceed the number of images"),
-    (r", or use FileList", ""),
+    (r", or use FileList|; FileList takes files of any name", ""),
     (r"; or pass max_bytes, and what has no room is recomputed", ""),
     (
         r"use a smaller coverage .*, a smaller reuse factor or a smaller image",
         "pass a smaller --reuse-factor or --size",
     ),
     (r"pass AutoAssist\(\.\.\., (lag=\d+)\), or a smaller look_ahead.*", r"pass \1"),
+    (r"ask again (after \d+ or more|in the next epoch)", "train for more --epochs"),
+    (r"with those of (reuse_factor=1|Standard)\b", "with those of --technique standard"),
+    (r"with those of Refurbish, reuse_factor=3", "with those of --technique refurbish"),
+    (r"what else takes the cores, and ask again", "what else takes the cores, and train again"),
     (r"pass a larger max_pixels to the loader", "pass a larger --max-pixels"),
     (r"Loader.bad_samples\(\) lists them, Stats.replaced counts rows", "all are listed in the end"),
 )

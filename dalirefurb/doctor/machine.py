@@ -46,7 +46,7 @@ def load(root: Path) -> Iterator[Finding]:
     busy = max(busy - (own_after - own_before) / (ended - began), 0.0)
     values = {"busy_cores": round(busy, 2), "stolen_cores": round(stolen, 2)}
     if busy >= _BUSY_CORES:
-        remedy = "end them, or take figures of speed as those of a busy machine"
+        remedy = "wait until they are done, or give the loader cores of its own; figures of speed are of a busy machine"
         yield Finding("other processes", "slow", f"keep {busy:.1f} cores busy", remedy, values)
     else:
         yield Finding("other processes", "good", f"keep {busy:.1f} cores busy", values=values)
@@ -75,7 +75,9 @@ def memory(root: Path) -> Iterator[Finding]:
     values = {"available_bytes": available}
     said = f"{size_text(available)} are available"
     if available < _LITTLE_BYTES:
-        remedy = "end other processes, raise the limit of the container, or keep the cache in a DiskStore"
+        remedy = (
+            "wait until other processes are done, raise the limit of the container, or keep the cache in a DiskStore"
+        )
         yield Finding("memory", "slow", said, remedy, values)
     else:
         yield Finding("memory", "good", said, values=values)

@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from dalirefurb.doctor.finding import Finding
+from dalirefurb.errors import how_to_install
 from dalirefurb.system.control_groups import text
 
 _DALI = re.compile(r"nvidia-dali-cuda(\d+)\d$")
@@ -92,7 +93,7 @@ def cuda(root: Path) -> Iterator[Finding]:
         yield Finding("GPU", "slow", "PyTorch is built for the CPU alone", remedy)
     dali, cupy = ([built[name] for name in built if pattern.match(name)] for pattern in (_DALI, _CUPY))
     if not cupy:
-        remedy = 'for a DeviceStore: python -m pip install "dalirefurb[gpu]"; for CUDA 13 see docs/gpu.md'
+        remedy = f"for a DeviceStore: {how_to_install('gpu')}; for CUDA 13 see docs/gpu.md"
         yield Finding("GPU", "note", "CuPy is not installed", remedy)
     elif dali and cupy != dali:
         said = f"CuPy is built for CUDA {cupy[0]}, and DALI for CUDA {dali[0]}"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Stats
@@ -43,6 +45,7 @@ class Facts:
         threads: CPU threads that compute.
         reading_threads: Threads that read files.
         cores: Cores that this process may use.
+        shared: Whether the model computes on these cores, too.
     """
 
     reuse_factor: int | None = None
@@ -54,6 +57,7 @@ class Facts:
     threads: int = 1
     reading_threads: int = 4
     cores: int = 1
+    shared: bool = False
 
     @classmethod
     def of(cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths) -> Facts:
@@ -70,6 +74,7 @@ class Facts:
             threads=depths.replicas * depths.threads_each,
             reading_threads=depths.reading_threads,
             cores=max(1, usable_cores() // local_processes()),
+            shared=model_shares_cores(),
         )
 
     def steady_misses(self, *, reuse_factor: int | None = None, coverage: float | None = None) -> float | None:
@@ -82,6 +87,11 @@ class Facts:
         uses = reuse_factor or self.reuse_factor
         covered = self.coverage if coverage is None else coverage
         return None if uses is None else 1 - covered + covered / uses
+
+
+def model_shares_cores() -> bool:
+    """Tell whether the model computes on the loader's cores: without a CUDA device it has no others."""
+    return not torch.cuda.is_available()
 
 
 def is_filling(stats: Stats, facts: Facts) -> bool:

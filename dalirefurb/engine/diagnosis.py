@@ -6,8 +6,9 @@ What it presumes of a training loop:
   checkpoint, counts as the model's, too, so that training waits for a larger share of its own time than is said.
 * A model on a GPU is asked for a result now and then, such as a loss to print, or the queue of kernels is full. A loop
   that runs ahead of its GPU for long waits for data while the GPU works, which is no loss, but is said to be one.
-* The model has cores of its own. One on the loader's cores is slowed by the loader, which is said to be the model's
-  time; compare the speed of epochs that compute more and less.
+* The model has cores of its own. One on the loader's cores is slowed by the loader, in time that counts as the
+  model's, so that loading costs more than what is waited. Without a CUDA device that is said, and no verdict that
+  training does not wait is given.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ LEAST_STEPS = 16
 _LEAST_PARTS = 4
 _WIDEST_SPREAD = 1.1
 _AS_FAST = 1.1
+_SHARED = "but the model shares the loader's cores, so that waiting says little"
 _DOCTOR = "see by `dalirefurb doctor` what else takes the cores, and ask again"
 
 
@@ -43,6 +45,8 @@ class Diagnosis:
             it is not known.
         cause: What the loader's threads did meanwhile, or why nothing is said, a clause; empty where nothing waits.
         change: The one change that would help most, and what it would do.
+        steps: Steps of the training loop that it is made of.
+        shared: Whether the model shares the loader's cores, so that loading costs more than the waiting.
     """
 
     verdict: Verdict
@@ -50,15 +54,21 @@ class Diagnosis:
     images_per_s: float
     cause: str
     change: str
+    steps: int = 0
+    shared: bool = False
 
     @property
     def headspace(self) -> float:
-        """How many times as fast training would be if data cost nothing, at least 1; NaN if it is not known."""
+        """How many times as fast training would be if data cost nothing, at least 1; NaN if it is not known.
+
+        Where the model shares the loader's cores it is more than that.
+        """
         return 1 / max(1 - self.waiting, 1e-9)
 
     def __str__(self) -> str:
         known = self.waiting == self.waiting
-        most = f", at most {self.headspace * self.images_per_s:,.0f}" if self.headspace > POTENTIAL_ABOVE else ""
+        limited = self.headspace > POTENTIAL_ABOVE and not self.shared
+        most = f", at most {self.headspace * self.images_per_s:,.0f}" if limited else ""
         measured = (
             f"training waited for data in {100 * self.waiting:.0f} % of its time ({self.images_per_s:,.0f} images/s"
             f"{most})"
@@ -72,8 +82,8 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
 
     Training would be (wait + work) / work times as fast if data cost nothing. Above 1.5 the verdict is DETECTED, above
     1.1 it is POTENTIAL, else NOT DETECTED. It is INCONCLUSIVE if training does wait, but in an epoch that computes more
-    images than later ones will; if fewer than 16 steps are known; and if quartiles of the parts are more than 10 %
-    apart and have two verdicts.
+    images than later ones will; if fewer than 16 steps are known; if quartiles of the parts are more than 10 %
+    apart and have two verdicts; and if training does not wait, but the model shares the loader's cores.
 
     Args:
         stats: What was done in the time that is looked at.
@@ -85,7 +95,7 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     waiting = 1 - 1 / headspace
 
     def because(cause: str, change: str, verdict: Verdict = Verdict.INCONCLUSIVE) -> Diagnosis:
-        return Diagnosis(verdict, waiting, stats.images_per_s, cause, change)
+        return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
     if stats.steps < LEAST_STEPS or headspace != headspace:
         return because(f"{stats.steps} steps of training are too few to tell", f"ask again after {LEAST_STEPS} or more")
@@ -94,13 +104,18 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
         low, high = (f"{100 * (1 - 1 / each):.0f} %" for each in spread)
         return because(f"but that varied, with quartiles of {low} and {high}", _DOCTOR)
     verdict = verdict_of(headspace)
+    if verdict is Verdict.NOT_DETECTED and facts.shared:
+        return because(_SHARED, _compare(stats, facts, first_epoch))
     if verdict is Verdict.NOT_DETECTED:
         return because("", _leave(stats, facts, first_epoch), verdict)
     if is_filling(stats, facts):
         return because(
             "but in an epoch that computes more images than those after it will", "ask again in the next epoch"
         )
-    return because(*find(stats, facts), verdict)
+    cause, change = find(stats, facts)
+    if facts.shared:
+        cause, change = f"{_SHARED}; {cause}", f"{change}; {_compare(stats, facts, first_epoch)}"
+    return because(cause, change, verdict)
 
 
 def _spread(parts: Sequence[Stats]) -> tuple[float, float] | None:
@@ -114,15 +129,33 @@ def _spread(parts: Sequence[Stats]) -> tuple[float, float] | None:
 
 def _leave(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
     """Say what to do where training does not wait."""
-    reuses = facts.reuse_factor is not None and facts.reuse_factor > 1
-    if not reuses or is_filling(stats, facts) or first_epoch is None or first_epoch.steps < LEAST_STEPS:
+    times = _times_first_epoch(stats, facts, first_epoch)
+    if times is None:
         return "leave the loader as it is"
-    times = stats.images_per_s / first_epoch.images_per_s
     if times > _AS_FAST:
         # Perhaps the model works on the loader's cores.
         now = f"training is {times:.1f} times as fast as in the first epoch, which computed all"
         return f"leave the loader as it is: {now}"
     return "reuse_factor=1 would be as fast, and every image fresh, since the first epoch, which computed all, was"
+
+
+def _compare(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
+    """Say what to compare with, where waiting does not tell what loading costs."""
+    if facts.reuse_factor is None or facts.reuse_factor > 1:
+        other = "reuse_factor=1" if facts.reuse_factor else "Standard"
+    else:
+        other = "Refurbish, reuse_factor=3"
+    times = _times_first_epoch(stats, facts, first_epoch)
+    now = "" if times is None else f" (now {times:.1f} times those of the first epoch, which computed all)"
+    return f"compare images/s with those of {other}{now}"
+
+
+def _times_first_epoch(stats: Stats, facts: Facts, first_epoch: Stats | None) -> float | None:
+    """Return how many times as fast training is as in the first epoch, if that computed more and is long enough."""
+    reuses = facts.reuse_factor is not None and facts.reuse_factor > 1
+    if not reuses or is_filling(stats, facts) or first_epoch is None or first_epoch.steps < LEAST_STEPS:
+        return None
+    return stats.images_per_s / first_epoch.images_per_s
 
 
 NOTHING_SERVED = diagnose(Stats(), Facts())

@@ -1,4 +1,4 @@
-"""Picture files: PNGs, written whole or not at all."""
+"""Picture files: PNGs, written whole or not at all; and whether a file can be written, before it is made."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def write(path: Path, figure: Figure) -> None:
+def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
     """Write a figure as a PNG, which is replaced if it is there.
+
+    Args:
+        path: Path of the file.
+        figure: The figure.
+        option: Option that named the path, for the message.
 
     Raises:
         ConfigurationError: If `path` cannot be written.
     """
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
-    with writing(path):
+    with writing(path, option=option):
         is_new = not path.exists()
         try:
             path.write_bytes(content.getbuffer())
@@ -34,17 +39,35 @@ def write(path: Path, figure: Figure) -> None:
             raise
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, *, option: str = "--out") -> None:
     """Find out whether a picture can be written, before it is made. Nothing is left there.
+
+    Args:
+        path: Path of the file.
+        option: Option that named it, for the message.
 
     Raises:
         ConfigurationError: If it cannot, or is named as what is no PNG.
     """
     if path.suffix.lower() not in ("", ".png"):
         raise ConfigurationError(
-            f"the picture is a PNG, but {path} is named as another kind of file: name it {path.stem}.png with --out"
+            f"the picture is a PNG, but {path} is named as another kind of file: name it {path.stem}.png with {option}"
         )
-    with writing(path):
+    check_file(path, option=option)
+
+
+def check_file(path: Path, *, what: str = "picture", option: str) -> None:
+    """Find out whether a file can be written, before what is in it is made. Nothing is left there.
+
+    Args:
+        path: Path of the file.
+        what: What is to be in it, for the message.
+        option: Option that named it, for the message.
+
+    Raises:
+        ConfigurationError: If it cannot.
+    """
+    with writing(path, what=what, option=option):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if path.is_file():
@@ -77,12 +100,12 @@ def check_folder(folder: Path, names: Iterable[str]) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, *, what: str = "picture", option: str = "--out") -> Iterator[None]:
     """Tell of a path that cannot be written, or of a full disk, as what it is."""
     try:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the picture's path must be writable and have room, but writing {path} fails: "
-            f"{error.strerror or error}; name another with --out"
+            f"the {what}'s path must be writable and have room, but writing {path} fails: "
+            f"{error.strerror or error}; name another with {option}"
         ) from error

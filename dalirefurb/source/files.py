@@ -6,7 +6,7 @@ import csv
 import os
 import stat
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -134,8 +134,7 @@ class ImageFolder(_Files):
 
     A first-level folder is a class, numbered in sorted order, empty ones included; images lie in it at any
     depth. Names that begin with a dot are ignored. Symbolic links are followed. A warning tells of classes without an
-    image, and of files that are left out, but for those that nobody would take for images: hidden ones and those
-    directly in the root, where they are not named as one.
+    image, and of files that are left out, but for those that nobody would take for images.
 
     Args:
         root: The folder that holds the class folders.
@@ -163,7 +162,7 @@ class ImageFolder(_Files):
                 f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}"
             ) from error
         if left_out:
-            warnings.warn(f"of {self._root} is left out: {left_out}", stacklevel=3)
+            warnings.warn(f"{self._root.rstrip(os.sep)}{os.sep}: {left_out}", stacklevel=3)
 
     def _scan(self) -> str:
         """List the classes and the paths of their images relative to the root, and say what is left out."""
@@ -187,18 +186,10 @@ class ImageFolder(_Files):
                 f"check the path; images end in {', '.join(sorted(EXTENSIONS))}"
             )
         self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        return _left_out(
-            {
-                "images directly in it, not in a class folder": direct,
-                f"files not named as images, which end in {', '.join(sorted(EXTENSIONS))}, while FileList takes any": [
-                    other for other in others if os.sep in other and not is_hidden(other)
-                ],
-                "hidden images": [other for other in others if is_hidden_image(other, EXTENSIONS)],
-                "class folders without an image": [
-                    name for name, count in zip(self.classes, counts, strict=True) if not count
-                ],
-            }
-        )
+        unnamed = [other for other in others if os.sep in other and not is_hidden(other)]
+        hidden = [other for other in others if is_hidden_image(other, EXTENSIONS)]
+        empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]
+        return _left_out(direct, unnamed, hidden, empty)
 
     def _path(self, index: int) -> str:
         return f"{self._root}{os.sep}{self._paths[index]}"
@@ -294,6 +285,16 @@ def is_hidden_image(path: str, endings: tuple[str, ...]) -> bool:
     return name.startswith(".") and not name.startswith("._") and name.lower().endswith(endings)
 
 
-def _left_out(found: Mapping[str, list[str]]) -> str:
-    """Say how many of what are left out, and which is the first."""
-    return "; ".join(f"{len(names)} {what} (the first: {names[0]})" for what, names in found.items() if names)
+def _left_out(direct: list[str], unnamed: list[str], hidden: list[str], empty: list[str]) -> str:
+    """Say how many of what are left out and why, and which is the first."""
+    ends = f"not end as an image's ({', '.join(sorted(EXTENSIONS))})"
+    said = []
+    for names, one, several, why in (
+        (direct, "image is left out, since it lies", "images are left out, since they lie", "in no class folder"),
+        (hidden, "image is left out, since it is", "images are left out, since they are", "hidden"),
+        (empty, "class folder holds", "class folders hold", "no image"),
+        (unnamed, "file is left out, since its name does", "files are left out, since their names do", ends),
+    ):
+        more = f" and {len(names) - 1} more" * (len(names) > 1)
+        said += [f"{len(names)} {several if more else one} {why}: {names[0]}{more}"] if names else []
+    return "; ".join([*said, *(["FileList takes files of any name"] if unnamed else [])])

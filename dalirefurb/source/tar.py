@@ -146,16 +146,20 @@ class TarShards(Source):
 def _left_out(urls: list[str], scans: list[Scan], endings: str) -> tuple[int, str]:
     """Count what is in shards and not served, and say what it is and why."""
     whats = {
-        "no image": f"samples without an image, which ends in {endings}",
-        "dots": "images with a dot before that of their extension, where a sample's key ends: name them a-1.jpg, not "
-        "a.1.jpg, or choose by image='1.jpg', or by image='jpg' where a.jpg is the image",
-        "hidden": "images that are hidden by a dot",
-        "no extension": "members without an extension",
-        "empty": "shards without members",
+        "no image": ("sample", "samples", f"without an image, which ends in {endings}"),
+        "dots": (
+            "image",
+            "images",
+            "with a dot before that of the extension, where a sample's key ends: name it a-1.jpg, not a.1.jpg, or "
+            "choose by image='1.jpg', or by image='jpg' where a.jpg is the image",
+        ),
+        "hidden": ("image", "images", "hidden by a dot"),
+        "no extension": ("member", "members", "without an extension"),
+        "empty": ("shard", "shards", "without members"),
     }
     total = 0
     said = []
-    for reason, what in whats.items():
+    for reason, (one, several, what) in whats.items():
         found = [
             (url, *scan.left_out[reason]) for url, scan in zip(urls, scans, strict=True) if reason in scan.left_out
         ]
@@ -163,7 +167,7 @@ def _left_out(urls: list[str], scans: list[Scan], endings: str) -> tuple[int, st
             count = sum(each for _, each, _ in found)
             total += count * (reason in ("no image", "dots", "hidden"))
             url, _, name = found[0]
-            said.append(f"{count} {what} (the first: {url}{name and ':'}{name})")
+            said.append(f"{count} {one if count == 1 else several} {what} (the first: {url}{name and ':'}{name})")
     return total, "; ".join(said)
 
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
 from dalirefurb.store.base import Contents, Keys, Store
@@ -64,7 +64,7 @@ class Compressed(Store):
             )
         if importlib.util.find_spec("zstandard") is None:
             raise ConfigurationError(
-                'Compressed needs zstandard, but it cannot be found; pip install "dalirefurb[compress]"'
+                f"Compressed needs zstandard, but it cannot be found; {how_to_install('compress')}"
             )
         if not 1 <= expected_ratio < float("inf"):
             raise ConfigurationError(

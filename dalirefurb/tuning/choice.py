@@ -136,10 +136,26 @@ def verdict(costs: Costs, workload: Workload, standard: Prediction) -> tuple[Ver
         return None, 1.0
     from_memory = workload.batch_size / workload.step_s
     headspace = max(1.0, from_memory / standard.images_per_s)
-    measured = [standard.configuration.split.standard_s, *([] if costs.step is None else [costs.step.wall_s])]
-    if any(spread.relative > NOISY or spread.n < LEAST_ROUNDS for spread in measured):
+    if doubts(costs, standard):
         return Verdict.INCONCLUSIVE, headspace
     return verdict_of(headspace), headspace
+
+
+def doubts(costs: Costs, standard: Prediction) -> list[str]:
+    """Say why nothing is concluded: what was measured too few times, or varied too much; empty where neither is so."""
+    measured = {"standard loading": standard.configuration.split.standard_s}
+    if costs.step is not None:
+        measured["the step"] = costs.step.wall_s
+    few = [
+        f"only {spread.n} round{'s' * (spread.n != 1)} of {what} could be measured, and it takes {LEAST_ROUNDS}"
+        for what, spread in measured.items()
+        if spread.n < LEAST_ROUNDS
+    ]
+    return few or [
+        f"rounds of {what} differed by {100 * spread.relative:.0f} %"
+        for what, spread in measured.items()
+        if spread.relative > NOISY
+    ]
 
 
 def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
@@ -149,9 +165,14 @@ def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
     return [*usual, for_ever] if split.deterministic and for_ever in split.kept and for_ever not in usual else usual
 
 
+def is_for_ever(configuration: Configuration, workload: Workload) -> bool:
+    """Tell whether what is kept is kept for the whole run, which loses nothing since none of it is random."""
+    uses = configuration.reuse_factor
+    return configuration.split.deterministic and uses > 1 and uses == workload.epochs
+
+
 def _is_prefix(configuration: Configuration, workload: Workload) -> bool:
-    split = configuration.split
-    return split.deterministic and split.split > 0 and configuration.reuse_factor == workload.epochs
+    return configuration.split.split > 0 and is_for_ever(configuration, workload)
 
 
 def _preference(prediction: Prediction) -> tuple[float, ...]:

@@ -94,7 +94,7 @@ def read_machine(path: Path) -> tuple[Machine, Workload]:
         field: budget_bytes(machine[name], available=lambda: None) for name, field in _BYTES.items() if name in machine
     }
     remedy = "write a multiple of gpus"
-    batch_size = integer("batch_size", training.get("batch_size", 256), 1, None, remedy)
+    batch_size = integer("batch_size", training.get("batch_size", 64), 1, None, remedy)
     require(batch_size % ranks == 0, "batch_size", f"a multiple of gpus = {ranks}", batch_size, remedy)
     seconds = (
         number("step_ms", training.get("step_ms", 0), "of at least 0", lambda ms: ms >= 0, "left out: no step") / 1e3

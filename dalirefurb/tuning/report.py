@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
+from dalirefurb.augment.presets import Order
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.choice import NOISY, REUSE_FACTORS, Choice
+from dalirefurb.tuning.choice import REUSE_FACTORS, Choice, doubts, is_for_ever
 from dalirefurb.tuning.model import Configuration, Prediction
 
 
 def text(choice: Choice) -> str:
     """Return all of it."""
     notes = [f"note: {note}" for note in choice.costs.notes]
-    return "\n".join([_verdict(choice), _recommendation(choice), "", table(choice), *notes])
+    return "\n".join([_verdict(choice), _recommendation(choice), _assumed(choice), "", table(choice), *notes])
 
 
 def table(choice: Choice) -> str:
@@ -24,7 +25,7 @@ def table(choice: Choice) -> str:
     head = ["", "images/s", "of standard", "kept", "memory", "disk", "device", "epoch 0", "run", "limited by"]
     rows = [
         [
-            ("* " if row == choice.recommended else "  ") + row.configuration.name,
+            ("* " if row == choice.recommended else "  ") + _name(choice, row),
             f"{row.images_per_s:,.0f}",
             f"{row.images_per_s / standard.images_per_s:.2f}",
             f"{row.kept:.3f}",
@@ -45,7 +46,8 @@ def table(choice: Choice) -> str:
         )
         for line in [head, *rows]
     ]
-    return "\n".join([*lines, f"run: {choice.workload.epochs} epochs; * what to take"])
+    beside = f"of standard: as a multiple of {_standard(standard)}"
+    return "\n".join([*lines, f"{beside}; run: {choice.workload.epochs} epochs; * what to take"])
 
 
 def shown(choice: Choice) -> list[Prediction]:
@@ -77,10 +79,11 @@ def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) 
         return "\n".join(lines)
     coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
     shards = "" if choice.machine.ranks == 1 else f", shards={choice.machine.ranks}"
+    for_ever = "  # all epochs: what is kept is not random" * is_for_ever(configuration, choice.workload)
     plan = f"batch_size={batch_size}, reuse_factor={configuration.reuse_factor}{coverage}{shards}"
     lines += [
         f"recipe = {recipe}.at({configuration.split.split})  # the final part begins with {configuration.split.final}",
-        f"planner = Refurbish(source, {plan})",
+        f"planner = Refurbish(source, {plan}){for_ever}",
         f"loader = Loader(source, recipe, planner, {_store(choice, configuration, path)}{places})",
     ]
     return "\n".join(lines)
@@ -136,24 +139,87 @@ def _verdict(choice: Choice) -> str:
             f"images/s without reuse"
         )
     if choice.verdict is Verdict.INCONCLUSIVE:
-        return (
-            f"{choice.verdict}: quartiles lie more than {NOISY:.0%} of the median apart, so something else works on "
-            f"this machine; measure again when it is quiet"
-        )
+        remedy = "measure again when nothing else works on this machine, or for longer (--limit, or limit_s= in Python)"
+        return f"{choice.verdict}: {' and '.join(doubts(choice.costs, standard))}; {remedy}"
     return (
-        f"{choice.verdict}: with batches at hand training would be {times} as with standard loading, which reaches "
-        f"{standard.images_per_s:,.0f} images/s"
+        f"{choice.verdict}: with batches at hand training would be {times} as with {_standard(standard)}, "
+        f"which reaches {standard.images_per_s:,.0f} images/s"
     )
 
 
 def _recommendation(choice: Choice) -> str:
     recommended, standard = choice.recommended, choice.standard
-    if choice.leave_off:
-        return "leave reuse off: no configuration that fits and keeps enough is more than 2 % faster than standard"
+    now = ", for now" if choice.verdict is Verdict.INCONCLUSIVE else ""
+    if recommended == standard:
+        reason = "no configuration that fits and keeps enough is more than 2 % faster than"
+        return f"leave reuse off{now}: {reason} {_standard(standard)}"
+    told = [f"{recommended.images_per_s:,.0f} images/s expected, {_compared(choice)}"]
+    if not choice.leave_off and recommended.configuration.split.deterministic:
+        told.append("every epoch is as fresh as standard's")
+    elif not choice.leave_off:
+        told.append(f"it keeps {recommended.kept:.3f} of the different images")
+    if recipe_changes := _recipe_changes(choice):
+        told.append(recipe_changes)
+    off = f"leave reuse off{now}, and " if choice.leave_off else ""
+    return f"{off}take{'' if off or not now else f'{now},'} {_name(choice, recommended)}: {'; '.join(told)}"
+
+
+def _compared(choice: Choice) -> str:
+    """Set what to take beside standard of the first recipe, and beside standard of its own."""
+    recommended = choice.recommended
+    recipe = recommended.configuration.split.recipe
+    own = [
+        row
+        for row in choice.rows
+        if row.configuration.reuse_factor == 1 and row.configuration.split.recipe == recipe != _first(choice)
+    ]
+    beside = [choice.standard, *(row for row in own[:1] if row != recommended)]
+    return ", ".join(f"{recommended.images_per_s / row.images_per_s:.2f} times {_standard(row)}" for row in beside)
+
+
+def _standard(row: Prediction) -> str:
+    """Return the name of standard loading in the midst of a sentence."""
+    return row.configuration.name.replace("standard, ", "standard of ")
+
+
+def _first(choice: Choice) -> str:
+    return choice.standard.configuration.split.recipe
+
+
+def _recipe_changes(choice: Choice) -> str:
+    """Say that what to take is of another recipe than the first one; empty if it is not."""
+    first, taken = _first(choice), choice.recommended.configuration.split.recipe
+    if taken == first:
+        return ""
+    orders = get_args(Order)
+    what = "the order of operations" if first in orders and taken in orders else "the recipe"
+    return f"this changes {what}, from {first} to {taken}"
+
+
+def _name(choice: Choice, prediction: Prediction) -> str:
+    """Return a configuration in a few words: of what is kept for ever, which no reuse factor tells."""
+    configuration = prediction.configuration
+    if not is_for_ever(configuration, choice.workload):
+        return configuration.name
+    kept = "decoded images" if configuration.split.split else "images as they were read"
+    uses = f"reuse factor {configuration.reuse_factor}"
+    return configuration.name.replace(uses, f"{kept} kept for the whole run")
+
+
+def _assumed(choice: Choice) -> str:
+    """Say what all of it is for."""
+    workload, machine = choice.workload, choice.machine
+    ranks = "" if machine.ranks == 1 else f" on {machine.ranks} ranks"
+    step = (
+        f"a step of {1e3 * workload.step_s:.4g} ms"
+        if workload.step_s
+        else "no step given (--step-ms, or step= in Python)"
+    )
+    places = {"memory": machine.memory_bytes, "disk": machine.disk_bytes, "GPU memory": machine.device_bytes}
+    room = " and ".join(f"{amount(nbytes)} of {place}" for place, nbytes in places.items() if nbytes)
     return (
-        f"take {recommended.configuration.name}: {recommended.images_per_s:,.0f} images/s expected, "
-        f"{recommended.images_per_s / standard.images_per_s:.2f} times standard; it keeps {recommended.kept:.3f} of "
-        f"the different images"
+        f"assumed: batches of {workload.batch_size}{ranks}, {step}; {workload.epochs} epochs of "
+        f"{workload.num_samples:,} images; at most {room or 'nothing'} for a cache"
     )
 
 

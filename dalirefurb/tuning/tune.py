@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import number, positive, require
 from dalirefurb.engine.verdict import Verdict
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import Source
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
@@ -85,7 +87,7 @@ def tune(
     source: Source,
     recipe: Recipe | Mapping[str, Recipe],
     *,
-    batch_size: int = 256,
+    batch_size: int = 64,
     step: Step | float | None = None,
     memory: Budget = "60%",
     disk: Path | str | None = None,
@@ -128,7 +130,7 @@ def tune(
     require(bool(recipes), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
     for each in recipes.values():
         require(isinstance(each, Recipe), "recipe", "a Recipe, or several by name", each, "pass such as rand_augment()")
-    positive("batch_size", batch_size, "256 is usual")
+    positive("batch_size", batch_size, "64 is usual")
     positive("epochs", epochs, "pass the number of epochs of the run")
     min_kept = number("min_kept", min_kept, "in 0..1", lambda share: 0 <= share <= 1, "0.95 is usual")
     limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "90 is usual")
@@ -136,7 +138,7 @@ def tune(
         step = number("step", step, "above 0, or a function", lambda seconds: seconds > 0, "pass seconds of a batch")
     if placements is None:
         placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
-    folder = None if disk is None else Path(disk)
+    folder = check_disk(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
         0 if folder is None else budget_bytes(disk_budget, available=lambda: free_bytes(folder)),
@@ -154,6 +156,25 @@ def tune(
         told=told,
     )
     return advise(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
+
+
+def check_disk(disk: Path | str | None) -> Path | None:
+    """Return the folder on the disk where a cache may lie.
+
+    Raises:
+        ConfigurationError: If it is no folder that can be written.
+    """
+    if disk is None:
+        return None
+    require(isinstance(disk, (str, Path)), "disk", "the path of a folder", disk, "pass such as '/local', or None")
+    folder = Path(disk)
+    remedy = "make it, pass another one, or leave it out to keep nothing on a disk"
+    if not folder.is_dir():
+        there = "is no folder" if folder.exists() else "is not there"
+        raise ConfigurationError(f"disk must be a folder where a cache may lie, but {folder} {there}: {remedy}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"disk must be a folder that can be written, but {folder} cannot: {remedy}")
+    return folder
 
 
 def workload_of(costs: Costs, num_samples: int, *, epochs: int) -> Workload:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
+from dalirefurb.cli.wording import in_options
+from dalirefurb.engine.bottleneck import Facts
+from dalirefurb.engine.diagnosis import diagnose
+from dalirefurb.engine.stats import Stats
+from dalirefurb.errors import how_to_install
 from dalirefurb.store import DiskStore, StoreSpec
 from tests.one_line import error_of
 
@@ -33,13 +39,36 @@ def rows(output):
     return [re.findall(r"[\d.]+", line) for line in output.splitlines() if re.match(r" +\d", line)]
 
 
+SHARED = Facts(reuse_factor=3, slots=800, store="MemoryStore", shared=True)
+TRAINED = Stats(samples=800, hits=600, misses=200, batches=100, steps=99, consumer_busy_s=9.0)
+
+
+@pytest.mark.parametrize(
+    ("stats", "facts", "remedy"),
+    [
+        (TRAINED, SHARED, "compare images/s with those of --technique standard"),
+        (TRAINED, replace(SHARED, reuse_factor=None), "compare images/s with those of --technique standard"),
+        (TRAINED, replace(SHARED, reuse_factor=1), "compare images/s with those of --technique refurbish"),
+        (Stats(), SHARED, "train for more --epochs"),
+        (replace(TRAINED, hits=0, misses=800, consumer_wait_s=9.0), SHARED, "train for more --epochs"),
+    ],
+)
+def test_a_diagnosis_names_options_of_the_command(stats, facts, remedy):
+    line = in_options(str(diagnose(stats, facts)), parser().parse_args(["train", "photos"]))
+    assert line.endswith(f": {remedy}")
+    assert "_" not in line
+
+
 def test_train_prints_the_hits_and_misses_of_every_epoch(photographs, capsys):
     assert main(["train", str(photographs), *SMALL, "--epochs", "4"]) == 0
     said = capsys.readouterr()
     assert [row[0] for row in rows(said.out)] == ["0", "1", "2", "3"]
     assert [row[2:4] for row in rows(said.out)] == [["0", "48"], ["32", "16"], ["32", "16"], ["32", "16"]]
     assert all(len(row) == 9 for row in rows(said.out))
-    assert "48 images in 8 classes (1 other file ignored); 3 batches of 16" in said.out
+    assert (
+        "48 images in 8 classes (1 other file ignored), none of them to judge by (see --val-share); 3 batches of 16"
+        in said.out
+    )
     assert "cached: decode > random_resized_crop > flip > rand_augment_1 (" in said.out
     assert said.out.count("images/s  ") == 1
     assert "training waited for data in " in said.out.splitlines()[-1]
@@ -332,7 +361,7 @@ def test_a_package_missing_for_a_picture_is_one_line(photographs, monkeypatch, c
     arguments = [photographs if argument == "FOLDER" else argument for argument in arguments]
     status, line = error_of(capsys, "show", *arguments, "--out", photographs / "never.png")
     assert status == 2
-    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+    assert f"but {package} cannot be found; {how_to_install('demo')}" in line
 
 
 def test_pictures_of_an_empty_folder_are_one_line(tmp_path, capsys):
@@ -441,7 +470,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_install(monkeypatch, ca
     monkeypatch.setitem(sys.modules, module, None)
     status, line = error_of(capsys, "demo", "--quick")
     assert status == 2
-    assert f'but {package} cannot be found; pip install "dalirefurb[demo]"' in line
+    assert f"but {package} cannot be found; {how_to_install('demo')}" in line
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):

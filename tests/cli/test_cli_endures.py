@@ -518,7 +518,9 @@ def test_a_command_needs_no_home(tmp_path, arguments):
 def test_a_training_of_which_only_the_first_line_is_read_ends_without_a_word(photographs):
     done = run_outside(["train", str(photographs), *SMALL, "--epochs", "50"], shell="| head -1; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (141, "")
-    assert done.stdout == "48 images in 3 classes; 3 batches of 16 an epoch\n"
+    assert (
+        done.stdout == "48 images in 3 classes, none of them to judge by (see --val-share); 3 batches of 16 an epoch\n"
+    )
 
 
 PLAN = ["show", "--plan", "--num-samples", "99"]
@@ -581,7 +583,9 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
         out, said = process.communicate(timeout=60)
     assert (process.returncode, without_progress(said)) == (130, "dalirefurb: interrupted\n")
     # What is asked for is told before anything heavy is imported.
-    assert out.startswith("48 images in 3 classes; 3 batches of 16 an epoch\n") == (module != "numpy")
+    assert out.startswith(
+        "48 images in 3 classes, none of them to judge by (see --val-share); 3 batches of 16 an epoch\n"
+    ) == (module != "numpy")
 
 
 @pytest.mark.parametrize("module", ["torch", "nvidia.dali"])
@@ -601,7 +605,7 @@ def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_co
     with interruptible([sys.executable, "-c", program]) as process:
         out, said = process.communicate(timeout=120)
     assert (process.returncode, without_progress(said)) == (130, "dalirefurb: interrupted\n")
-    assert out == "48 images in 3 classes; 3 batches of 16 an epoch\n"
+    assert out == "48 images in 3 classes, none of them to judge by (see --val-share); 3 batches of 16 an epoch\n"
 
 
 @pytest.mark.parametrize(

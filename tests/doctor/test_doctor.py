@@ -277,11 +277,11 @@ def test_the_command_prints_findings_and_remedies(found: list[Finding], capsys: 
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out == (
         "good     cores: 2\nslow     disk: is slow\n         -> buy one\n\n"
-        "no things are wrong, 1 makes a loader slower\n"
+        "nothing is wrong; 1 thing slows a loader down\n"
     )
     found.append(Finding("DALI", "wrong", "is missing"))
     assert main(["doctor"]) == 1
-    assert capsys.readouterr().out.endswith("1 thing is wrong, 1 makes a loader slower\n")
+    assert capsys.readouterr().out.endswith("1 thing is wrong; 1 thing slows a loader down\n")
 
 
 def test_the_command_prints_json(found: list[Finding], capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.bottleneck import Facts, find, is_filling
+from dalirefurb.engine.bottleneck import Facts, find, is_filling, model_shares_cores
 from dalirefurb.engine.course import Course
 from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose
 from dalirefurb.engine.stats import Tally
@@ -254,6 +254,68 @@ def test_a_line_names_share_speed_cause_and_change() -> None:
     )
 
 
+# A model on the loader's cores
+
+SHARING = replace(REUSING, shared=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "first_epoch", "change"),
+    [
+        (SHARING, None, "compare images/s with those of reuse_factor=1"),
+        (
+            SHARING,
+            made(step_s=0.25, hits=0, misses=800),
+            "compare images/s with those of reuse_factor=1 (now 2.5 times those of the first epoch, which computed "
+            "all)",
+        ),
+        (replace(SHARING, reuse_factor=None), None, "compare images/s with those of Standard"),
+        (
+            replace(COMPUTED_ONCE, shared=True),
+            made(),
+            "compare images/s with those of Refurbish, reuse_factor=3",
+        ),
+    ],
+)
+def test_a_model_on_the_loaders_cores_that_does_not_wait_says_little(
+    facts: Facts, first_epoch: Stats | None, change: str
+) -> None:
+    found = diagnose(made(), facts, first_epoch=first_epoch)
+    assert str(found) == (
+        "INCONCLUSIVE: training waited for data in 0 % of its time (80 images/s); but the model shares the loader's "
+        f"cores, so that waiting says little: {change}"
+    )
+
+
+@given(st.floats(0, 1), st.sampled_from([SHARING, replace(COMPUTED_ONCE, shared=True)]))
+def test_a_model_on_the_loaders_cores_has_no_limit_and_never_leaves_all_as_it_is(wait_s: float, facts: Facts) -> None:
+    line = str(diagnose(made(wait_s=wait_s), facts))
+    assert "at most" not in line
+    assert "leave the loader" not in line
+    assert "shares the loader's cores" in line
+    assert "compare images/s with" in line
+
+
+def test_a_model_on_the_loaders_cores_that_waits_is_still_told_what_would_help() -> None:
+    found = diagnose(made(wait_s=1), SHARING)
+    assert found.verdict is Verdict.DETECTED
+    assert "mostly computed images" in found.cause
+    assert "reuse_factor=3 would leave" in found.change
+
+
+def test_without_a_cuda_device_the_model_shares_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in (True, False):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=there: there)
+        assert model_shares_cores() is not there
+
+
+def test_a_loader_asks_whether_the_model_shares_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dalirefurb.engine.bottleneck.model_shares_cores", lambda: True)
+    found, _ = diagnosed(standard(), None, step_s=0.02, epochs=2)
+    assert found.shared
+    assert "shares the loader's cores" in str(found)
+
+
 # The course of training, by a clock of its own
 
 
@@ -335,6 +397,12 @@ def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
 
 SIZE = 32
 NUM_SAMPLES = 192
+
+
+@pytest.fixture(autouse=True)
+def _cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that sleeps takes no core from the loader."""
+    monkeypatch.setattr("dalirefurb.engine.bottleneck.model_shares_cores", lambda: False)
 
 
 class SlowArrays(Arrays):

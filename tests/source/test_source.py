@@ -46,20 +46,26 @@ def test_a_folder_lists_images_in_torchvisions_order_with_its_labels(tmp_path: P
 
 def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Path) -> None:
     names = ("a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/.2.JPG", "a/.DS_Store", "a/b/x.gif", "top.jpg", "c/3")
-    with pytest.warns(UserWarning, match="is left out") as caught:
+    with pytest.warns(UserWarning, match="left out") as caught:
         source = ImageFolder(fill(tmp_path, *names))
     assert len(source) == 1
     assert source.skipped == 8
     assert (len(caught), caught[0].filename) == (1, __file__)
     said = str(caught[0].message)
     assert said.startswith(
-        f"of {tmp_path} is left out: 1 images directly in it, not in a class folder (the first: top.jpg); 4 files not "
-        "named as images, which end in .bmp, .jp2, "
+        f"{tmp_path}/: 1 image is left out, since it lies in no class folder: top.jpg; 1 image is left out, since it "
+        "is hidden: a/.2.JPG; 1 class folder holds no image: c; 4 files are left out, since their names do not end as "
+        "an image's (.bmp, .jp2, "
     )
-    assert said.endswith(
-        "while FileList takes any (the first: a/jpg); 1 hidden images (the first: a/.2.JPG); "
-        "1 class folders without an image (the first: c)"
-    )
+    assert said.endswith("): a/jpg and 3 more; FileList takes files of any name")
+
+
+def test_one_file_that_is_left_out_is_told_of_as_one(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="left out") as caught:
+        ImageFolder(f"{fill(tmp_path, 'a/1.jpg', 'a/notes.txt')}/")
+    said = str(caught[0].message)
+    assert said.startswith(f"{tmp_path}/: 1 file is left out, since its name does not end as an image's (.bmp, ")
+    assert said.endswith("): a/notes.txt; FileList takes files of any name")
 
 
 def test_files_that_nobody_takes_for_images_are_counted_and_not_spoken_of(tmp_path: Path) -> None:
@@ -84,7 +90,7 @@ def test_a_hidden_folder_is_no_class(tmp_path: Path) -> None:
 
 def test_an_empty_class_keeps_its_number(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with pytest.warns(UserWarning, match=r"1 class folders without an image \(the first: a\)"):
+    with pytest.warns(UserWarning, match="1 class folder holds no image: a"):
         source = ImageFolder(fill(tmp_path, "b/1.jpg"))
     assert source.classes == ["a", "b"]
     assert source.labels.tolist() == [1]

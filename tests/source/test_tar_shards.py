@@ -190,8 +190,8 @@ def test_what_is_left_out_is_counted_and_said_with_the_first_of_each_kind(tmp_pa
             f"of the shards, the 2 from {shard} on, is left out: 2 samples without an image, which ends in .bmp, "
         )
         assert said.endswith(
-            f" (the first: {shard}:e.cls); 1 images that are hidden by a dot (the first: {shard}:.a.jpg); 1 members "
-            f"without an extension (the first: {shard}:README); 1 shards without members (the first: {empty})"
+            f" (the first: {shard}:e.cls); 1 image hidden by a dot (the first: {shard}:.a.jpg); 1 member "
+            f"without an extension (the first: {shard}:README); 1 shard without members (the first: {empty})"
         )
 
 
@@ -200,9 +200,9 @@ def test_images_whose_names_have_dots_are_counted_each_and_said(tmp_path: Path) 
     source, said = left_out(write_tar(tmp_path / "0.tar", [*PETS, *dotted, ("b.2.jpg", b"x")]))
     assert contents(source) == [b"first", b"the second", b"third"]
     assert source.skipped == 4
-    assert "0.tar on, is left out: 4 images with a dot before that of their extension" in said
+    assert "0.tar on, is left out: 4 images with a dot before that of the extension" in said
     assert f"(the first: {tmp_path}/0.tar:img.v0.jpg)" in said
-    with pytest.raises(ConfigurationError, match=r"on hold none, but 3 images with a dot .* name them a-1.jpg"):
+    with pytest.raises(ConfigurationError, match=r"on hold none, but 3 images with a dot .* name it a-1.jpg"):
         TarShards(write_tar(tmp_path / "1.tar", dotted))
 
 
@@ -213,7 +213,7 @@ def test_masks_beside_an_image_are_not_spoken_of_but_others_of_its_format_are_un
     assert left_out(shard)[0].skipped == 1
     source, said = left_out(shard, image="jpg")
     assert contents(source) == [b"first", b"the second"]
-    assert "is left out: 1 samples without an image, which ends in .jpg (the first: " in said
+    assert "is left out: 1 sample without an image, which ends in .jpg (the first: " in said
     assert said.endswith(f"(the first: {shard}:c.png)")
 
 
@@ -222,7 +222,7 @@ def test_an_extension_chooses_among_images(tmp_path: Path) -> None:
     for ending, expected in (("left.png", [b"left", b"also left"]), ("jpg", [b"first", b"the second"])):
         source, said = left_out(shard, image=ending)
         assert contents(source) == expected
-        assert f"1 samples without an image, which ends in .{ending} (" in said
+        assert f"1 sample without an image, which ends in .{ending} (" in said
 
 
 def test_tar_files_one_after_another_in_one_are_all_served(tmp_path: Path, memory: MemoryFileSystem) -> None:

@@ -114,5 +114,7 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], messa
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(ConfigurationError, match=r'zstandard.* cannot be found; pip install "dalirefurb\[compress\]"'):
+    with pytest.raises(
+        ConfigurationError, match=r'zstandard.* cannot be found; python -m pip install "dalirefurb\[compress\]"'
+    ):
         Compressed(MemoryStore())

@@ -239,7 +239,7 @@ def test_more_than_there_is_is_refused(pinned_host: bool) -> None:
 
 def test_where_there_is_no_cupy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    expected = r"needs CuPy, which is not installed: pip install 'dalirefurb\[gpu\]', or use a MemoryStore"
+    expected = r"needs CuPy, which is not installed: python -m pip install .dalirefurb\[gpu\].*; or use a MemoryStore"
     with pytest.raises(ConfigurationError, match=expected):
         DeviceStore()
     with pytest.raises(ConfigurationError, match=r"device must be 'gpu', or 'cpu' .* but is 'cuda'"):

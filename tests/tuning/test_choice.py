@@ -1,6 +1,7 @@
 """Cases made for each verdict and each rule of choosing."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,80 @@ def test_verdict_and_choice(case, made, verdict, reuse_factors):
     text = report.text(choice)
     assert text.startswith("NO STEP GIVEN" if verdict is None else str(verdict))
     assert choice.leave_off == ("leave reuse off" in text) == (reuse_factors == {1})
+
+
+def lines_of(*arguments, **options):
+    return report.text(chosen(*arguments, **options)).splitlines()
+
+
+def test_what_was_assumed_is_said_near_the_top():
+    on = machine(memory_bytes=16_000_000_000, disk_bytes=100_000_000_000)
+    assert lines_of(costs(split(), step_ms=50), on)[2] == (
+        "assumed: batches of 256, a step of 50 ms; 90 epochs of 100,000 images; at most 16.00 GB of memory and 100.00 "
+        "GB of disk for a cache"
+    )
+    assert "no step given (--step-ms, or step= in Python)" in lines_of(costs(split()), machine(ranks=4))[2]
+    assert "batches of 256 on 4 ranks" in lines_of(costs(split()), machine(ranks=4))[2]
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (costs(split(noise=0.14), step_ms=10), "rounds of standard loading differed by 14 %; measure again"),
+        (costs(split(), step_ms=10, step_noise=0.2), "rounds of the step differed by 20 %; measure again"),
+        (
+            costs(split(noise=0.14), step_ms=10, step_noise=0.2),
+            "rounds of standard loading differed by 14 % and rounds of the step differed by 20 %; ",
+        ),
+        (costs(split(noise=0.9), step_ms=10, n=1), "only 1 round of the step could be measured, and it takes 3; "),
+    ],
+)
+def test_what_is_inconclusive_says_why_and_is_taken_for_now(made, why):
+    verdict, taken = lines_of(made)[:2]
+    assert verdict.startswith(f"INCONCLUSIVE: {why}")
+    assert taken.startswith("take, for now, paper")
+
+
+def test_leaving_reuse_off_is_for_now_where_nothing_is_concluded():
+    slow = costs(split(hit_ms=0.699, put_ms=0, noise=0.14), step_ms=10)
+    assert lines_of(slow)[1].startswith("leave reuse off, for now: ")
+
+
+def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_factor():
+    decoded = split(place=1, hit_ms=0.1, kept=1.0, deterministic=True)
+    choice = chosen(costs(decoded, step_ms=1))
+    assert choice.recommended.configuration.reuse_factor == 90
+    said = report.text(choice)
+    assert "reuse factor 90" not in said
+    assert said.count("paper, final from stage_1, decoded images kept for the whole run, memory") == 2
+    taken = said.splitlines()[1]
+    assert "; every epoch is as fresh as standard's" in taken
+    assert "different images" not in taken
+    assert "reuse_factor=90)  # all epochs" in report.code(choice, source="source", recipes={}, path="x")
+    as_read = chosen(costs(replace(decoded, split=0), step_ms=1))
+    assert "final from stage_1, images as they were read kept for the whole run" in report.text(as_read)
+
+
+def test_another_order_is_said_to_be_one_and_compared_with_standard_of_both():
+    other = split("crop_last", hit_ms=0.05, standard_ms=0.35)
+    taken = lines_of(costs(split(), other, step_ms=1))[1]
+    assert "this changes the order of operations, from paper to crop_last" in taken
+    both = r"(\d\.\d+) times standard of paper, (\d\.\d+) times standard of crop_last;"
+    of_first, of_own = map(float, re.search(both, taken).groups())
+    assert of_first == pytest.approx(2 * of_own, rel=0.02)
+    taken = lines_of(costs(split(), replace(other, recipe="mine"), step_ms=1))[1]
+    assert "this changes the recipe, from paper to mine" in taken
+    taken = lines_of(costs(split(), step_ms=1))[1]
+    assert "this changes" not in taken
+    assert taken.count(" times standard of ") == 1
+
+
+def test_standard_of_another_order_may_be_what_to_take():
+    other = split("crop_last", hit_ms=0.34, standard_ms=0.35)
+    taken = lines_of(costs(split(), other, step_ms=1), min_kept=1.0)[1]
+    assert taken.startswith("leave reuse off, and take standard, crop_last: ")
+    assert "this changes the order" in taken
+    assert "fresh" not in taken
 
 
 def test_with_too_little_memory_a_share_is_covered_and_the_code_says_so():

@@ -1,5 +1,6 @@
 """Tune from end to end, on small images: that it works, not how fast anything is."""
 
+import inspect
 import json
 import re
 import time
@@ -12,6 +13,7 @@ import torch
 import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, tune
 from dalirefurb.cli import main
+from dalirefurb.cli.arguments import parser
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import verify as verifying
@@ -118,9 +120,18 @@ def test_a_machine_that_is_described_wrongly_is_refused(plan, tmp_path, capsys, 
         (["--machine", "x.toml"], "--costs"),
         (["--costs", "missing.json"], "missing.json"),
         (["FOLDER", "--memory", "lots"], "lots"),
+        (["FOLDER", "--disk", "/no/such"], "--disk must be a folder where a cache may lie, but /no/such is not there"),
+        (["FOLDER", "--disk", __file__], f"but {__file__} is no folder"),
+        (["FOLDER", "--json", "/no/such.json"], "name another with --json"),
+        (["FOLDER", "--json", "/tmp"], "the plan's path must be writable and have room, but writing /tmp fails"),
+        (["FOLDER", "--picture", "/no/such.png"], "name another with --picture"),
+        (["FOLDER", "--picture", "plan.jpg"], "name it plan.png with --picture"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(folder, capsys, arguments, word):
+def test_what_cannot_work_is_refused_in_one_line_before_anything_is_measured(
+    folder, capsys, monkeypatch, arguments, word
+):
+    monkeypatch.setattr("dalirefurb.tuning.tune.measure", None)
     status, line = error_of(capsys, "tune", *(folder if each == "FOLDER" else each for each in arguments))
     assert status == 2
     assert word in line
@@ -218,6 +229,8 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path):
         ({"step": -1.0}, "step"),
         ({"min_kept": 2}, "min_kept"),
         ({"memory": "much"}, "budget"),
+        ({"disk": "/no/such"}, "disk must be a folder where a cache may lie, but /no/such is not there"),
+        ({"disk": 3}, "disk"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_measured(folder, changed, name):
@@ -236,6 +249,11 @@ def test_samples_are_taken_evenly_by_their_size(folder):
     chosen = sorted(some.read(np.array([row]))[0].nbytes for row in range(12))
     assert chosen == sizes[::4]
     assert len(rows_of(samples, source, rows=100)) == 100
+
+
+def test_both_commands_have_batches_of_one_size():
+    sizes = {parser().parse_args([command, "photos"]).batch_size for command in ("train", "tune")}
+    assert sizes == {inspect.signature(tune).parameters["batch_size"].default} == {64}
 
 
 def test_the_public_name_is_the_function():

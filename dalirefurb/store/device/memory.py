@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.store.available import available_bytes
 
 Array = Any
@@ -171,7 +171,7 @@ def device_memory(device: Literal["cpu", "gpu"]) -> DeviceMemory:
         import cupy
     except ImportError as error:
         raise ConfigurationError(
-            "a DeviceStore needs CuPy, which is not installed: pip install 'dalirefurb[gpu]', or use a MemoryStore"
+            f"a DeviceStore needs CuPy, which is not installed: {how_to_install('gpu')}; or use a MemoryStore"
         ) from error
     if not cupy.cuda.is_available():
         raise ConfigurationError("a DeviceStore needs a CUDA device, but CuPy finds none: use a MemoryStore")

@@ -253,9 +253,7 @@ def _image_s(
 
 def _kept(misses: float, configuration: Configuration) -> float:
     """Return the share of an epoch's rows that are put into the store: misses of the covered samples."""
-    if configuration.reuse_factor == 1:
-        return 0.0
-    return max(0.0, misses - (1 - configuration.coverage))
+    return 0.0 if configuration.reuse_factor == 1 else max(0.0, misses - (1 - configuration.coverage))
 
 
 def _disk_share(nbytes: int, machine: Machine, tier: Tier) -> float:
@@ -269,7 +267,7 @@ def _nbytes(workload: Workload, machine: Machine, configuration: Configuration) 
     """Return the bytes of all slots that the plan asks for."""
     split, planner = configuration.split, _planner(workload, machine, configuration)
     slots = 0 if planner is None else planner.peak_slots
-    if split.image_std_bytes == 0:
+    if slots == 0 or split.image_std_bytes == 0:
         return round(slots * split.image_bytes)
     return PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes).arena_bytes(slots)
 

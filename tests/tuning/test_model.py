@@ -22,6 +22,12 @@ def test_standard_takes_what_standard_was_measured_to_take():
     assert speed(STANDARD) == pytest.approx(1 / 0.7e-3)
 
 
+def test_standard_takes_no_memory_whatever_the_sizes_of_partial_images():
+    of_files = split(image_std_bytes=50_000.0, largest_bytes=400_000)
+    predicted = predict(costs(), machine(), workload(), replace(STANDARD, split=of_files))
+    assert (predicted.memory_bytes, predicted.disk_bytes, predicted.device_bytes) == (0, 0, 0)
+
+
 def test_reuse_takes_misses_puts_and_hits_in_the_shares_of_the_plan():
     assert speed(REUSED) == pytest.approx(1 / ((0.7e-3 + 0.03e-3) / 3 + 0.1e-3 * 2 / 3), rel=1e-3)
 

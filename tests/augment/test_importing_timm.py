@@ -7,10 +7,11 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from dalirefurb import Output, Recipe
+from dalirefurb import Arrays, Loader, Output, Recipe, Standard
 from dalirefurb.augment import (
     CenterCrop,
     ColorJitter,
@@ -94,6 +95,22 @@ def test_erasing_paints_what_is_0_or_noise_after_normalisation(mode: str, value:
     }
     *_, stage = training(re_prob=0.25, re_mode=mode, re_count=3)
     assert stage == RandomErasing(0.25, value=value, count=(1, 3), **arguments)
+
+
+def test_noise_of_erasing_has_the_deviation_that_the_pages_name() -> None:
+    recipe = Recipe.from_timm(input_size=64, is_training=True, re_prob=1.0, re_mode="pixel")
+    recipe = Recipe(recipe.stages[-1:], recipe.output, split=0)
+    source = Arrays(np.full((64, 64, 64, 3), 7, np.uint8), np.arange(64))
+    with Loader(source, recipe, Standard(64, batch_size=64)) as loader:
+        images, _ = next(iter(loader))
+    channels = images.movedim(1, 0).flatten(1)
+    background = (7 / 255 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
+    erased = ((channels - background[:, None]).abs() > 1e-3).any(0)
+    assert 0.02 < erased.float().mean() < 1 / 3
+    assert channels[:, erased].std(1).tolist() == pytest.approx([0.975] * 3, abs=0.012)
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    assert "deviation of 0.97 to 0.98 in place of 1" in " ".join((docs / "migration" / "timm.md").read_text().split())
+    assert "leaves 0.97 to 0.98 of the deviation" in (docs / "recipes.md").read_text()
 
 
 EVALUATING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [

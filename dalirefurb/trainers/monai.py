@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -28,6 +28,16 @@ from dalirefurb.loader import Loader
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.source import Arrays, FileList, Source
 from dalirefurb.store import MemoryStore, Store
+
+_OF_DATA_LOADERS: Mapping[str, str] = {
+    "num_workers": "num_init_workers=4 is the number of threads",
+    "persistent_workers": "threads live as long as the loader does",
+    "prefetch_factor": "batches are made ahead in any case",
+    "pin_memory": "make a Loader with SmartCache, which has it, and take loader.as_dicts('image', 'label')",
+    "collate_fn": "batches are mappings of tensors; change them in the training loop",
+    "drop_last": "an epoch serves the whole window",
+}
+"""Arguments of MONAI's `DataLoader`, which is not needed, with what takes their place."""
 
 
 class SmartCacheLoader:
@@ -95,6 +105,7 @@ def smart_cache(
     store: Store | None = None,
     rank: Rank | tuple[int, int] | None = None,
     keys: tuple[str, str] = ("image", "label"),
+    **unknown: NoReturn,
 ) -> SmartCacheLoader:
     """Make a loader by the arguments of `SmartCacheDataset`.
 
@@ -123,10 +134,15 @@ def smart_cache(
         rank: Place among the processes that share the window, see `Loader`; (0, 1) where each has data of its own,
             as by `monai.data.partition_dataset`.
         keys: Keys of images and labels, in `data` and in batches.
+        unknown: None; what is given is named with what takes its place.
 
     Raises:
         ConfigurationError: If an argument has no meaning here, or the parts do not fit together.
+        TypeError: If there is no such argument.
     """
+    for name in unknown:
+        remedy = _OF_DATA_LOADERS.get(name, "see help(smart_cache)")
+        raise TypeError(f"smart_cache has no argument {name!r}: {remedy}")
     if not isinstance(transform, Recipe):
         raise ConfigurationError(
             f"transform must be a dalirefurb Recipe, got {type(transform).__name__}: MONAI's transforms work on one "

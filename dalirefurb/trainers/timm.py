@@ -9,41 +9,57 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dalirefurb.checks import require
 from dalirefurb.engine.data_loader_shape import EpochSampler
+from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
+from dalirefurb.mix import Mix
 from dalirefurb.source import Source
 
 Mixup = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """What mixes a batch's images and targets, as `timm.data.Mixup` does."""
+
+Served = tuple[torch.Tensor, torch.Tensor]
+"""Images and targets of a batch."""
 
 
 class TimmLoader:
     """Serves a loader's batches as timm's scripts expect them: on the device, normalised once, mixed.
 
     Args:
-        loader: Loader that serves the batches.
+        loader: Loader that serves the batches, or a view of one, such as `loader.map(function)`, whose batches are
+            images and targets as well.
         device: Device that images and labels are moved to; None: they stay where the loader makes them.
-        mixup: What mixes each batch, such as `timm.data.Mixup(...)`; None: nothing does. It takes the place of
-            `FastCollateMixup`, and is not for validation.
+        mixup: What mixes each batch, `timm.data.Mixup(...)` or a `Mix`; None: nothing does. It takes the place of
+            `FastCollateMixup`, and is not for validation. A `Mix` draws by the batch's number in the run.
 
     Raises:
-        ConfigurationError: If `loader` is none, or serves indices, too.
+        ConfigurationError: If `loader` is none, or serves indices, too, or `mixup` cannot mix its batches.
     """
 
     batch_sampler = None
 
-    def __init__(self, loader: Loader, *, device: torch.device | str | None = None, mixup: Mixup | None = None) -> None:
-        require(isinstance(loader, Loader), "loader", "a dalirefurb.Loader", loader, "others go to timm as they are")
-        if loader.with_indices:
+    def __init__(
+        self,
+        loader: Loader | LoaderView,
+        *,
+        device: torch.device | str | None = None,
+        mixup: Mixup | Mix | None = None,
+    ) -> None:
+        known = isinstance(loader, (Loader, LoaderView))
+        require(known, "loader", "a dalirefurb.Loader", loader, "others go to timm as they are")
+        if isinstance(loader, Loader) and loader.with_indices:
             raise ConfigurationError(
                 "with_indices must be False, since timm's batches are (images, targets), got True: leave it out"
             )
+        if mixup is not None:
+            _check_mixup(mixup, loader)
         self.loader = loader
         self.device = None if device is None else torch.device(device)
         self._mixup = mixup
@@ -53,11 +69,12 @@ class TimmLoader:
         """Count the batches of an epoch."""
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def __iter__(self) -> Iterator[Served]:
         """Begin an epoch.
 
         Raises:
-            ConfigurationError: If a `PrefetchLoader` asks for it, which would normalise the images once more.
+            ConfigurationError: If a `PrefetchLoader` asks for it, which would normalise the images once more, or a
+                batch is not images and targets, or cannot be mixed.
         """
         # A PrefetchLoader asks for nothing else that would tell it from a training loop.
         caller = sys._getframe(1).f_locals.get("self")
@@ -71,12 +88,14 @@ class TimmLoader:
     @property
     def dataset(self) -> Source:
         """The loader's source."""
-        return self.loader.source
+        source: Source = self.loader.source
+        return source
 
     @property
     def sampler(self) -> EpochSampler:
         """What has `set_epoch`."""
-        return self.loader.sampler
+        sampler: EpochSampler = self.loader.sampler
+        return sampler
 
     @property
     def mean(self) -> torch.Tensor:
@@ -106,20 +125,88 @@ class TimmLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return where training is, see `Loader.state_dict`; timm's checkpoints do not hold it."""
-        return self.loader.state_dict()
+        state: dict[str, Any] = self.loader.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state was taken, see `Loader.load_state_dict`."""
         self.loader.load_state_dict(state)
 
-    def _batches(self, batches: Iterator[tuple[torch.Tensor, ...]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for images, targets in batches:
+    def _batches(self, batches: Iterator[Any]) -> Iterator[Served]:
+        first = 0
+        if isinstance(self._mixup, Mix):  # Asked when the first batch is: set_epoch may come after iter.
+            state = self.loader.state_dict()
+            first = state["epoch"] * len(self) + state["batch"]
+        for step, batch in enumerate(batches, first):
+            images, targets = _checked(batch)
             if self.device is not None:
                 images = images.to(self.device, non_blocking=True)
                 targets = targets.to(self.device, non_blocking=True)
-            if self._mixup is not None and (self._mixup_enabled or hasattr(self._mixup, "mixup_enabled")):
-                images, targets = self._mixup(images, targets)
-            yield images, targets
+            yield self._mixed(images, targets, step)
+
+    def _mixed(self, images: torch.Tensor, targets: torch.Tensor, step: int) -> Served:
+        """Mix a batch; where mixing is off, what makes soft targets of the labels goes on doing so."""
+        mixup = self._mixup
+        if isinstance(mixup, Mix):
+            mixup = mixup if self._mixup_enabled else replace(mixup, mixup=0.0, cutmix=0.0)
+            return mixup(images, targets, step=step)
+        softens = hasattr(mixup, "mixup_enabled")
+        if mixup is None or not (self._mixup_enabled or softens):
+            return images, targets
+        if softens and len(images) % 2:
+            raise ConfigurationError(
+                f"timm's Mixup needs an even number of images in each batch, got {len(images)}: pass the planner an "
+                f"even batch_size and drop_last=True, or mix by dalirefurb.Mix"
+            )
+        return mixup(images, targets)
 
     def _levels(self, values: Sequence[float]) -> torch.Tensor:
         return torch.tensor([255 * value for value in values], device=self.device).view(1, -1, 1, 1)
+
+
+def _check_mixup(mixup: Mixup | Mix, loader: Loader | LoaderView) -> None:
+    """Refuse what cannot mix a loader's batches.
+
+    Raises:
+        ConfigurationError: If it takes samples, or nothing at all, or has fewer classes than the labels.
+    """
+    require(callable(mixup), "mixup", "callable", mixup, "pass timm.data.Mixup(...) or a dalirefurb.Mix")
+    if any(kind.__name__ == "FastCollateMixup" for kind in type(mixup).__mro__):
+        raise ConfigurationError(
+            "mixup must mix whole batches, but FastCollateMixup mixes samples while it collates them: pass timm's "
+            "Mixup with the same arguments"
+        )
+    classes = getattr(mixup, "num_classes", None)
+    # What a view makes of labels is not known.
+    labels = loader.source.labels if isinstance(loader, Loader) else None
+    if not isinstance(classes, int) or labels is None or labels.dtype.kind not in "iu" or labels.ndim != 1:
+        return
+    least, most = int(labels.min()), int(labels.max())
+    if not 0 <= least <= most < classes:
+        raise ConfigurationError(
+            f"labels must be classes in 0..{classes - 1}, since mixup has num_classes={classes}, got {least}..{most}: "
+            + ("number them from 0 on" if least < 0 else f"pass num_classes={most + 1}, or more")
+        )
+
+
+def _checked(batch: Any) -> Served:
+    """Return a batch's images and targets.
+
+    Raises:
+        ConfigurationError: If it is something else, which a function given to `loader.map` may have made.
+    """
+    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+    if not pair or not all(isinstance(each, torch.Tensor) for each in batch):
+        raise ConfigurationError(
+            f"batches must be (images, targets), two tensors, for timm, but the loader's view serves {_kind(batch)}: "
+            f"have the function that is given to map return (images, targets)"
+        )
+    images, targets = batch
+    return images, targets
+
+
+def _kind(batch: Any) -> str:
+    """Say what a batch is."""
+    if isinstance(batch, (tuple, list)):
+        return f"a {type(batch).__name__} of {', '.join(type(each).__name__ for each in batch) or 'nothing'}"
+    return f"a {type(batch).__name__}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from dalirefurb import Output, Recipe
+from dalirefurb import Arrays, Loader, Output, Recipe, Standard
 from dalirefurb.augment import (
     CenterCrop,
     ColorJitter,
@@ -92,6 +97,22 @@ def test_erasing_paints_what_is_0_or_noise_after_normalisation(mode: str, value:
     assert stage == RandomErasing(0.25, value=value, count=(1, 3), **arguments)
 
 
+def test_noise_of_erasing_has_the_deviation_that_the_pages_name() -> None:
+    recipe = Recipe.from_timm(input_size=64, is_training=True, re_prob=1.0, re_mode="pixel")
+    recipe = Recipe(recipe.stages[-1:], recipe.output, split=0)
+    source = Arrays(np.full((64, 64, 64, 3), 7, np.uint8), np.arange(64))
+    with Loader(source, recipe, Standard(64, batch_size=64)) as loader:
+        images, _ = next(iter(loader))
+    channels = images.movedim(1, 0).flatten(1)
+    background = (7 / 255 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
+    erased = ((channels - background[:, None]).abs() > 1e-3).any(0)
+    assert 0.02 < erased.float().mean() < 1 / 3
+    assert channels[:, erased].std(1).tolist() == pytest.approx([0.975] * 3, abs=0.012)
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    assert "deviation of 0.97 to 0.98 in place of 1" in " ".join((docs / "migration" / "timm.md").read_text().split())
+    assert "leaves 0.97 to 0.98 of the deviation" in (docs / "recipes.md").read_text()
+
+
 EVALUATING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
     ({}, (Resize(256), CenterCrop(224))),
     (
@@ -141,6 +162,77 @@ def test_what_cannot_be_imported_is_named_with_what_helps(arguments: dict[str, A
     with pytest.raises(ConfigurationError) as refused:
         Recipe.from_timm(**arguments)
     assert told in str(refused.value)
+
+
+def test_all_that_cannot_be_imported_is_named_at_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"timm's tf_preprocessing=True .*; timm's crop_mode='border' cannot"):
+        Recipe.from_timm(tf_preprocessing=True, crop_mode="border")
+    with pytest.raises(TypeError) as refused:
+        Recipe.from_timm(aa="rand-m9", num_aug_splits=3, crop_mode="border", num_workers=2, re_split=False)
+    told = str(refused.value).split("; ")
+    assert told[0] == "Recipe.from_timm: there is no argument 'aa': it is auto_augment here"
+    assert [each.split("'")[1] for each in told[1:3]] == ["num_aug_splits", "num_workers"]
+    assert told[3].startswith("timm's crop_mode='border' cannot be imported")
+    assert len(told) == 4
+
+
+def test_a_pretrained_cfg_is_resolved_before() -> None:
+    with pytest.raises(
+        TypeError, match=r"pretrained_cfg has 'url', 'num_classes', too: pass \*\*timm.data.resolve_mod"
+    ):
+        Recipe.from_timm(url="", input_size=(3, 96, 96), num_classes=1000, interpolation="bicubic")
+
+
+NEUTRAL: dict[str, Any] = {
+    "re_split": False,
+    "num_aug_repeats": 0,
+    "num_aug_splits": 0,
+    "distributed": False,
+    "collate_fn": None,
+    "pin_memory": False,
+    "fp16": False,
+    "img_dtype": torch.float32,
+    "use_multi_epochs_loader": False,
+    "persistent_workers": True,
+    "worker_seeding": "all",
+    "tf_preprocessing": False,
+    "num_batches": None,
+    "re_num_splits": 0,
+    "separate": False,
+    "max_seq_len": 576,
+}
+
+
+def test_an_argument_that_asks_for_nothing_is_taken() -> None:
+    assert Recipe.from_timm(**NEUTRAL) == Recipe.from_timm()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_aug_splits", 2), ("img_dtype", torch.bfloat16), ("collate_fn", len), ("num_batches", 7), ("patch_size", 14)],
+)
+def test_one_that_asks_for_something_is_not(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"Recipe.from_timm: there is no argument {name!r}: \D* "):
+        Recipe.from_timm(**{**NEUTRAL, name: value})
+
+
+@pytest.mark.parametrize(
+    ("function", "file"), [("create_loader", "loader"), ("create_transform", "transforms_factory")]
+)
+def test_timms_own_defaults_ask_for_nothing(function: str, file: str) -> None:
+    spec = importlib.util.find_spec("timm")  # Does not import it, as it needs torchvision.
+    if spec is None or spec.origin is None:
+        pytest.skip("timm is not installed")
+    tree = ast.parse((Path(spec.origin).parent / "data" / f"{file}.py").read_text())
+    made = next(node for node in tree.body if getattr(node, "name", "") == function)
+    assert isinstance(made, ast.FunctionDef)
+    arguments = made.args.args[-len(made.args.defaults) :]
+    texts = {each.arg: ast.unparse(value) for each, value in zip(arguments, made.args.defaults, strict=True)}
+    means = {"IMAGENET_DEFAULT_MEAN": IMAGENET_MEAN, "IMAGENET_DEFAULT_STD": IMAGENET_STD}
+    defaults = {name: eval(text, {"torch": torch, **means}) for name, text in texts.items()}
+    for own in ("num_workers", "device"):
+        defaults.pop(own, None)
+    assert Recipe.from_timm(**defaults) == Recipe.from_timm()
 
 
 @pytest.mark.parametrize(

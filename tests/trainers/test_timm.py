@@ -19,11 +19,13 @@ import numpy as np
 import pytest
 import torch
 
+from dalirefurb import Arrays, Loader, Mix, Standard
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.trainers.timm import TimmLoader
 from tests.trainers.plain import (
     BATCHES,
     NUM_SAMPLES,
+    RECIPE,
     SOURCE,
     assert_stream,
     endless,
@@ -171,6 +173,106 @@ def test_a_function_that_cannot_be_turned_off_is_left_out() -> None:
         bare = TimmLoader(inner)
         bare.mixup_enabled = True
         assert not bare.mixup_enabled
+
+
+MIX = Mix(num_classes=NUM_SAMPLES, mixup=0.4, cutmix=1.0, label_smoothing=0.1)
+
+
+def mixed_stream(first: int, batches: int) -> list[Any]:
+    """What a loop that counts its steps makes, from a step on."""
+    steps = enumerate(plain_stream(first + batches))
+    return [MIX(images, labels, step=step) for step, (images, labels) in steps][first:]
+
+
+def assert_mixed(expected: list[Any], served: list[Any]) -> None:
+    for (images, targets), (other_images, other_targets) in zip(expected, served, strict=True):
+        assert torch.equal(images, other_images)
+        assert torch.equal(targets, other_targets)
+
+
+@pytest.mark.parametrize("stop", range(1, EPOCHS * BATCHES))
+def test_a_mix_goes_on_after_a_resume_as_in_a_loop_that_counts_its_steps(stop: int) -> None:
+    with train_loader() as inner:
+        loader = TimmLoader(inner, mixup=MIX)
+        served = list(islice(endless(loader), stop))
+        state = loader.state_dict()
+    with train_loader() as inner:
+        loader = TimmLoader(inner, mixup=MIX)
+        epoch = iter(loader)  # The state is loaded before the pass serves anything.
+        loader.load_state_dict(state)
+        served += [*epoch, *islice(endless(loader), EPOCHS * BATCHES)]
+    served = served[: EPOCHS * BATCHES]
+    assert_mixed(mixed_stream(0, len(served)), served)
+
+
+def test_a_mix_knows_the_epoch_that_was_set_and_goes_on_softening_when_it_is_off() -> None:
+    with train_loader() as inner:
+        loader = TimmLoader(inner, mixup=MIX)
+        loader.set_epoch(1)
+        assert_mixed(mixed_stream(BATCHES, BATCHES), [*loader])
+        loader.mixup_enabled = False
+        loader.set_epoch(1)
+        plain = [*loader]
+    expected = plain_stream(2 * BATCHES)[BATCHES:]
+    assert_stream(expected, [(images, targets.argmax(1)) for images, targets in plain])
+    assert plain[0][1].max() == pytest.approx(0.9 + 0.1 / NUM_SAMPLES)
+
+
+def test_a_mapped_loader_is_served_with_its_position() -> None:
+    expected = plain_stream(2 * BATCHES)
+    with train_loader() as inner:
+        loader = TimmLoader(inner.map(lambda batch: (-batch[0], batch[1])), device="cpu")
+        assert loader.dataset is SOURCE
+        loader.set_epoch(1)
+        served = [next(iter(loader))]
+        state = loader.state_dict()
+    with train_loader(with_indices=True) as inner:
+        loader = TimmLoader(inner.map(lambda batch: (-batch[0], batch[1])))
+        loader.load_state_dict(state)
+        served += [*loader]
+    assert_stream(expected[BATCHES:], [(-images, labels) for images, labels in served])
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda batch: dict(zip(("images", "labels"), batch, strict=True)), "a dict"),
+        (lambda batch: (*batch, 1), "a tuple of Tensor, Tensor, int"),
+        (lambda batch: batch[0], "a Tensor"),
+        (lambda batch: [batch[0], 1], "a list of Tensor, int"),
+    ],
+)
+def test_a_mapped_loader_must_serve_images_and_targets(function: Any, kind: str) -> None:
+    with train_loader() as inner, pytest.raises(ConfigurationError, match=f"serves {kind}: have the function"):
+        next(iter(TimmLoader(inner.map(function))))
+
+
+def test_what_cannot_mix_the_loaders_batches_is_refused_at_once(mixup_module: Any) -> None:
+    arguments = {"mixup_alpha": 0.4, "num_classes": NUM_SAMPLES}
+    with train_loader() as inner:
+        with pytest.raises(
+            ConfigurationError, match=r"FastCollateMixup mixes samples .* timm's Mixup with the same ar"
+        ):
+            TimmLoader(inner, mixup=mixup_module.FastCollateMixup(**arguments))
+        with pytest.raises(ConfigurationError, match=r"mixup must be callable, got 0\.4"):
+            TimmLoader(inner, mixup=0.4)  # type: ignore[arg-type]
+        message = rf"in 0\.\.2, since mixup has num_classes=3, got 0\.\.13: pass num_classes={NUM_SAMPLES}, or more"
+        for mixup in (mixup_module.Mixup(mixup_alpha=0.4, num_classes=3), Mix(num_classes=3, mixup=0.4)):
+            with pytest.raises(ConfigurationError, match=message):
+                TimmLoader(inner, mixup=mixup)
+    negative = Arrays(np.zeros((NUM_SAMPLES, 32, 32, 3), np.uint8), np.arange(NUM_SAMPLES) - 1)
+    inner = Loader(negative, RECIPE, Standard(NUM_SAMPLES, batch_size=4))
+    with inner, pytest.raises(ConfigurationError, match=r"got -1\.\.12: number them from 0 on"):
+        TimmLoader(inner, mixup=MIX)
+
+
+def test_timms_mixup_of_an_odd_batch_is_explained(mixup_module: Any) -> None:
+    with train_loader(batch_size=3) as inner:
+        loader = TimmLoader(inner, mixup=mixup_module.Mixup(mixup_alpha=0.4, num_classes=NUM_SAMPLES))
+        with pytest.raises(
+            ConfigurationError, match=r"an even number of images in each batch, got 3: .* drop_last=Tru"
+        ):
+            next(iter(loader))
 
 
 def test_what_is_no_loader_of_images_and_labels_is_refused() -> None:

@@ -36,7 +36,12 @@ def refuse(given: str, remedy: str) -> NoReturn:
     Raises:
         ConfigurationError: Always.
     """
-    raise ConfigurationError(f"{given} cannot be imported: {remedy}")
+    raise ConfigurationError(refusal(given, remedy))
+
+
+def refusal(given: str, remedy: str) -> str:
+    """Return why something is refused."""
+    return f"{given} cannot be imported: {remedy}"
 
 
 def parts_of(stages: Sequence[Stage], output: Output, split: int | str | None, *, raw: bool = False) -> Parts:

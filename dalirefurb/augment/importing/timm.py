@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refuse, three
+from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refusal, refuse, three
+from dalirefurb.augment.importing.timm_arguments import refusals, separated
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.size import Size
@@ -18,6 +19,7 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalF
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
+from dalirefurb.errors import ConfigurationError
 
 ERASED, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
 """What timm's random erasing takes: shares of the area, and height divided by width."""
@@ -111,18 +113,19 @@ class CreateTransform(metaclass=Explained):
     patchify: bool = False
 
     def __post_init__(self) -> None:
-        for name, remedy in _REFUSED.items():
-            if given := getattr(self, name):
-                refuse(f"timm's {name}={given!r}", remedy)
+        remedies = {name: remedy for name, remedy in _REFUSED.items() if getattr(self, name)}
         if not self.normalize:
-            refuse("timm's normalize=False", "pass mean=(0, 0, 0) and std=(1, 1, 1) for pixels in 0..1")
+            remedies["normalize"] = "pass mean=(0, 0, 0) and std=(1, 1, 1) for pixels in 0..1"
         known = self.interpolation in _INTERPOLATIONS or (self.is_training and self.interpolation == "random")
         if not known:
-            refuse(f"timm's interpolation={self.interpolation!r}", f"choose one of {', '.join(_INTERPOLATIONS)}")
+            remedies["interpolation"] = f"choose one of {', '.join(_INTERPOLATIONS)}"
         modes = {"train_crop_mode": (None, "rrc"), "crop_mode": (None, "center", "squash")}
         for name, allowed in modes.items():
             if getattr(self, name) not in allowed:
-                refuse(f"timm's {name}={getattr(self, name)!r}", f"pass {allowed[-1]!r}, or leave it out")
+                remedies[name] = f"pass {allowed[-1]!r}, or leave it out"
+        if remedies:
+            refused = (refusal(f"timm's {name}={getattr(self, name)!r}", each) for name, each in remedies.items())
+            raise ConfigurationError("; ".join(refused))
         require(self.re_mode in _ERASURES, "re_mode", "const, rand or pixel", self.re_mode, "choose one")
 
     @property
@@ -194,8 +197,21 @@ class CreateTransform(metaclass=Explained):
 def imported(split: int | str | None, **arguments: Any) -> Parts:
     """Return what becomes a recipe of timm's arguments; see `CreateTransform` and `assembly.parts_of`.
 
+    Args:
+        split: See `assembly.parts_of`.
+        arguments: Arguments of `create_transform`, and those of `create_loader` that ask for nothing.
+
     Raises:
         ConfigurationError: If there are no stages for these.
+        TypeError: If some are no arguments of it; the message tells of all that cannot be taken.
     """
-    transform = CreateTransform(**arguments)
-    return parts_of(transform.stages, transform.output, split)
+    unknown, given = separated(arguments, {field.name for field in fields(CreateTransform)})
+    if not unknown:
+        transform = CreateTransform(**given)
+        return parts_of(transform.stages, transform.output, split)
+    told = refusals(unknown, CreateTransform)
+    try:
+        CreateTransform(**given)
+    except ConfigurationError as error:
+        told.append(str(error))
+    raise TypeError(f"Recipe.from_timm: {'; '.join(told)}")

@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed
 
 from dalirefurb.engine.diagnosis import LEAST_STEPS
+from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.loader import Loader
 
@@ -32,6 +33,11 @@ class TrainerLoader:
     """
 
     def __init__(self, loader: Loader) -> None:
+        if isinstance(loader, LoaderView):
+            raise ConfigurationError(
+                f"loader must be a dalirefurb.Loader itself, got {loader!r}: give the trainer what was mapped, and call "
+                f"the function on each batch in the training loop"
+            )
         if not isinstance(loader, Loader):
             raise ConfigurationError(
                 f"loader must be a dalirefurb.Loader, got {type(loader).__name__}: give other loaders to the trainer "

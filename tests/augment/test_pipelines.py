@@ -342,6 +342,7 @@ def test_sigterm_and_sigint_end_a_pipeline_in_one_line(folder, tmp_path):
         assert re.fullmatch(told, said)
 
 
+@pytest.mark.weekly
 def test_two_processes_stop_after_the_same_batch_though_one_of_them_is_told_alone(folder, tmp_path):
     arguments = ["--data", folder, *SMALL_RESNET, "--epochs", "1000", "--checkpoint", tmp_path / "x.pt"]
     command = [sys.executable, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]

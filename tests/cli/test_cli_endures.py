@@ -341,7 +341,7 @@ ENDED = [
     ("making images", signal.SIGTERM, 143, "terminated"),
     ("making images", signal.SIGHUP, 129, "terminated"),
     ("making images", signal.SIGINT, 130, "interrupted"),
-    ("training", signal.SIGHUP, 129, "terminated"),
+    pytest.param("training", signal.SIGHUP, 129, "terminated", marks=pytest.mark.weekly),
 ]
 
 

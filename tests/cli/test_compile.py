@@ -42,6 +42,7 @@ def carry_out(folder: Path, *command: str, **more: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.weekly
 def test_what_is_compiled_ahead_is_all_that_a_loader_needs(tmp_path: Path) -> None:
     made = carry_out(tmp_path, "-m", "dalirefurb", "compile")
     assert made.returncode == 0

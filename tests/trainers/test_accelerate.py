@@ -179,6 +179,8 @@ def test_what_is_no_loader_and_what_cannot_be_gathered_are_refused() -> None:
     accelerator = accelerator_for()
     with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader, got list: give other loaders"):
         prepare(accelerator, [1])
+    with training_loader() as loader, pytest.raises(ConfigurationError, match="give the trainer what was mapped"):
+        prepare(accelerator, loader.as_dicts())
     accelerator.state.num_processes = 2
     with evaluating_loader() as loader, pytest.raises(ConfigurationError, match=r"2 processes must .*pad=True"):
         prepare(accelerator, loader)

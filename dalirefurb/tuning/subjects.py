@@ -30,7 +30,9 @@ MIXED = (2, 4)
 _ENCODED_ROWS = 1024
 _ARRAY_ROWS = 8192
 _SHARE_OF_MEMORY = 1 / 8
-_COMPUTING = 4.0
+
+_COMPUTING, _MIXED = 4.0, 2.0
+"""Lengths of turns of what computes all images, and some, in those of what computes none: fewer are served in a time."""
 
 _SAME_AGAIN = 0.501
 """What is kept at reuse factor 2 where nothing final is random: such splits are left out."""
@@ -84,7 +86,7 @@ class Subject:
 
     Attributes:
         turns: The loader.
-        weight: Length of its turns: longer ones for what computes images, of which fewer are served.
+        weight: Length of its turns, in those of what computes no images.
         slices: What it did in each turn.
     """
 
@@ -197,7 +199,7 @@ class Subjects(dict[Key, Subject]):
         )
         turns = Turns(rows, recipe, planner, store, devices=devices)
         turns.fill()
-        self[key] = Subject(turns, 1.0 if key.reuse_factor is None else _COMPUTING)
+        self[key] = Subject(turns, 1.0 if key.reuse_factor is None else _MIXED)
 
     def _rows(self, nbytes: float = 0.0) -> Source | None:
         """Return samples for an epoch to measure with; None if not even a batch of partial images has room."""

@@ -41,6 +41,7 @@ _LEAST_BATCHES = 4
 _SHALLOW = Prefetch(look_ahead=min(usable_cores(), 8) + 1)
 """Where each batch is asked for at once: what was begun for later ones has to end before the next turn."""
 _HAND_OVERS_S = 1.0
+_MANY_BATCHES = 100
 _COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
 
@@ -138,7 +139,8 @@ class Turns:
         """Return the seconds between steps, in the mean, of a loader that is faster than they are.
 
         They are for handing the batch over, and for the threads that make others: while these have all cores, a step
-        that is over is not noticed at once. So the mean is taken, of which such moments are most.
+        that is over is not noticed at once. So the mean is taken, of which such moments are most; but of few batches,
+        which are long ones, the median, since one that came late would be most of their mean.
 
         Args:
             wait_s: Seconds that each step waits, more than the loader needs for a batch.
@@ -153,7 +155,8 @@ class Turns:
         self.step = step
         batch_s = self.slice(max(_LEAST_BATCHES * wait_s, _HAND_OVERS_S)).batch_s
         self.step = None
-        return max(0.0, float(np.mean(batch_s) - np.median(waited)))
+        taken_s = np.mean(batch_s) if len(batch_s) >= _MANY_BATCHES else np.median(batch_s)
+        return max(0.0, float(taken_s - np.median(waited)))
 
     def _loader(self) -> Loader:
         partial, final = self._devices

@@ -35,8 +35,8 @@ class TrainerLoader:
     def __init__(self, loader: Loader) -> None:
         if isinstance(loader, LoaderView):
             raise ConfigurationError(
-                f"loader must be a dalirefurb.Loader itself, got {loader!r}: give the trainer what was mapped, and call "
-                f"the function on each batch in the training loop"
+                f"loader must be a dalirefurb.Loader itself, got {loader!r}: give the trainer what was mapped, and "
+                f"call the function on each batch in the training loop"
             )
         if not isinstance(loader, Loader):
             raise ConfigurationError(

@@ -31,13 +31,16 @@ Told = Callable[[str], None]
 ROUNDS = 3
 """Slices of each subject; of fewer, nothing is concluded."""
 
-_SLICE_S = (0.35, 1.0)
+_SLICE_S = (0.3, 1.0)
 
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
 _PATIENCE = 1.15
 """Share of the time after which nothing more is measured."""
+
+_LONG_S = 0.05
+"""Batches that take longer are handed over in a time that hardly counts: it is measured once."""
 
 _AT_LEISURE = 1.5
 """Steps that take as many times as long as standard's batches are not waited for."""
@@ -171,11 +174,13 @@ class _Measurement:
     def _hand_over(self, subjects: Subjects) -> None:
         """Measure what is between steps that the loader keeps up with, without reuse and with it."""
         first = Key(subjects.first)
-        image_s = float(np.median([each.image_s for each in subjects[first].slices]))
+        batch_s = self._batch_size * float(np.median([each.image_s for each in subjects[first].slices]))
+        if batch_s > _LONG_S and self._hand_over_s:
+            return
         for key in (first, Key(subjects.first, self._variants[subjects.first].recipe.split, MIXED[0])):
             if key in subjects:
                 with noted(self._notes, f"{key}, what is between two steps"):
-                    between_s = subjects[key].turns.hand_over(_AT_LEISURE * image_s * self._batch_size)
+                    between_s = subjects[key].turns.hand_over(_AT_LEISURE * batch_s)
                     self._hand_over_s.setdefault(key, []).append(between_s)
 
     def _disk_speeds(self) -> tuple[float, float] | None:

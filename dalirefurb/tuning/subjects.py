@@ -32,7 +32,7 @@ _ARRAY_ROWS = 8192
 _SHARE_OF_MEMORY = 1 / 8
 
 _COMPUTING, _MIXED = 4.0, 2.0
-"""Lengths of turns of what computes all images, and some, in those of what computes none: fewer are served in a time."""
+"""Lengths of turns of what computes all images, and some, in those of what computes none: they serve fewer."""
 
 _SAME_AGAIN = 0.501
 """What is kept at reuse factor 2 where nothing final is random: such splits are left out."""

@@ -28,7 +28,9 @@ MIXED = (2, 4)
 """Reuse factors whose epochs, of hits and misses, tell what both cost together."""
 
 _ENCODED_ROWS = 1024
-_ARRAY_ROWS = 8192
+_ARRAY_ROWS = (8192, 32_768)
+"""Rows of an epoch, of a source that is small, and of others: in short epochs what is reused is waited for."""
+
 _SHARE_OF_MEMORY = 1 / 8
 
 _COMPUTING, _MIXED = 4.0, 2.0
@@ -203,7 +205,8 @@ class Subjects(dict[Key, Subject]):
 
     def _rows(self, nbytes: float = 0.0) -> Source | None:
         """Return samples for an epoch to measure with; None if not even a batch of partial images has room."""
-        wanted = _ENCODED_ROWS if self._source.encoded else _ARRAY_ROWS
+        least, most = _ARRAY_ROWS
+        wanted = _ENCODED_ROWS if self._source.encoded else min(most, max(least, len(self._source)))
         batches = max(2, -(-wanted // self._batch_size))
         if nbytes:
             room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY

@@ -89,7 +89,9 @@ def kill(name: str, root: Path, whole: Path, killed: Path, processes: int) -> No
 
 @pytest.mark.parametrize("name", PLANNERS)
 def test_trainings_that_are_killed_and_resumed_serve_the_stream_of_one(name: str, tmp_path: Path) -> None:
-    processes = os.environ.get("DALIREFURB_KILLED_TRAININGS", "3" if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else "5")
+    processes = os.environ.get(
+        "DALIREFURB_KILLED_TRAININGS", "3" if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else "5"
+    )
     root = write_folder(tmp_path / "pictures", num_samples=NUM_SAMPLES)
     folders = [tmp_path / "whole", tmp_path / "killed"]
     for folder in folders:

@@ -140,11 +140,10 @@ def run_case(
         order = np.random.default_rng(0).permutation(len(configurations))
         for place, index in enumerate(order, 1):
             configuration = configurations[index]
-            turns = turns_of(configuration, source, recipes, batch_size, None, Path(folder), _PLENTY, stack)
+            turns = turns_of(configuration, source, recipes, batch_size, Path(folder), _PLENTY, stack)
             for step, with_step in lengths.items():
-                turns.step = steps[step]
                 predicted = predict(costs, machine, with_step, configuration)
-                reached = tuple(1 / turns.slice(config.timed_s).image_s for _ in range(count))
+                reached = tuple(1 / turns.slice(config.timed_s, steps[step]).image_s for _ in range(count))
                 split = configuration.split
                 runs.append(
                     Run(

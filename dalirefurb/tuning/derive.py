@@ -78,18 +78,18 @@ class Measured:
 def costs_of(measured: Measured) -> Costs:
     """Derive costs from what was measured."""
     slices = measured.slices[Key(measured.first)]
-    fixed_s, _ = _fitted(_more_s(measured, measured.first, measured.usual))
+    mixed_s, _ = _fitted(_more_s(measured, measured.first, measured.usual))
     hand_over_s = {key: float(np.median(each)) for key, each in measured.hand_over_s.items()}
     of_standard = hand_over_s.get(Key(measured.first), 0.0)
     own_s = sum(each.stats.planning_s + each.stats.preparing_s for each in slices)
     return Costs(
         cores=usable_cores(),
         batch_size=measured.batch_size,
-        splits=tuple(_splits(measured)),
+        splits=tuple(_splits(measured, mixed_s)),
         read_s=measured.samples.read_s if measured.encoded else 0.0,
         encoded_bytes=measured.samples.mean_bytes,
         serial_s=own_s / max(1, sum(each.stats.samples for each in slices)),
-        mixed_s=fixed_s,
+        mixed_s=mixed_s,
         hand_over_s=of_standard,
         reused_hand_over_s=hand_over_s.get(Key(measured.first, measured.usual, MIXED[0]), of_standard),
         copy_s=measured.copy_s,
@@ -100,8 +100,8 @@ def costs_of(measured: Measured) -> Costs:
     )
 
 
-def _splits(measured: Measured) -> Iterator[SplitCosts]:
-    puts = list(_puts(measured))
+def _splits(measured: Measured, mixed_s: float) -> Iterator[SplitCosts]:
+    puts = list(_puts(measured, mixed_s))
     for (name, split), sizes in measured.sizes.items():
         variant = measured.variants[name]
         recipe = variant.recipe.at(split)
@@ -127,12 +127,11 @@ def _splits(measured: Measured) -> Iterator[SplitCosts]:
         )
 
 
-def _puts(measured: Measured) -> Iterator[tuple[float, float]]:
+def _puts(measured: Measured, mixed_s: float) -> Iterator[tuple[float, float]]:
     """Yield what a miss costs more to be kept, and of how many bytes, at each split where that was measured."""
-    fixed_s, _ = _fitted(_more_s(measured, measured.first, measured.usual))
     for (name, split), sizes in measured.sizes.items():
         if more_s := _more_s(measured, name, split):
-            yield _each_miss_s(more_s, fixed_s), sizes.mean_bytes
+            yield _each_miss_s(more_s, mixed_s), sizes.mean_bytes
 
 
 def _more_s(measured: Measured, name: str, split: int) -> dict[int, float]:

@@ -71,11 +71,7 @@ class Turns:
         recipe: Recipe.
         planner: Planner.
         store: Store that stays open between turns; None: nothing is cached.
-        step: Step that is taken with each batch; None: nothing is done with it.
         devices: Devices of the partial and of the final part.
-
-    Attributes:
-        step: The step; another one may be set between turns.
     """
 
     def __init__(
@@ -85,11 +81,9 @@ class Turns:
         planner: Planner,
         store: Store | None = None,
         *,
-        step: Step | None = None,
         devices: tuple[Device, Device] = ("cpu", "cpu"),
     ) -> None:
         self._source, self._recipe, self._planner, self._store = source, recipe, planner, store
-        self.step = step
         self._devices = devices
         self._state: dict[str, Any] | None = None
 
@@ -100,25 +94,30 @@ class Turns:
                 pass
             self._state = loader.state_dict()
 
-    def slice(self, seconds: float) -> Slice:
-        """Serve for a while, and time it."""
+    def slice(self, seconds: float, step: Step | None = None) -> Slice:
+        """Serve for a while, and time it.
+
+        Args:
+            seconds: Seconds that it takes, at least.
+            step: Step that is taken with each batch; None: nothing is done with it.
+        """
         wait_until_idle(_IDLE_S)
-        with self._loader() as loader:
+        with self._loader(_SHALLOW if step is None else Prefetch()) as loader:
             batches = self._served(loader)
             began, ahead = time.perf_counter(), loader.batches_ahead
             # Without the step: what was made ahead, while nobody asked for it, would hide how slow the loader is.
             for number, _ in enumerate(batches, 1):
                 if number >= ahead or (number >= _LEAST_BATCHES and time.perf_counter() - began > _LONGEST_RAMP_S):
                     break
-            if self.step is not None:
+            if step is not None:
                 # Once with it, so that the next batch is made while the first step is taken, as in training.
                 images, labels = next(batches)
-                self.step(images, labels)
+                step(images, labels)
             before, cpu_before = loader.stats(), time.process_time()
             arrivals, rows = [time.perf_counter()], 0
             for images, labels in batches:
-                if self.step is not None:
-                    self.step(images, labels)
+                if step is not None:
+                    step(images, labels)
                 arrivals.append(time.perf_counter())
                 rows += len(labels)
                 if len(arrivals) > _LEAST_BATCHES and arrivals[-1] - arrivals[0] >= seconds:
@@ -152,13 +151,11 @@ class Turns:
             time.sleep(wait_s)
             waited.append(time.perf_counter() - began)
 
-        self.step = step
-        batch_s = self.slice(max(_LEAST_BATCHES * wait_s, _HAND_OVERS_S)).batch_s
-        self.step = None
+        batch_s = self.slice(max(_LEAST_BATCHES * wait_s, _HAND_OVERS_S), step).batch_s
         taken_s = np.mean(batch_s) if len(batch_s) >= _MANY_BATCHES else np.median(batch_s)
         return max(0.0, float(taken_s - np.median(waited)))
 
-    def _loader(self) -> Loader:
+    def _loader(self, prefetch: Prefetch = _SHALLOW) -> Loader:
         partial, final = self._devices
         loader = Loader(
             self._source,
@@ -167,7 +164,7 @@ class Turns:
             self._store,
             partial_device=partial,
             final_device=final,
-            prefetch=Prefetch() if self.step is not None else _SHALLOW,
+            prefetch=prefetch,
             bad_samples=BadSamplePolicy("replace"),
         )
         if self._state is not None:

@@ -99,15 +99,13 @@ def verify(
         turns = []
         for configuration in taken:
             told(f"filling: {configuration.name}")
-            turns.append(
-                turns_of(configuration, rows, recipes, batch_size, step, disk, choice.machine.memory_bytes, stack)
-            )
+            turns.append(turns_of(configuration, rows, recipes, batch_size, disk, choice.machine.memory_bytes, stack))
         each_s = max(_LEAST_S, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
         achieved: list[list[float]] = [[] for _ in turns]
         for number in range(_ROUNDS):
             for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
                 told(f"round {number + 1} of {_ROUNDS}: {taken[place].name}")
-                achieved[place].append(1 / turns[place].slice(each_s).image_s)
+                achieved[place].append(1 / turns[place].slice(each_s, step).image_s)
     predicted = [predict(choice.costs, choice.machine, workload, each).images_per_s for each in taken]
     return [Verified(*each) for each in zip(taken, predicted, map(tuple, achieved), strict=True)]
 
@@ -117,7 +115,6 @@ def turns_of(
     rows: Source,
     recipes: Mapping[str, Recipe],
     batch_size: int,
-    step: Step | None,
     disk: Path | None,
     memory_bytes: int,
     stack: ExitStack,
@@ -126,9 +123,7 @@ def turns_of(
     split = configuration.split
     recipe = recipes[split.recipe].at(split.split)
     if configuration.reuse_factor == 1:
-        return Turns(
-            rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), step=step, devices=split.devices
-        )
+        return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), devices=split.devices)
     numbers: dict[str, Any] = {"reuse_factor": configuration.reuse_factor, "coverage": configuration.coverage}
     planner = Refurbish(len(rows), batch_size=batch_size, **numbers)
     store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
@@ -136,6 +131,6 @@ def turns_of(
         path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
         store = DiskStore(path) if configuration.tier == "disk" else TieredStore(memory=memory_bytes, path=path)
     stack.callback(store.close)
-    turns = Turns(rows, recipe, planner, store, step=step, devices=split.devices)
+    turns = Turns(rows, recipe, planner, store, devices=split.devices)
     turns.fill()
     return turns

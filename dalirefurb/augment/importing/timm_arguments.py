@@ -54,8 +54,10 @@ _INSTEAD: Mapping[str, str] = {
     "num_batches": _ANOTHER_SIZE,
     **dict.fromkeys((name for name in _ASK_NOTHING if name.startswith("batch_")), _ANOTHER_SIZE),
     "input_size_choices": _ANOTHER_SIZE,
-    **dict.fromkeys(("patch_size", "max_seq_len"), "images are made, not patches: leave it out"),
-    **dict.fromkeys(("patchify_channels_last", "patchify_flatten"), "images are made, not patches: leave it out"),
+    **dict.fromkeys(
+        ("patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten"),
+        "images are made, not patches: leave it out",
+    ),
 }
 """What takes the place of arguments that `dalirefurb.calls` does not tell of."""
 

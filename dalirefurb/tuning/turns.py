@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -135,11 +135,7 @@ class Turns:
             return images.clone(), copy.deepcopy(labels)
 
     def hand_over(self, wait_s: float) -> float:
-        """Return the seconds between steps, in the mean, of a loader that is faster than they are.
-
-        They are for handing the batch over, and for the threads that make others: while these have all cores, a step
-        that is over is not noticed at once. So the mean is taken, of which such moments are most; but of few batches,
-        which are long ones, the median, since one that came late would be most of their mean.
+        """Return the seconds between steps of a loader that is faster than they are; see `between_s`.
 
         Args:
             wait_s: Seconds that each step waits, more than the loader needs for a batch.
@@ -152,8 +148,7 @@ class Turns:
             waited.append(time.perf_counter() - began)
 
         batch_s = self.slice(max(_LEAST_BATCHES * wait_s, _HAND_OVERS_S), step).batch_s
-        taken_s = np.mean(batch_s) if len(batch_s) >= _MANY_BATCHES else np.median(batch_s)
-        return max(0.0, float(taken_s - np.median(waited)))
+        return between_s(batch_s, waited)
 
     def _loader(self, prefetch: Prefetch = _SHALLOW) -> Loader:
         partial, final = self._devices
@@ -220,6 +215,22 @@ class TimedStep:
         if not callable(self._step):
             return StepCosts(Spread(self._step, self._step, self._step, LEAST_ROUNDS))
         return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))
+
+
+def between_s(batch_s: Sequence[float], step_s: Sequence[float]) -> float:
+    """Return the seconds between two steps, of those from batch to batch and those of the steps themselves.
+
+    They are for handing the batch over, and for the threads that make others: while these have all cores, a step that
+    is over is not noticed at once. So the mean is taken, of which such moments are most; but of few batches, which are
+    long ones, the median, since one that came late would be most of their mean.
+
+    >>> round(between_s([1.0, 1.0, 1.0, 5.0] * 50, [0.75]), 6)
+    1.25
+    >>> between_s([1.0, 1.0, 1.0, 5.0], [0.75])
+    0.25
+    """
+    taken_s = np.mean(batch_s) if len(batch_s) >= _MANY_BATCHES else np.median(batch_s)
+    return max(0.0, float(taken_s - np.median(step_s)))
 
 
 def waiting(seconds: float) -> Step:

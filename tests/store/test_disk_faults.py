@@ -253,8 +253,8 @@ def test_a_record_that_contradicts_another_or_the_file_is_dropped(path: Path, in
         records = read_table(file.fileno(), layout.table_start, slots)
         assert (records["index"][0], records["start"][0]) == (0, 0)
         table = Table(file.fileno(), layout.table_start, identity(layout.spec), records)
-        pixels = int(records["pixels"][0])
-        table.set(SLOTS, (index, index), start, pixels, SHAPE)
+        key = np.array([index]), np.array([index])
+        table.set(np.array([SLOTS]), key, np.array([start]), records["pixels"][:1], np.array([SHAPE]))
     with opened(path, slots=slots) as store:
         assert len(held(store)) == len(store) == SLOTS
         others = np.arange(100, 100 + SLOTS)
@@ -339,7 +339,7 @@ for place in (path, path.with_name("new")):
         assert held(store) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("writable", "count"), [(5000, 0), (2 * BLOCK, 1)], ids=["samples", "records"])
+@pytest.mark.parametrize(("writable", "count"), [(5000, 0), (2 * BLOCK, 2)], ids=["samples", "records"])
 def test_a_full_disk_stops_storing_with_one_warning_and_what_is_held_is_served(
     path: Path, writable: int, count: int
 ) -> None:

@@ -82,30 +82,34 @@ class Ledger:
         return starts
 
     def settle(
-        self, slots: NDArray[np.int64], keys: Keys, pixels: Sequence[int | None], samples: Sequence[Image]
+        self, slots: NDArray[np.int64], keys: Keys, pixels: Sequence[int], samples: Sequence[Image]
     ) -> NDArray[np.bool_]:
-        """Write down what n slots that were taken hold: samples whose pixels have this checksum, or nothing.
+        """Write down what n slots that were taken hold: samples, the first of which have these checksums.
+
+        What has none was not written, and is held no more.
 
         Returns:
             Which are held, shape (n,); they may have been evicted meanwhile.
         """
         self.free(self.slot_table.unpin(slots))
         held: NDArray[np.bool_] = self.slot_table.find(*keys) == slots
-        failed = held & np.array([checksum is None for checksum in pixels], np.bool_)
-        starts = self.starts(slots)
-        rows = np.flatnonzero(held & ~failed).tolist()
-        for place, row in enumerate(rows, 1):
-            checksum = pixels[row]
-            assert checksum is not None
-            key = int(keys[0][row]), int(keys[1][row])
+        written = np.zeros(len(slots), np.bool_)
+        written[: len(pixels)] = True
+        self.clear(self.slot_table.forget(*(part[held & ~written] for part in keys)))
+        held &= written
+        rows = np.flatnonzero(held)
+        if len(rows):
             try:
-                self.file.table.set(int(slots[row]), key, starts[row], checksum, samples[row].shape)
+                self.file.table.set(
+                    slots[rows],
+                    (keys[0][rows], keys[1][rows]),
+                    self._starts[slots[rows]],
+                    np.array(pixels, np.uint64)[rows],
+                    np.array([samples[row].shape for row in rows.tolist()]),
+                )
             except OSError as error:
                 self.decline(error)
-                failed[rows[place:]] = True
-                break
-        self.clear(self.slot_table.forget(keys[0][failed], keys[1][failed]))
-        return held & ~failed
+        return held
 
     def forget_damaged(self, records: Records) -> int:
         """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""

@@ -172,17 +172,17 @@ class _Contents(SlotContents):
             slots, held = self._ledger.take(keys, samples)
             rows = np.flatnonzero(slots >= 0)
             starts = self._ledger.starts(slots[rows])
-        written = [samples[row] for row in rows.tolist()]
-        pixels: list[int | None] = [None] * len(rows)
+        chosen = [samples[row] for row in rows.tolist()]
+        pixels: list[int] = []
         try:
-            for place, (start, sample) in enumerate(zip(starts, written, strict=True)):
-                pixels[place] = self._file.write(start, sample)
+            for start, sample in zip(starts, chosen, strict=True):
+                pixels.append(self._file.write(start, sample))
         except OSError as error:
             with self._lock:
                 self._ledger.decline(error)
         finally:
             with self._lock:
-                held[rows] = self._ledger.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, written)
+                held[rows] = self._ledger.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, chosen)
         return held
 
     def _release_read(self, slots: Numbers, buffer: NDArray[np.uint8], *, in_place: bool) -> None:

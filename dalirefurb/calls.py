@@ -85,6 +85,11 @@ INSTEAD: Mapping[str, str] = {
     "auto_augment_policy": "presets are functions: rand_augment(), auto_augment(), trivial_augment()",
     "size_limit": "it is max_bytes here",
     "memory_limit": "it is max_bytes here",
+    "smart_cache.num_workers": "num_init_workers=4 is the number of threads",
+    "smart_cache.prefetch_factor": "batches are made ahead in any case",
+    "smart_cache.pin_memory": "make a Loader with SmartCache, which has it, and take loader.as_dicts('image', 'label')",
+    "smart_cache.collate_fn": "batches are mappings of tensors: change them in the training loop",
+    "smart_cache.drop_last": "an epoch serves the whole window",
     "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
 }
 """What takes the place of an argument that is not there."""

@@ -14,12 +14,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.calls import explains
 from dalirefurb.checks import integer, number, require
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank
@@ -28,16 +29,6 @@ from dalirefurb.loader import Loader
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.source import Arrays, FileList, Source
 from dalirefurb.store import MemoryStore, Store
-
-_OF_DATA_LOADERS: Mapping[str, str] = {
-    "num_workers": "num_init_workers=4 is the number of threads",
-    "persistent_workers": "threads live as long as the loader does",
-    "prefetch_factor": "batches are made ahead in any case",
-    "pin_memory": "make a Loader with SmartCache, which has it, and take loader.as_dicts('image', 'label')",
-    "collate_fn": "batches are mappings of tensors; change them in the training loop",
-    "drop_last": "an epoch serves the whole window",
-}
-"""Arguments of MONAI's `DataLoader`, which is not needed, with what takes their place."""
 
 
 class SmartCacheLoader:
@@ -85,6 +76,7 @@ class SmartCacheLoader:
         self.loader.load_state_dict(state)
 
 
+@explains
 def smart_cache(
     data: Sequence[Mapping[str, Any]] | Source,
     transform: Recipe,
@@ -105,7 +97,6 @@ def smart_cache(
     store: Store | None = None,
     rank: Rank | tuple[int, int] | None = None,
     keys: tuple[str, str] = ("image", "label"),
-    **unknown: NoReturn,
 ) -> SmartCacheLoader:
     """Make a loader by the arguments of `SmartCacheDataset`.
 
@@ -134,15 +125,11 @@ def smart_cache(
         rank: Place among the processes that share the window, see `Loader`; (0, 1) where each has data of its own,
             as by `monai.data.partition_dataset`.
         keys: Keys of images and labels, in `data` and in batches.
-        unknown: None; what is given is named with what takes its place.
 
     Raises:
         ConfigurationError: If an argument has no meaning here, or the parts do not fit together.
         TypeError: If there is no such argument.
     """
-    for name in unknown:
-        remedy = _OF_DATA_LOADERS.get(name, "see help(smart_cache)")
-        raise TypeError(f"smart_cache has no argument {name!r}: {remedy}")
     if not isinstance(transform, Recipe):
         raise ConfigurationError(
             f"transform must be a dalirefurb Recipe, got {type(transform).__name__}: MONAI's transforms work on one "

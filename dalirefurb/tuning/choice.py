@@ -70,6 +70,14 @@ class Choice:
         """Whether nothing is gained by reuse."""
         return self.recommended.configuration.reuse_factor == 1
 
+    def name_of(self, configuration: Configuration) -> str:
+        """Return a configuration in a few words: of what is kept for the whole run, which no reuse factor tells."""
+        if not is_for_ever(configuration, self.workload):
+            return configuration.name
+        kept = "decoded images" if configuration.split.split else "images as they were read"
+        uses = f"reuse factor {configuration.reuse_factor}"
+        return configuration.name.replace(uses, f"{kept} kept for the whole run")
+
 
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
     """List every configuration, each with the largest coverage that the machine has room for; first comes standard."""

@@ -25,7 +25,7 @@ def table(choice: Choice) -> str:
     head = ["", "images/s", "of standard", "kept", "memory", "disk", "device", "epoch 0", "run", "limited by"]
     rows = [
         [
-            ("* " if row == choice.recommended else "  ") + _name(choice, row),
+            ("* " if row == choice.recommended else "  ") + choice.name_of(row.configuration),
             f"{row.images_per_s:,.0f}",
             f"{row.images_per_s / standard.images_per_s:.2f}",
             f"{row.kept:.3f}",
@@ -161,7 +161,9 @@ def _recommendation(choice: Choice) -> str:
     if recipe_changes := _recipe_changes(choice):
         told.append(recipe_changes)
     off = f"leave reuse off{now}, and " if choice.leave_off else ""
-    return f"{off}take{'' if off or not now else f'{now},'} {_name(choice, recommended)}: {'; '.join(told)}"
+    return (
+        f"{off}take{'' if off or not now else f'{now},'} {choice.name_of(recommended.configuration)}: {'; '.join(told)}"
+    )
 
 
 def _compared(choice: Choice) -> str:
@@ -194,16 +196,6 @@ def _recipe_changes(choice: Choice) -> str:
     orders = get_args(Order)
     what = "the order of operations" if first in orders and taken in orders else "the recipe"
     return f"this changes {what}, from {first} to {taken}"
-
-
-def _name(choice: Choice, prediction: Prediction) -> str:
-    """Return a configuration in a few words: of what is kept for ever, which no reuse factor tells."""
-    configuration = prediction.configuration
-    if not is_for_ever(configuration, choice.workload):
-        return configuration.name
-    kept = "decoded images" if configuration.split.split else "images as they were read"
-    uses = f"reuse factor {configuration.reuse_factor}"
-    return configuration.name.replace(uses, f"{kept} kept for the whole run")
 
 
 def _assumed(choice: Choice) -> str:

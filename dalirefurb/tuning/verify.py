@@ -37,12 +37,12 @@ class Verified:
     """One configuration, predicted and reached.
 
     Attributes:
-        configuration: The configuration.
+        name: Configuration, in a few words.
         predicted: Images/s that were predicted.
         achieved: Images/s of each round.
     """
 
-    configuration: Configuration
+    name: str
     predicted: float
     achieved: tuple[float, ...]
 
@@ -60,7 +60,7 @@ class Verified:
         """Say it in one line."""
         reached = f"{np.median(self.achieved):,.0f}"
         return (
-            f"{self.configuration.name}: predicted {self.predicted:,.0f} images/s, achieved {reached} "
+            f"{self.name}: predicted {self.predicted:,.0f} images/s, achieved {reached} "
             f"({self.ratio:.2f} of it predicted)"
         )
 
@@ -95,19 +95,20 @@ def verify(
     taken += [] if choice.leave_off else [choice.recommended.configuration]
     if step is not None and not callable(step):
         step = waiting(step)
+    names = [choice.name_of(configuration) for configuration in taken]
     with ExitStack() as stack:
         turns = []
-        for configuration in taken:
-            told(f"filling: {configuration.name}")
+        for name, configuration in zip(names, taken, strict=True):
+            told(f"filling: {name}")
             turns.append(turns_of(configuration, rows, recipes, batch_size, disk, choice.machine.memory_bytes, stack))
         each_s = max(_LEAST_S, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
         achieved: list[list[float]] = [[] for _ in turns]
         for number in range(_ROUNDS):
             for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
-                told(f"round {number + 1} of {_ROUNDS}: {taken[place].name}")
+                told(f"round {number + 1} of {_ROUNDS}: {names[place]}")
                 achieved[place].append(1 / turns[place].slice(each_s, step).image_s)
     predicted = [predict(choice.costs, choice.machine, workload, each).images_per_s for each in taken]
-    return [Verified(*each) for each in zip(taken, predicted, map(tuple, achieved), strict=True)]
+    return [Verified(*each) for each in zip(names, predicted, map(tuple, achieved), strict=True)]
 
 
 def turns_of(

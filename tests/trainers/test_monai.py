@@ -203,7 +203,9 @@ def test_what_has_no_meaning_here_is_refused_in_one_line(arguments: dict[str, An
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("name", "remedy"), [("num_workers", "num_init_workers=4 is"), ("cachenum", "see help")])
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("num_workers", "num_init_workers=4 is"), ("cachenum", "it is cache_num")]
+)
 def test_an_argument_that_is_not_there_is_told_with_what_takes_its_place(name: str, remedy: str) -> None:
-    with pytest.raises(TypeError, match=f"smart_cache has no argument '{name}': {remedy}"):
+    with pytest.raises(TypeError, match=f"smart_cache: there is no argument '{name}': {remedy}"):
         smart_cache([], simple(32), batch_size=4, **{name: 2})

@@ -48,8 +48,6 @@ _OF_PRETRAINED_CFG = {
 _ANOTHER_SIZE = "images and batches of another size are another loader's: leave it out"
 
 _INSTEAD: Mapping[str, str] = {
-    "dataset": "the loader has the samples: Loader(source, recipe, planner, store)",
-    "collate_fn": "loader.map(function) changes batches",
     "worker_seeding": "the planner draws all numbers: Refurbish(..., seed=0)",
     "num_batches": _ANOTHER_SIZE,
     **dict.fromkeys((name for name in _ASK_NOTHING if name.startswith("batch_")), _ANOTHER_SIZE),

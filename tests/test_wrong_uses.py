@@ -196,8 +196,8 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (
         lambda _: first(load(VARIOUS, RECIPE, Refurbish(2, batch_size=2, reuse_factor=2), MemoryStore())),
-        "got 40 x 30; put a resize before it or change its margin; for arrays of various sizes make the recipe by "
-        "Recipe.from_torchvision(transform, raw=True)",
+        "got 40 x 30; put a resize before it or change its margin; for arrays of various sizes take a recipe that "
+        "begins with a resize, such as rand_augment(224).for_arrays()",
     ),
     # Sources
     (lambda path: ImageFolder([path]), "root must be the path of one folder of class folders, got ["),  # type: ignore[arg-type]
@@ -288,7 +288,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         "source must be a source, got a Subset: pass source.subset(subset.indices); the order",
     ),
     (lambda _: load(ARRAYS, RECIPE, PLANNER, MemoryStore), "store must be a store, got the class MemoryStore itself"),
-    (lambda _: load(ARRAYS, simple(32), PLANNER), "the recipe starts from encoded images, but the source gives arrays"),
+    (
+        lambda _: load(ARRAYS, simple(32), PLANNER),
+        "the recipe starts from encoded images, but the source gives arrays: take recipe.for_arrays(), or have",
+    ),
     (
         lambda _: load(ARRAYS.subset([0]), RECIPE, PLANNER),
         "must have the same number of samples, got 6 and 1; pass len(so",

@@ -158,6 +158,19 @@ class Recipe(metaclass=Explained):
         """Return the same stages with another output, such as `dtype="float16"`."""
         return Recipe(self.stages, replace(self.output, **changes), self.split)
 
+    def for_arrays(self) -> Recipe:
+        """Return the same stages without decoding: for a source of uint8 arrays (H, W, 3) of any sizes, or PIL images.
+
+        A recipe for arrays stays as it is. Where decoded pixels were cached nothing is partial then.
+
+        Example:
+            >>> from dalirefurb import rand_augment
+            >>> recipe = rand_augment(224).for_arrays()
+            >>> [stage.name for stage in recipe.partial]
+            ['random_resized_crop', 'flip', 'rand_augment_1']
+        """
+        return Recipe(self.stages[1:], self.output, max(self.split - 1, 0)) if self.encoded else self
+
     def view(self, number: int) -> Recipe:
         """Return the same stages with names, and so random numbers, of their own: for another view of each sample.
 

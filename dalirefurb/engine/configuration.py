@@ -196,11 +196,12 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
         )
     if source.encoded != recipe.encoded:
-        needs, gives = ("encoded images", "arrays") if recipe.encoded else ("arrays", "encoded images")
         raise ConfigurationError(
-            f"the recipe starts from {needs}, but the source gives {gives}; "
-            f"make the recipe with raw={not source.encoded}"
-            f"{'' if source.encoded else ', or have the source give the bytes of files, of any size'}"
+            "the recipe starts from encoded images, but the source gives arrays: take recipe.for_arrays(), or have the "
+            "source give the bytes of files"
+            if recipe.encoded
+            else "the recipe starts from arrays, but the source gives encoded images: make it without raw=True, or "
+            "for_arrays()"
         )
 
 

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from dalirefurb import Arrays, ImageFolder, MemoryStore, Refurbish, simple
+from dalirefurb import Arrays, ImageFolder, MemoryStore, Recipe, Refurbish, convnext, rand_augment, simple
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
 from dalirefurb.source.copies import MOST_BYTES
@@ -76,6 +76,29 @@ def test_items_of_pixels_are_served_as_an_array_of_the_same_images() -> None:
     images = np.stack([np.asarray(picture(index, height=32, width=32)) for index in range(15)])
     tensors = TensorDataset(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.arange(15))
     assert_served_alike(Arrays(images, np.arange(15)), TorchDataset(tensors), raw=True)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        simple(32),
+        rand_augment(32).at("flip"),
+        rand_augment(32, order="crop_last"),
+        rand_augment(32).at(1),
+        convnext(32),
+    ],
+    ids=["simple", "rand_augment", "crop_last", "decoded", "convnext"],
+)
+def test_pil_images_of_any_sizes_are_served_by_a_preset_for_files_as_the_files_are(
+    folder: ImageFolder, recipe: Recipe, kernels: Any
+) -> None:
+    opened = TorchDataset(Items([(Image.fromarray(image), int(label)) for image, label in folder]))
+    planner = Refurbish(len(folder), batch_size=4, reuse_factor=2, seed=7)
+    expected, _ = serve(folder, recipe, planner, MemoryStore(), epochs=2, kernels=kernels)
+    served, _ = serve(opened, recipe.for_arrays(), planner, MemoryStore(), epochs=2, kernels=kernels)
+    assert_same(expected, served)
+    assert recipe.for_arrays().for_arrays() == recipe.for_arrays()
 
 
 ENCODED: dict[str, Callable[[bytes], Any]] = {

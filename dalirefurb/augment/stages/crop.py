@@ -76,8 +76,8 @@ class RandomCrop(SizedStage):
             height, width = (side + self.margin - 2 * padding for side in self.fixed_size)
             must = f"be {height} x {width} pixels ({size} + margin {self.margin} - 2 * padding {padding})"
             remedy = (
-                "put a resize before it or change its margin; for arrays of various sizes make the recipe by "
-                "Recipe.from_torchvision(transform, raw=True), or begin it with RandomResizedCrop"
+                "put a resize before it or change its margin; for arrays of various sizes take a recipe "
+                "that begins with a resize, such as rand_augment(224).for_arrays()"
             )
             refusal = self._first_unfit((heights != height) | (widths != width), sizes, must, remedy)
         if refusal is None and self.padding_mode == "reflect":

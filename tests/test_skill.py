@@ -75,6 +75,23 @@ def test_the_classes_that_it_names_are_there() -> None:
     assert len(named) > 15
 
 
+def test_the_splits_that_it_recommends_keep_what_it_says() -> None:
+    names = "`rand_augment`, `trivial_augment` and the published ones do. `auto_augment` and `timm_augment` do with"
+    assert names in SKILL.read_text()
+    published = [
+        dalirefurb.airbench,
+        dalirefurb.convnext,
+        dalirefurb.deit3,
+        dalirefurb.resnet_strikes_back,
+        dalirefurb.simclr,
+    ]
+    others = [dalirefurb.auto_augment, dalirefurb.timm_augment]
+    keep = [preset() for preset in (dalirefurb.rand_augment, dalirefurb.trivial_augment, *published)]
+    keep += [preset(order="crop_last") for preset in others] + [dalirefurb.simple().at(1)]
+    assert min(recipe.diversity(3) for recipe in keep) >= 0.95
+    assert max(preset().diversity(3) for preset in (*others, dalirefurb.simple)) < 0.95
+
+
 def test_llms_txt_is_of_its_format() -> None:
     """Of llmstxt.org: a title, a summary in a quotation, paragraphs, then lists of links, each with its description."""
     title, _, summary, *rest = LLMS.read_text().splitlines()

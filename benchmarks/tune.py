@@ -1,7 +1,9 @@
 """Does a loader reach what `dalirefurb.tune` predicts, and is what it recommends the best there is?
 
 Claims, on any machine: predicted and achieved images/s differ by at most 5 % in the median and 10 % at the 95th
-percentile; the best configuration achieves at most 1.05 times what the recommended one does.
+percentile; the best configuration achieves at most 1.05 times what the recommended one does. A virtual machine changes
+its speed while this runs: so standard takes a turn beside each configuration, and what is predicted for a machine of
+the speed that this turn had is compared, too, which asks how much faster than standard a configuration is.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: the median of `turns` turns of each configuration, of at least `timed_s` seconds after its first epoch: one of
 photographs, three of CIFAR-10, whose batches take a third of a millisecond; what tune measures is of 3 rounds.
@@ -94,6 +96,8 @@ class Run:
         step: Length of the step, in standard's time for a batch.
         kept: Share of different images that is kept.
         predicted: Images/s that the model predicts.
+        speed: What standard reached in a turn beside it, as a multiple of what the model predicts of standard.
+        predicted_then: Images/s that the model predicts of a machine that is as many times as fast.
         achieved: Images/s, the median of all turns.
         turns: Images/s of each turn.
         bound: What limits it, in the model.
@@ -106,6 +110,8 @@ class Run:
     step: float
     kept: float
     predicted: float
+    speed: float
+    predicted_then: float
     achieved: float
     turns: tuple[float, ...]
     bound: str
@@ -114,6 +120,11 @@ class Run:
     def error(self) -> float:
         """How far off the prediction is, as a share of what was achieved."""
         return abs(self.predicted / self.achieved - 1)
+
+    @property
+    def error_then(self) -> float:
+        """How far off it is for the speed that the machine had then."""
+        return abs(self.predicted_then / self.achieved - 1)
 
     @property
     def noise(self) -> list[float]:
@@ -133,7 +144,9 @@ def run_case(
         workload = Workload(len(source), batch_size, config.epochs)
         configurations = _configurations(config, costs)
         standard = configurations[0]
-        batch_s = batch_size / predict(costs, machine, workload, standard).images_per_s
+        usual = predict(costs, machine, workload, standard).images_per_s
+        batch_s = batch_size / usual
+        beside = turns_of(standard, source, recipes, batch_size, Path(folder), _PLENTY, stack)
         steps = {length: waiting(length * batch_s) for length in config.steps}
         lengths = {length: replace(workload, step_s=_seconds(step)) for length, step in steps.items()}
         runs = []
@@ -141,6 +154,8 @@ def run_case(
         for place, index in enumerate(order, 1):
             configuration = configurations[index]
             turns = turns_of(configuration, source, recipes, batch_size, Path(folder), _PLENTY, stack)
+            speed = 1 / beside.slice(config.timed_s).image_s / usual
+            then = replace(machine, core_speed=speed)
             for step, with_step in lengths.items():
                 predicted = predict(costs, machine, with_step, configuration)
                 reached = tuple(1 / turns.slice(config.timed_s, steps[step]).image_s for _ in range(count))
@@ -154,6 +169,8 @@ def run_case(
                         step,
                         predicted.kept,
                         predicted.images_per_s,
+                        speed,
+                        predict(costs, then, with_step, configuration).images_per_s,
                         float(np.median(reached)),
                         reached,
                         predicted.bound,
@@ -161,14 +178,19 @@ def run_case(
                 )
             stack.close()
             last = runs[-len(lengths) :]
-            told = ", ".join(f"{run.achieved:,.0f} ({run.predicted / run.achieved:.2f})" for run in last)
+            ratios = [(run.achieved, run.predicted / run.achieved, run.predicted_then / run.achieved) for run in last]
+            told = ", ".join(f"{achieved:,.0f} ({now:.2f}, {then:.2f})" for achieved, now, then in ratios)
             print(f"{name} {place}/{len(order)} {configuration.name}: {told}", flush=True)
     regrets = {step: _regret(config, costs, machine, each, runs, step) for step, each in lengths.items()}
-    errors = [run.error for run in runs]
+    errors, errors_then = ([getattr(run, kind) for run in runs] for kind in ("error", "error_then"))
     noise = [each for run in runs for each in run.noise]
     claims = [
         _at_most(f"{name}: median error", float(np.median(errors)), MEDIAN_ERROR),
         _at_most(f"{name}: 95th percentile of errors", float(np.quantile(errors, 0.95)), HIGH_ERROR),
+        _at_most(f"{name}, at the speed it had then: median error", float(np.median(errors_then)), MEDIAN_ERROR),
+        _at_most(
+            f"{name}, at the speed it had then: 95th percentile", float(np.quantile(errors_then, 0.95)), HIGH_ERROR
+        ),
         *(
             _at_most(f"{name}: step {step:g}, best / recommended", regret["regret"], REGRET)
             for step, regret in regrets.items()

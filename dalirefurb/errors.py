@@ -60,7 +60,15 @@ class OutOfMemoryError(StoreError, MemoryError):
 
 
 class StateMismatchError(DalirefurbError):
-    """A saved state belongs to another configuration, or is damaged."""
+    """A saved state belongs to another configuration, or is damaged.
+
+    Args:
+        keys: Names of what differs, the topmost alone, such as "versions.pillow".
+        message: Text that names each with both values.
+
+    Attributes:
+        keys: Names of what differs.
+    """
 
     def __init__(self, keys: tuple[str, ...], message: str) -> None:
         super().__init__(message)

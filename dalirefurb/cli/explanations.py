@@ -11,8 +11,9 @@ DESCRIPTION = """\
 Data refurbishing: train on images whose augmentation is partly cached and reused."""
 
 EPILOG = """\
-exit status: 0 done; 1 an image cannot be used, a store is damaged, or the machine has failed; 2 anything else to
-correct; 130 interrupted; 141 whoever read the output has gone; 143 terminated"""
+exit status: 0 done; 1 an image cannot be used, a store is damaged, the machine has failed, doctor has found what will
+fail, or tune --verify has not reached what was predicted; 2 anything else to correct; 130 interrupted; 141 whoever read
+the output has gone; 143 terminated, 129 hung up"""
 
 _DEMO = how_to_install("demo")
 

@@ -151,6 +151,12 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     """Return what a configuration reaches on a machine, and what it takes there.
 
     A cache that exceeds the machine's bytes is not refused here, see `fits`.
+
+    Args:
+        costs: Costs that were measured.
+        machine: Machine to predict for, which need not be the one measured.
+        workload: Workload of the whole run.
+        configuration: Configuration to predict.
     """
     split = configuration.split
     nbytes = _nbytes(workload, machine, configuration)

@@ -28,7 +28,9 @@ from dalirefurb.system.idle import wait_until_idle
 
 cores = usable_cores
 
-_RAMP_BATCHES = 2
+RAMP_BATCHES = 2
+"""Batches that are served before a turn is timed, beside those that were made ahead."""
+
 _RAMP_SHARE = 1 / 3
 _IDLE_LIMIT_S = 60.0
 
@@ -185,7 +187,7 @@ def time_slice(contender: Contender, number: int, timed_batches: int, timed_s: f
     """Let a contender come to rest, have what it made ahead, and time it; `number` is that of the round."""
     if not wait_until_idle(_IDLE_LIMIT_S):
         raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
-    _serve(contender, contender.made_ahead + _RAMP_BATCHES, timed_s * _RAMP_SHARE)
+    _serve(contender, contender.made_ahead + RAMP_BATCHES, timed_s * _RAMP_SHARE)
     images, arrivals = _serve(contender, timed_batches, timed_s)
     return Slice(
         contender=contender.name,

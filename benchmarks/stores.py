@@ -40,6 +40,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+import harness
 import numpy as np
 from claims import Claim, Speeds
 from experiment import CIFAR10, Experiment, Options, check_mosaics
@@ -50,6 +51,7 @@ from store_groups import Entries, group
 from tier_hits import compare_tiers
 
 from dalirefurb import Frozen, Refurbish, rand_augment
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DiskStore, MemoryStore
 from dalirefurb.store.compressed import Compressed
@@ -80,7 +82,7 @@ class Config:
         reading_threads: Of plain reads.
         small_per_class: Small samples of each of ten classes.
         counted: Single pixels, whose hits are counted.
-        cold_timed_batches: Of a slice whose files are not.
+        cold_timed_batches: Of a slice whose files are not, at most.
         timed_batches: Of any other slice, at least.
         timed_s: Likewise, in seconds.
         rounds: Slices of each contender.
@@ -135,7 +137,7 @@ def cold(config: Config, data: Path, folder: Path) -> dict[str, Any]:
         for reads in plain:
             entries.add_other(reads, copy)
         best = _add_tiered(entries, folder, config.shares)
-        served, slices, speeds = entries.take_turns(config.rounds, config.cold_timed_batches)
+        served, slices, speeds = entries.take_turns(config.rounds, _timed(config, planner))
     speeds["the disk"] = max((speeds[reads.name] for reads in plain), key=np.median)
     speeds["the disk or memory"] = np.minimum(speeds["the disk"], speeds[MEMORY]).tolist()
     claims = [
@@ -146,6 +148,13 @@ def cold(config: Config, data: Path, folder: Path) -> dict[str, Any]:
         *(Claim(f"{each['name']}, from the disk", each["from_disk"], LEAST_FROM_DISK) for each in served[1:3]),
     ]
     return group("cold", served, claims, slices)
+
+
+def _timed(config: Config, planner: Frozen) -> int:
+    """Return how many batches are timed: at the end, too, the epoch must have all that a loader reads ahead."""
+    depths = Prefetch().depths(planner)
+    left = config.cold_batches - depths.batches_made - harness.RAMP_BATCHES - depths.batches_planned
+    return max(1, min(config.cold_timed_batches, left))
 
 
 def refurbish(config: Config, data: Path, folder: Path) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
     python docs/figures.py    writes all of them anew
 
-`headline`, `against`, `assistants`, `throughput`, `kernels` and `accuracy` are tables of their own, `sources` lists
-every file with its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this number
-or name.
+`headline`, `against`, `assistants`, `throughput`, `kernels`, `tuned` and `accuracy` are tables of their own, `sources`
+lists every file with its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this
+number or name.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -192,6 +195,26 @@ def assistants() -> str:
     return f"{table(['Assistant', f'samples to {least:g} / uniform'], rows)}\n\n{where('autoassist')}."
 
 
+def tuned() -> str:
+    """Write how far off tune's predictions were, by what was cached where, and how steady the machine was."""
+    rows, steady = [], []
+    for case in read("tune")["results"]["tuned"]:
+        speeds = [run["speed"] for run in case["runs"]]
+        steady.append(f"{min(speeds):.2f} to {max(speeds):.2f} with {case['data']}")
+        for tier, cached in (("none", "nothing"), ("memory", "in memory"), ("disk", "on a disk")):
+            runs = [run for run in case["runs"] if run["tier"] == tier]
+            row = [case["data"], cached, str(len(runs))]
+            for kind in ("predicted", "predicted_then"):
+                off = [abs(run[kind] / run["achieved"] - 1) for run in runs]
+                row += [f"{statistics.median(off):.1%}", f"{np.quantile(off, 0.95):.0%}"]
+            rows.append(row)
+    heading = ["data", "cached", "runs", "off, median", "95th percentile", "at the speed it had then, median"]
+    return (
+        f"{table([*heading, '95th percentile'], rows)}\n\nThe speed that the machine had then, of the one that it had "
+        f"when tune measured: {', '.join(steady)}.\n\n{where('tune')}."
+    )
+
+
 def sources() -> str:
     """Write every file's machine, number of rounds, date and commit."""
     rows = []
@@ -219,6 +242,7 @@ BLOCKS = {
     "kernels": kernels,
     "sources": sources,
     "throughput": throughput,
+    "tuned": tuned,
 }
 
 

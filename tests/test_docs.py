@@ -80,7 +80,7 @@ def newcomer(folder):
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("given", ["made", "photographs"])
+@pytest.mark.parametrize("given", ["made", pytest.param("photographs", marks=pytest.mark.weekly)])
 def test_the_newcomers_script_trains_and_validates(tmp_path, request, given):
     if given == "made":
         write_folder(tmp_path / "photos", num_samples=80)

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "doctor": {"errors", "kernels", "source", "store", "system"},
     "dali_iterator": {"dali", "nvidia", "numpy", "torch"},
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
-    "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "numpy", "torch"},
+    "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "tuning": SAMPLES - {"calls"}
     | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},

@@ -138,6 +138,7 @@ def test_imagenet_trains_on_a_folder_of_classes(imagenet, folder, capsys):
     assert [line[0] for line in lines(said)] == [0]
 
 
+@pytest.mark.weekly
 def test_imagenet_trains_in_two_processes_as_one_run(folder, tmp_path):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     arguments = ["--data", folder, *SMALL_RESNET, "--val-share", "0.25", "--checkpoint", tmp_path / "x.pt"]

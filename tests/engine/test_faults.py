@@ -176,7 +176,13 @@ def expected() -> dict[str, Batches]:
 
 
 @pytest.mark.parametrize(
-    ("name", "owner", "method"), CALLS, ids=[f"{name}-{owner.__name__}.{method}" for name, owner, method in CALLS]
+    ("name", "owner", "method"),
+    [
+        pytest.param(
+            *call, id=f"{call[0]}-{call[1].__name__}.{call[2]}", marks=[pytest.mark.weekly] * call[0].endswith("of two")
+        )
+        for call in CALLS
+    ],
 )
 def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
     name: str, owner: type, method: str, expected: dict[str, Batches]

@@ -87,7 +87,7 @@ def kill(name: str, root: Path, whole: Path, killed: Path, processes: int) -> No
     assert list(dict.fromkeys(logged(killed))) == logged(whole)
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+@pytest.mark.parametrize("name", ["refurbished, on disk", pytest.param("assisted", marks=pytest.mark.weekly)])
 def test_trainings_that_are_killed_and_resumed_serve_the_stream_of_one(name: str, tmp_path: Path) -> None:
     processes = os.environ.get(
         "DALIREFURB_KILLED_TRAININGS", "3" if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else "5"

@@ -20,7 +20,7 @@ from tests.test_docs import ROOT, blocks, understood
 
 SKILL = ROOT / "skills" / "dalirefurb" / "SKILL.md"
 LLMS = ROOT / "llms.txt"
-NOT_OURS = {"DataLoader", "DALIGenericIterator", "DistributedSampler", "Dataset", "Normalize", "Trainer"}
+NOT_OURS = {"DataLoader", "Mixup", "DALIGenericIterator", "DistributedSampler", "Dataset", "Normalize", "Trainer"}
 FOR_TRAINERS = {  # without importing the trainers' packages
     name
     for path in (ROOT / "dalirefurb" / "trainers").glob("*.py")

@@ -101,16 +101,24 @@ def _take_turns(config: Config, entrants: Sequence[Entrant]) -> list[tuple[int, 
     return slices
 
 
+_BUSY = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True: pass
+"""
+"""Ends with the process that has started it, however that one ends."""
+
+
 @contextmanager
 def busy(count: int) -> Generator[None, None, None]:
     """Have so many processes of this session want a core each meanwhile."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    processes = [subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE) for _ in range(count)]
     try:
         yield
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 EXPERIMENT = Experiment(

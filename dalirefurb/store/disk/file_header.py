@@ -14,6 +14,7 @@ import math
 import os
 import struct
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -41,7 +42,7 @@ class Layout:
 
     spec: StoreSpec
 
-    @property
+    @cached_property
     def alignment(self) -> int:
         """Bytes that blocks begin at, and are written in, multiples of."""
         shape = self.spec.slot_shape

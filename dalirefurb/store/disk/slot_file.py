@@ -45,7 +45,6 @@ class SlotFile:
 
     def __init__(self, path: Path, spec: StoreSpec) -> None:
         self.layout = Layout(spec)
-        self._alignment = self.layout.alignment
         self._path = path
         self._fd, is_new = file_lock.open_locked(path)
         self._end = weakref.finalize(self, file_lock.close, self._fd, os.getpid())
@@ -114,7 +113,7 @@ class SlotFile:
             OSError: There is no room on the disk after all, or the device fails.
         """
         pixels = np.ascontiguousarray(sample).data
-        parts: list[memoryview | bytes] = [pixels, _ZEROS[: -pixels.nbytes % self._alignment]]
+        parts: list[memoryview | bytes] = [pixels, _ZEROS[: -pixels.nbytes % self.layout.alignment]]
         if os.pwritev(self._fd, parts, SAMPLES_START + start) < pixels.nbytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return int(xxh3_64_intdigest(pixels))

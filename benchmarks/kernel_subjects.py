@@ -37,8 +37,8 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operations import OPERATIONS, Choice
-from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Arrays, Interpolation
 from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views

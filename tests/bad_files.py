@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import FileList, ImageFolder, rng
-from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.drawing import draw
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import Graph, HeaderReader, Replica
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Feed, Graph, HeaderReader, Replica
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.one_operation import (
@@ -15,7 +16,7 @@ from dalirefurb.augment.policies.one_operation import (
     Solarize,
 )
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd

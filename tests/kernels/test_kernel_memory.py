@@ -38,8 +38,8 @@ from dalirefurb.augment import (
     VerticalFlip,
     timm_auto_augment,
 )
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.recipe import draw
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError

@@ -13,12 +13,13 @@ pytest.importorskip("numba")
 from numba import njit
 
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.operations import Choice, Group
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
-from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers

@@ -19,8 +19,9 @@ pytest.importorskip("numba", reason="Numba is not installed")
 from numba import types
 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, Resize
+from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.recipe import Recipe, draw
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import Graph, GraphError
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import thread_pool as pools

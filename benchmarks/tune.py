@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from claims import Claim, Spread, claim_table, say, table
 from experiment import CIFAR10, Experiment, Options
 from sources import SIDE, read_mosaics, repeated
+from tuned_runs import Run, judge
 
 from dalirefurb import Recipe, rand_augment
 from dalirefurb.source import Source
@@ -43,7 +43,6 @@ from dalirefurb.tuning.verify import turns_of
 
 ORDERS = ("paper", "crop_last")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
-MEDIAN_ERROR, HIGH_ERROR, REGRET = 0.05, 0.10, 1.05
 
 _TIMED_STEPS = 20
 _PLENTY = 1 << 62
@@ -82,54 +81,6 @@ class Config:
     timed_s: float = 1.5
     epochs: int = 90
     min_kept: float = 0.95
-
-
-@dataclass(frozen=True)
-class Run:
-    """One configuration with one step.
-
-    Attributes:
-        recipe: Order of the stages.
-        split: Number of partial stages.
-        reuse_factor: Uses of a version; 1: standard.
-        tier: Where partial images are.
-        step: Length of the step, in standard's time for a batch.
-        kept: Share of different images that is kept.
-        predicted: Images/s that the model predicts.
-        speed: What standard reached in a turn beside it, as a multiple of what the model predicts of standard.
-        predicted_then: Images/s that the model predicts of a machine that is as many times as fast.
-        achieved: Images/s, the median of all turns.
-        turns: Images/s of each turn.
-        bound: What limits it, in the model.
-    """
-
-    recipe: str
-    split: int
-    reuse_factor: int
-    tier: str
-    step: float
-    kept: float
-    predicted: float
-    speed: float
-    predicted_then: float
-    achieved: float
-    turns: tuple[float, ...]
-    bound: str
-
-    @property
-    def error(self) -> float:
-        """How far off the prediction is, as a share of what was achieved."""
-        return abs(self.predicted / self.achieved - 1)
-
-    @property
-    def error_then(self) -> float:
-        """How far off it is for the speed that the machine had then."""
-        return abs(self.predicted_then / self.achieved - 1)
-
-    @property
-    def noise(self) -> list[float]:
-        """How far off each turn is from what was achieved, as a share of it."""
-        return [abs(turn / self.achieved - 1) for turn in self.turns]
 
 
 def run_case(
@@ -182,36 +133,7 @@ def run_case(
             told = ", ".join(f"{achieved:,.0f} ({now:.2f}, {then:.2f})" for achieved, now, then in ratios)
             print(f"{name} {place}/{len(order)} {configuration.name}: {told}", flush=True)
     regrets = {step: _regret(config, costs, machine, each, runs, step) for step, each in lengths.items()}
-    errors, errors_then = ([getattr(run, kind) for run in runs] for kind in ("error", "error_then"))
-    noise = [each for run in runs for each in run.noise]
-    claims = [
-        _at_most(f"{name}: median error", float(np.median(errors)), MEDIAN_ERROR),
-        _at_most(f"{name}: 95th percentile of errors", float(np.quantile(errors, 0.95)), HIGH_ERROR),
-        _at_most(f"{name}, at the speed it had then: median error", float(np.median(errors_then)), MEDIAN_ERROR),
-        _at_most(
-            f"{name}, at the speed it had then: 95th percentile", float(np.quantile(errors_then, 0.95)), HIGH_ERROR
-        ),
-        *(
-            _at_most(f"{name}: step {step:g}, best / recommended", regret["regret"], REGRET)
-            for step, regret in regrets.items()
-        ),
-    ]
-    heading = ["step", "recommended", "achieved", "best", "achieved", "regret"]
-    rows = [
-        [
-            f"{step:g}",
-            each["recommended"],
-            f"{each['reached']:,.0f}",
-            each["best"],
-            f"{each['most']:,.0f}",
-            f"{each['regret']:.3f}",
-        ]
-        for step, each in regrets.items()
-    ]
-    say(name, table(heading, rows), claim_table(claims, "figure"))
-    if count > 1:
-        middle, high = np.quantile(noise, [0.5, 0.95])
-        say(f"turns of one configuration: {middle:.1%} from their median, {high:.1%} at the 95th percentile")
+    claims = judge(name, runs, regrets)
     return {
         "data": name,
         "costs": costs.as_dict(),
@@ -272,10 +194,6 @@ def _key(configuration: Configuration) -> tuple[str, int, int, str]:
 
 def _name(run: Run) -> str:
     return f"{run.recipe} at {run.split}, {run.reuse_factor}, {run.tier}"
-
-
-def _at_most(name: str, figure: float, most: float) -> Claim:
-    return Claim(name, Spread.of([figure]), most=most)
 
 
 def measure(config: Config, options: Options) -> dict[str, Any]:

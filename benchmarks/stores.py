@@ -24,7 +24,7 @@ same sizes, in as random an order, from a copy of the store's file, at the best 
 stores are given shares of the slots in memory, the rest is on the disk; "the most" is the share of hits that so many
 slots can serve. Those hits are counted again for several planners, on single pixels, at first and after a restart.
 
-    python benchmarks/stores.py                        about seven minutes on 2 cores, 10 GB of disk, 10 GB of memory
+    python benchmarks/stores.py                        about 13 minutes on 2 cores, 12 GB of disk and of memory
     python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -92,7 +92,7 @@ class Config:
     size: int = 224
     batch_size: int = 128
     warm_batches: int = 48
-    cold_batches: int = 100
+    cold_batches: int = 120
     shares: tuple[float, ...] = (0.25, 0.5, 0.75)
     reading_threads: tuple[int, ...] = (4, 16)
     small_per_class: int = 1000

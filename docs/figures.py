@@ -98,7 +98,7 @@ def _promise(claim: Mapping[str, Any]) -> str:
         return f"at least {least:g}" + ("" if median >= least else ": **missed**")
     if most is not None:
         return f"at most {most:g}" + ("" if median <= most else ": **missed**")
-    return str(claim.get("promise", ""))
+    return str(claim.get("promise", "")) + ("" if claim.get("holds", True) else ": **missed**")
 
 
 RIVALS = {

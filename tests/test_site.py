@@ -134,6 +134,21 @@ def test_a_figure_that_is_not_of_the_results_is_found(tmp_path: Path) -> None:
     assert renewed.endswith("<!-- end -->\n\nMore.\n")
 
 
+@pytest.mark.parametrize(
+    ("claim", "promise"),
+    [
+        ({"figure": {"median": 0.9}, "least": 0.95, "most": None}, "at least 0.95: **missed**"),
+        ({"figure": {"median": 0.95}, "least": 0.95, "most": None}, "at least 0.95"),
+        ({"figure": {"median": 1.2}, "least": None, "most": 1.15}, "at most 1.15: **missed**"),
+        ({"figure": {"mean": 1.06}, "promise": "at most 0.7", "holds": False}, "at most 0.7: **missed**"),
+        ({"figure": {"mean": 0.6}, "promise": "at most 0.7", "holds": True}, "at most 0.7"),
+        ({"figure": {"median": 1.0}, "least": None, "most": None}, ""),
+    ],
+)
+def test_what_is_missed_is_called_so(claim: dict[str, object], promise: str) -> None:
+    assert figures()._promise(claim) == promise
+
+
 def test_readme_is_short_and_tells_kernels_and_reuse_apart() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 150

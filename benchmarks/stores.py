@@ -24,7 +24,7 @@ same sizes, in as random an order, from a copy of the store's file, at the best 
 stores are given shares of the slots in memory, the rest is on the disk; "the most" is the share of hits that so many
 slots can serve. Those hits are counted again for several planners, on single pixels, at first and after a restart.
 
-    python benchmarks/stores.py                        about 13 minutes on 2 cores, 12 GB of disk and of memory
+    python benchmarks/stores.py                        about 12 minutes on 2 cores, 12 GB of disk and of memory
     python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
 """
 

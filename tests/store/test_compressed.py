@@ -51,6 +51,17 @@ def test_samples_come_back_bit_for_bit_whatever_their_shapes_and_in_order(
             np.testing.assert_array_equal(sample, expected)
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [(5000, 1, 1), (43, 42, 3), (43, 43, 3), (1, 700, 3), (2, 43, 3), (224, 224, 3), (225, 60, 3), (255, 60, 3)],
+)
+def test_samples_of_long_and_of_short_rows_come_back_bit_for_bit(shape: tuple[int, int, int]) -> None:
+    sample = noise(*shape)
+    with Compressed(MemoryStore(), expected_ratio=1) as store:
+        store.open(StoreSpec(None, 1, {}, sample.nbytes))
+        np.testing.assert_array_equal(kept(store, [sample])[0], sample)
+
+
 def test_a_view_with_gaps_comes_back_bit_for_bit() -> None:
     sample = noise(8, 8, 4)[::2, ::-1, :3]
     with Compressed(MemoryStore(), expected_ratio=1) as store:

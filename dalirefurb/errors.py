@@ -28,7 +28,6 @@ class ConfigurationError(DalirefurbError, ValueError):
 
 
 _REMEDY = 'see to it, or have the loader serve another in its place: bad_samples=BadSamplePolicy("replace")'
-_DECODER = ' (fallback_decoder="pillow" decodes more formats)'
 
 
 class SampleError(DalirefurbError):
@@ -44,7 +43,7 @@ class SampleError(DalirefurbError):
     """
 
     def __init__(self, index: int, name: str, reason: str, *, lasting: bool = False) -> None:
-        super().__init__(f"sample {index} ({name}): {reason}; {_REMEDY}{_DECODER * lasting}")
+        super().__init__(f"sample {index} ({name}): {reason}; {_REMEDY}")
         self.index = index
         self.name = name
         self.reason = reason

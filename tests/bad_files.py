@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from dalirefurb import FileList, ImageFolder, rng
 from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.dali import Graph, HeaderReader, Replica
+from dalirefurb.dali import Graph, Replica
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
+from dalirefurb.source.levels import Levels
 from tests.pictures import encode, jpeg, picture, write_folder
 
 NUM_SAMPLES = 24
@@ -101,8 +103,8 @@ def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, b
             drawn = np.array(
                 [index if index == j else -1 - index for index, j in zip(plan.indices, shown, strict=True)]
             )
-            samples = source.read(shown)
-            heights, widths = _headers().sizes(samples)
+            samples = list(source.read(shown))
+            heights, widths = Inspector(len(shown), max_pixels=None, levels=Levels()).look(np.arange(len(shown)), samples)
             feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": samples}
             for stages, numbers in ((recipe.partial, plan.version), (recipe.final, plan.serving)):
                 arrays, heights, widths = draw(
@@ -126,11 +128,6 @@ def assert_same(wanted: Batches, served: Batches) -> None:
     for number, (batch, other) in enumerate(zip(wanted, served, strict=True)):
         for name, values, others in zip(("images", "labels", "indices"), batch, other, strict=True):
             assert torch.equal(values, others), f"{name} of batch {number}"
-
-
-@lru_cache(maxsize=1)
-def _headers() -> HeaderReader:
-    return HeaderReader(64)
 
 
 @lru_cache(maxsize=16)

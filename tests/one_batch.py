@@ -16,7 +16,9 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
-from dalirefurb.dali import Feed, Graph, HeaderReader, Replica
+from dalirefurb.dali import Feed, Graph, Replica
+from dalirefurb.reading.inspector import Inspector
+from dalirefurb.source.levels import Levels
 
 MAX_BATCH_SIZE = 512
 
@@ -53,7 +55,8 @@ def serve(
 def sizes(recipe: Recipe, samples: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return heights and widths."""
     if recipe.encoded:
-        return HeaderReader(MAX_BATCH_SIZE).sizes(samples)
+        inspector = Inspector(len(samples), max_pixels=None, levels=Levels())
+        return inspector.look(np.arange(len(samples)), list(samples))
     shapes = np.array([sample.shape for sample in samples])
     return shapes[:, 0], shapes[:, 1]
 

@@ -137,12 +137,6 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="with --on-bad-sample replace: bad images are written there, and never read again by a later run",
     )
-    group.add_argument(
-        "--fallback-decoder",
-        choices=("pillow",),
-        metavar="NAME",
-        help="pillow: decode with it what DALI cannot decode, such as GIF",
-    )
     _add_number(group, "--max-pixels", 100_000_000, "of an image; a larger one is bad", Number(int, 1))
     group.add_argument(
         "--kernels",

@@ -112,8 +112,7 @@ def _parted(source: ImageFolder, share: float) -> tuple[Source, Source | None]:
 
 def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
     """Return what is said of bad images; refuse it, and what is said of kernels, if it cannot work."""
-    policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, options.fallback_decoder, options.max_pixels)
-    policy.fallback()
+    policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, max_pixels=options.max_pixels)
     if (path := options.quarantine) is not None:
         # What is no file has perhaps no end.
         try:

@@ -54,8 +54,8 @@ examples:
   dalirefurb train photos/ --split flip --layers 1  cache what comes before the flip
   dalirefurb train photos/ --technique echo --echoing-factor 3 --split end
                                                     data echoing after augmentation; without --split, before
-  dalirefurb train photos/ --fallback-decoder pillow --on-bad-sample replace --quarantine bad.jsonl
-                                                    with files that are odd or broken""",
+  dalirefurb train photos/ --on-bad-sample replace --quarantine bad.jsonl
+                                                    with files that are broken""",
 }
 
 SHOW: dict[str, Any] = {

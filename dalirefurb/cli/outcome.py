@@ -90,8 +90,7 @@ def _told(error: DalirefurbError, options: argparse.Namespace) -> str:
     if isinstance(error, SampleError):
         remedy = ""
         if getattr(options, "on_bad_sample", None) == "raise":
-            decoder = ", --fallback-decoder pillow decodes more formats" * (not options.fallback_decoder)
-            remedy = f"; --on-bad-sample replace goes on with another in its place{decoder}"
+            remedy = "; --on-bad-sample replace goes on with another in its place"
         return f"sample {error.index} ({escaped(error.name)}): {_in_words(error.reason, options)}{remedy}"
     return _in_words(str(error), options)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
 
-_HEADER_CODES = {"'#3'": "its header is broken", "'#4'": "its format is none that it knows"}
-
 
 def random_operator(pipeline: Pipeline) -> str | None:
     """Name a pipeline's first operator that draws random numbers by itself; None if it has none.
@@ -117,15 +115,6 @@ def failed_row(message: str) -> int | None:
     """Return the row of the sample that could not be decoded, where a message names it: nothing but the text does."""
     named = re.search(r"[Ff]ailed to decode sample #(\d+)", message)
     return int(named.group(1)) if named else None
-
-
-def header_reason(reason: str) -> str:
-    """Say in words what nvImageCodec's code means, of those codes that files lead to: DALI passes on the number only.
-
-    Args:
-        reason: Operator's own message, as of `reason_of`.
-    """
-    return next((meaning for code, meaning in _HEADER_CODES.items() if code in reason), reason)
 
 
 def decoding_reason(reason: str) -> str:

@@ -26,6 +26,7 @@ _MOSTLY_REUSED = 0.25
 _MOST_USES = 3
 """Uses of a partial image beyond which another one saves little and costs diversity."""
 
+_MOSTLY = 0.5
 _ENOUGH_READING_THREADS = 16
 _FAR_FROM_STEADY = 0.5
 _ALL = 0.95
@@ -172,12 +173,23 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
 def _files(stats: Stats, facts: Facts) -> Bottleneck:
     """What helps where the loader's threads mostly wait for files."""
     cause = "the loader's threads mostly waited for files"
+    if stats.pillow_s > _MOSTLY * stats.reading_wait_s:
+        change = "files of a kind that DALI decodes, JPEG, PNG or WebP of 8 bits, would leave this to its threads"
+        return Bottleneck(f"{cause} to be decoded", change)
     if facts.reading_threads < _ENOUGH_READING_THREADS:
         threads = min(4 * facts.reading_threads, _ENOUGH_READING_THREADS)
         change = f"Prefetch(reading_threads={threads}) would read more of them at a time, if disk or network can"
         return Bottleneck(cause, change)
     kept = "" if facts.encoded else ", or Frozen with recipe.at(0) and a store, which reads each file once"
     return Bottleneck(cause, _fewer_misses(stats, facts) or f"a faster disk would help{kept}")
+
+
+def by_pillow(stats: Stats) -> str:
+    """Say which share of what was computed Pillow decoded, and how long that took; nothing if there was none."""
+    if not stats.pillow_images:
+        return ""
+    share = _percent(min(1.0, stats.pillow_images / max(stats.misses, 1)))
+    return f"Pillow decoded {share} of the files that were read, in {stats.pillow_s:.1f} s of their threads' time"
 
 
 def _storing(_: Stats, facts: Facts) -> Bottleneck:

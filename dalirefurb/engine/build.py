@@ -87,13 +87,14 @@ def assemble(
     store = configuration.store if planner.peak_slots else None
     encoded, apart = recipe.caches_encoded, are_apart(recipe, planner, stored=store is not None)
     max_rows = depths.hits_per_group * planner.batch_size
+    tally = Tally()
     reader = Reader(
         source,
         max_batch_size=max_rows,
         num_threads=depths.reading_threads,
         max_pixels=max_pixels,
         refusal=partial(recipe.refusal, max_pixels=max_pixels),
-        fallback=configuration.bad_samples.fallback(),
+        on_pillow=lambda images, seconds: tally.add(pillow_images=images, pillow_s=seconds),
         substitutes=substitutes,
     )
     compile_kernels(kernels, recipe)
@@ -135,7 +136,7 @@ def assemble(
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
-    cache, tally = CacheClient(reader, store, encoded=encoded), Tally()
+    cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
     prepare_thread = PrepareThread(

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+import PIL
 import torch
 from numpy.typing import NDArray
 
@@ -157,13 +158,14 @@ class Configuration:
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the batches, as JSON values, the same on all ranks; a source looks at all names."""
+        value_range = self.source.value_range
         return {
-            "source": self.source.fingerprint(),
+            "source": self.source.fingerprint() | ({} if value_range is None else {"value_range": [*value_range]}),
             "recipe": self.recipe.fingerprint(),
             "planner": self.planner.fingerprint(),
             "partial_device": self.devices.partial,
             "kernels": f"numba {VERSION}" if self.kernels == "numba" else self.kernels,
-            "versions": versions() | self.bad_samples.versions(),
+            "versions": versions() | ({"pillow": PIL.__version__} if self.source.encoded else {}),
             **self.bad_samples.fingerprint(),
         }
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-from dalirefurb.engine.bottleneck import Facts, find, is_filling
+from dalirefurb.engine.bottleneck import Facts, by_pillow, find, is_filling
 from dalirefurb.engine.stats import Stats
 from dalirefurb.engine.verdict import POTENTIAL_ABOVE, Verdict, verdict_of
 
@@ -95,6 +95,7 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     waiting = 1 - 1 / headspace
 
     def because(cause: str, change: str, verdict: Verdict = Verdict.INCONCLUSIVE) -> Diagnosis:
+        cause = "; ".join(filter(None, (cause, by_pillow(stats))))
         return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
     if stats.steps < LEAST_STEPS or headspace != headspace:

@@ -27,11 +27,14 @@ class Stats:
         replaced: Rows that show another sample than the plan's, since the plan's is bad.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
+        pillow_images: Files that Pillow decoded, since they are of no kind that DALI is given; also of batches made
+            ahead.
         planning_s: Seconds that the loader's threads spent planning.
         preparing_s: Seconds that the loader's threads spent drawing parameters and feeding.
         storing_s: Seconds that the loader's threads spent on the store.
         reading_wait_s: Seconds that the loader's threads waited for files.
         graph_wait_s: Seconds that the loader's threads waited for DALI.
+        pillow_s: Seconds that reading threads spent in Pillow.
         consumer_wait_s: Seconds the training loop waited for a batch.
         consumer_busy_s: Seconds the training loop worked between the batches of an epoch, `steps` times.
     """
@@ -45,11 +48,13 @@ class Stats:
     replaced: int = 0
     stored: int = 0
     declined: int = 0
+    pillow_images: int = 0
     planning_s: float = 0.0
     preparing_s: float = 0.0
     storing_s: float = 0.0
     reading_wait_s: float = 0.0
     graph_wait_s: float = 0.0
+    pillow_s: float = 0.0
     consumer_wait_s: float = 0.0
     consumer_busy_s: float = 0.0
 

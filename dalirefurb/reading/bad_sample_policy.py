@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,12 +11,10 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.reading.quarantine import Quarantine
 from dalirefurb.reading.substitutes import Substitutes
 
 OnBadSample = Literal["raise", "replace"]
-FallbackDecoder = Literal["pillow"]
 
 
 @dataclass(frozen=True)
@@ -31,8 +30,7 @@ class BadSamplePolicy(metaclass=Explained):
             made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
             what cannot be read, or has a size that this recipe cannot take, is not, as another run may use it. Ranks
             may share it.
-        fallback_decoder: "pillow": what DALI cannot decode and Pillow can, such as GIF, is decoded by Pillow (its first
-            frame), every time it is read; it takes 3 bytes a pixel from then on.
+        fallback_decoder: No longer of use, and warned of: Pillow decodes what DALI is not given, whatever is said here.
         max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
             stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
             bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
@@ -44,7 +42,7 @@ class BadSamplePolicy(metaclass=Explained):
 
     on_bad_sample: OnBadSample = "raise"
     quarantine: str | os.PathLike[str] | None = None
-    fallback_decoder: FallbackDecoder | None = None
+    fallback_decoder: Literal["pillow"] | None = None
     max_pixels: int | None = 100_000_000
 
     def __post_init__(self) -> None:
@@ -58,22 +56,16 @@ class BadSamplePolicy(metaclass=Explained):
                 f"quarantine is for bad samples that are replaced, but on_bad_sample is 'raise' and quarantine "
                 f"{os.fspath(self.quarantine)!r}: pass on_bad_sample='replace', or leave quarantine out"
             )
-        if self.fallback_decoder not in (None, "pillow"):
-            raise ConfigurationError(
-                f"fallback_decoder must be None or 'pillow', got {self.fallback_decoder!r}: leave it out, or pass "
-                f"'pillow' for GIF, AVIF and others that DALI does not decode"
+        if self.fallback_decoder is not None:
+            warnings.warn(
+                "fallback_decoder is no longer of use, since Pillow decodes all files that DALI is not given: leave it "
+                "out",
+                DeprecationWarning,
+                stacklevel=3,
             )
         if self.max_pixels is not None:
             pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")
             object.__setattr__(self, "max_pixels", pixels)
-
-    def fallback(self) -> PillowDecoder | None:
-        """Return what decodes what DALI cannot.
-
-        Raises:
-            ConfigurationError: If Pillow is asked for and is not there.
-        """
-        return None if self.fallback_decoder is None else PillowDecoder(self.max_pixels)
 
     def substitutes(self, planner: Planner, *, source: dict[str, Any]) -> Substitutes | None:
         """Return what replaces bad samples, or None where they raise.
@@ -90,11 +82,6 @@ class BadSamplePolicy(metaclass=Explained):
         if self.quarantine is None:
             return Substitutes(planner)
         return Substitutes(planner, Quarantine(self.quarantine, num_samples=planner.num_samples, source=source))
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of what computes pixels besides DALI."""
-        fallback = self.fallback()
-        return {} if fallback is None else {"pillow": fallback.version}
 
     def fingerprint(self) -> dict[str, Any]:
         """What of it decides the batches, as JSON values."""

@@ -1,32 +1,40 @@
-"""Inspector: what DALI is given of each encoded image, and its size, found out when its bytes are first seen.
+"""Inspector: which decoder takes each encoded image, and its size, found out when its bytes are first seen.
 
-    bytes ─▶ known? ──────────────────────────────────────▶ as they are, of the size that is remembered
-               └─▶ walked ─▶ rewritten, if need be ─▶ header read ─▶ tried alone, if in doubt
+    bytes ─▶ known? ─▶ header of a proven kind? ─▶ DALI is given them as they are
+               │                └─▶ else Pillow decodes, and DALI is given the pixels, or the sample is refused
+               └─▶ as the last time
 
-A decoder that throws while others work on its batch may end the process. So what it may throw on is found here, before
-it is in any batch; the fallback decodes it, or it is refused. All that is remembered is of the very bytes: a file
-that is replaced during a run is looked at anew.
+What DALI is given has one size, whoever reads its header: a decoder that writes beyond an image, or throws while others
+work on its batch, ends the process. All that is remembered is of the very bytes: a file that is replaced during a run
+is looked at anew.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb.dali import GraphError, HeaderReader, plain, undecodable_windows
-from dalirefurb.reading.formats import StructureError, bmp, jpeg, png, tiff
-from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
-from dalirefurb.reading.formats.rewriting import rewritten
+from dalirefurb.reading.formats import Header, jpeg, pnm, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
+from dalirefurb.source.levels import Levels
 
-_END = 1024
-"""Bytes at the end of a JPEG among which its end marker is looked for; some files have others behind it."""
-
-_SEEN = np.dtype([("digest", np.uint64), ("head", np.int32), ("height", np.int32), ("width", np.int32)])
-"""Digest of the bytes that DALI was given, for that see `_digest`, and the image's size in pixels; 0 at first."""
+_SEEN = np.dtype(
+    [
+        ("digest", np.uint64),
+        ("head", np.int32),
+        ("height", np.int32),
+        ("width", np.int32),
+        ("by_pillow", np.bool_),
+    ]
+)
+"""Digest of the bytes that were read, for that see `_digest`; the image's size in pixels, 0 at first; its decoder."""
 
 
 class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes an error of it
@@ -38,31 +46,66 @@ class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes 
         self.reason = reason
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What is done with an encoded image.
+
+    Attributes:
+        decoder: Which decoder takes it; None: it is refused.
+        header: Its size, upright, and how it is turned; None if it has none that can be read.
+        reason: Why it is refused; empty if it is not, as far as its header tells.
+    """
+
+    decoder: Literal["dali", "pillow"] | None
+    header: Header | None
+    reason: str = ""
+
+
+def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder, max_pixels: int | None) -> Verdict:
+    """Say by its header which decoder takes an image, uint8 of shape (length,), how large it is, or why none does."""
+    header = proven(encoded)
+    decoder: Literal["dali", "pillow"] = "dali" if header is not None else "pillow"
+    if header is None:
+        try:
+            header = pillow.header(encoded)
+        except PillowError as error:
+            return Verdict(None, None, f"it cannot be decoded, since it is {error}")
+    if max_pixels is not None and header.height * header.width > max_pixels:
+        return Verdict(
+            None,
+            header,
+            f"an image must have {max_pixels:,} pixels at most, but its header declares {header.height} x "
+            f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
+        )
+    return Verdict(decoder, header)
+
+
 class Inspector:
     """Looks at encoded images. Thread-safe.
 
-    An image larger than `max_pixels` is refused before it is decoded. So is one of which DALI decodes windows, but not
-    the whole, or the other way round, since otherwise it would be served at one split and refused at another: a JPEG, a
-    BMP or a TIFF that ends early.
-
     Args:
-        num_samples: Number of samples in the source; 20 bytes are kept for each.
-        max_batch_size: Largest number of images that are looked at together.
-        max_pixels: Largest number of pixels in an image; None: any size.
-        fallback: Decoder of images that DALI does not decode; None: such images are refused.
+        num_samples: Number of samples in the source; 21 bytes are kept for each.
+        max_pixels: Largest number of pixels in an image; a larger one is refused before it is decoded. None: any size.
+        levels: Levels of what is deeper than 8 bits.
+        name: Function that names a sample by its index, for warnings.
+        on_pillow: Function that is told, whenever Pillow has decoded images, how many, and how many seconds it took.
     """
 
     def __init__(
-        self, num_samples: int, *, max_batch_size: int, max_pixels: int | None, fallback: PillowDecoder | None
+        self,
+        num_samples: int,
+        *,
+        max_pixels: int | None,
+        levels: Levels,
+        name: Callable[[int], str] = str,
+        on_pillow: Callable[[int, float], None] = lambda images, seconds: None,
     ) -> None:
-        self._headers = HeaderReader(max_batch_size)
         self._max_pixels = max_pixels
-        self._fallback = fallback
+        self._pillow = PillowDecoder(max_pixels, levels)
+        self._name = name
+        self._on_pillow = on_pillow
         self._lock = threading.Lock()
         self._seen = np.zeros(num_samples, _SEEN)
-        # Digests of bytes: those that DALI is not given as they are, and those that it cannot decode.
-        self._odd: set[int] = set()
-        self._undecodable: set[int] = set()
 
     def look(
         self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
@@ -78,24 +121,30 @@ class Inspector:
         """
         with self._lock:
             seen = self._seen[indices]
-        sources = list(data)
-        heads, digests = seen["head"].tolist(), seen["digest"].tolist()
+        known = zip(seen["height"].tolist(), seen["head"].tolist(), seen["digest"].tolist(), strict=True)
         new = [
             row
-            for row, (head, digest) in enumerate(zip(heads, digests, strict=True))
-            if not (head and _digest(data[row], head) == digest) and not self._is_seen(row, data, seen[row])
+            for row, (height, head, digest) in enumerate(known)
+            if not (height and _digest(data[row], head) == digest)
         ]
+        for row in new:
+            verdict = judge(data[row], self._pillow, self._max_pixels)
+            if verdict.header is None or verdict.decoder is None:
+                raise Refused(row, verdict.reason)
+            height, width, _, head = verdict.header
+            seen[row] = _digest(data[row], head), head, height, width, verdict.decoder == "pillow"
+        for row in np.flatnonzero(seen["by_pillow"]).tolist():
+            data[row] = image = self._decoded(row, int(indices[row]), data[row])
+            header = pnm.proven(image.data)
+            assert header is not None
+            seen["height"][row], seen["width"][row] = header.height, header.width
         if new:
-            sizes = self._look_at_new(new, data)
-            for row, (height, width) in zip(new, sizes.tolist(), strict=True):
-                head = _head(data[row]) if data[row] is sources[row] else 0
-                seen[row] = _digest(data[row], head), head, height, width
             with self._lock:
                 self._seen[indices[new]] = seen[new]
         return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
 
     def give_up(self, index: int, row: int, given: NDArray[np.uint8], reason: str) -> None:
-        """Have the fallback decode from now on what DALI was given and could not decode.
+        """Have Pillow decode from now on what DALI was given and could not decode.
 
         Args:
             index: Index of the sample.
@@ -104,125 +153,27 @@ class Inspector:
             reason: Reason why DALI cannot decode the image.
 
         Raises:
-            Refused: If the fallback had its turn, or cannot decode it either.
+            Refused: If Pillow cannot decode it either.
         """
-        if np.array_equal(given, self._fall_back(row, given, reason)):
-            raise Refused(row, reason)
-        with self._lock:
-            self._seen[index] = 0, 0, 0, 0
-
-    def _is_seen(self, row: int, data: list[NDArray[np.uint8]], seen: np.void) -> bool:
-        """Put what DALI is to be given in the place of one sample; tell whether its size is known."""
-        if not (self._odd or seen["height"]):
-            return False
-        digest = _digest(data[row])
-        if digest in self._odd:
-            data[row] = self._given(row, data[row])
-            digest = _digest(data[row])
-        return bool(seen["height"] and not seen["head"] and seen["digest"] == digest)
-
-    def _given(self, row: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return what DALI is given for bytes that it is not given as they are."""
-        given = rewritten(encoded)
-        given = encoded if given is None else given
-        undecodable = _digest(given) in self._undecodable
-        return self._fall_back(row, given, "DALI cannot decode it") if undecodable else given
-
-    def _look_at_new(self, rows: list[int], data: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
-        """Find out what DALI is to be given for some rows, and return heights and widths, shape (rows, 2)."""
-        for row in rows:
-            self._prepare(row, data)
-        try:
-            sizes = np.stack(self._headers.sizes([data[row] for row in rows]), axis=1)
-        except GraphError:
-            sizes = np.concatenate([self._size(row, data) for row in rows])
-        for place, row in enumerate(rows):
-            height, width = sizes[place].tolist()
-            if height < 1 or width < 1:
-                reason = f"an image must have pixels, but its header declares {height} x {width}"
-                data[row] = self._fall_back(row, data[row], reason)
-                sizes[place] = height, width = self._size(row, data)[0].tolist()
-            self._check_size(row, height, width)
-        for place, why in self._try_alone([data[row] for row in rows], sizes):
-            row = rows[place]
-            data[row] = self._fall_back(row, data[row], f"decoding failed ({why})")
-            sizes[place] = self._size(row, data)
-        return sizes
-
-    def _try_alone(self, data: list[NDArray[np.uint8]], sizes: NDArray[np.int64]) -> list[tuple[int, str]]:
-        """Decode those of some samples that are in doubt; return which fail, and why."""
-        streams = [codestream(sample) for sample in data]
-        contained = [
-            place
-            for place, stream in enumerate(streams)
-            if stream is not None and len(stream) < len(data[place]) and not is_plain(stream)
-        ]
-        doubtful = [place for place, sample in enumerate(data) if place not in contained and _is_doubtful(sample)]
-        failures = []
-        for places, tried, gray in ((contained, streams, True), (doubtful, data, False)):
-            some = [sample for place in places if (sample := tried[place]) is not None]
-            failures += [(places[row], why) for row, why in undecodable_windows(some, sizes[places], gray=gray)]
-        return failures
-
-    def _prepare(self, row: int, data: list[NDArray[np.uint8]]) -> None:
-        """See to it that a header can be read without harm, and means what is shown."""
-        encoded = data[row]
-        try:
-            codestream(encoded)
-            png.check(encoded)
-            tiff.check(encoded)
-        except StructureError as error:
-            data[row] = self._fall_back(row, encoded, f"not an image that DALI can decode ({error})")
-            return
-        if (other := rewritten(encoded)) is not None:
-            self._odd.add(_digest(encoded))
-            data[row] = other
-
-    def _size(self, row: int, data: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
-        """Read one header, of what the fallback makes of an image if need be; return height and width, shape (1, 2)."""
-        try:
-            return np.stack(self._headers.sizes([data[row]]), axis=1)
-        except GraphError as error:
-            data[row] = self._fall_back(row, data[row], f"not an image that DALI can decode ({error.reason})")
-        return np.stack(self._headers.sizes([data[row]]), axis=1)
-
-    def _check_size(self, row: int, height: int, width: int) -> None:
-        if self._max_pixels is not None and height * width > self._max_pixels:
-            raise Refused(
-                row,
-                f"an image must have {self._max_pixels:,} pixels at most, but its header declares {height} x {width}: "
-                f"pass a larger max_pixels to the loader if it is genuine",
-            )
-
-    def _fall_back(self, row: int, encoded: NDArray[np.uint8], reason: str) -> NDArray[np.uint8]:
-        """Encode anew what DALI cannot decode, now and whenever the same bytes are read."""
-        if self._fallback is None:
+        if pnm.proven(given.data) is not None:
             raise Refused(row, reason)
         try:
-            given = self._fallback(encoded)
+            height, width = self._pillow.header(given)[:2]
+            self._pillow(given, self._name(index))
         except PillowError as error:
-            raise Refused(row, f"{reason}, and Pillow refuses it ({error})") from error
-        digest = _digest(encoded)
-        self._undecodable.add(digest)
-        self._odd.add(digest)
-        return given
+            raise Refused(row, f"{reason}, and Pillow cannot ({error})") from error
+        with self._lock:
+            self._seen[index] = _digest(given), 0, height, width, True
 
-
-def _head(encoded: NDArray[np.uint8]) -> int:
-    """Return how many bytes decide, together with the last ones, all that is found out of an image; 0: all do.
-
-    Of a JPEG and a BMP that are not tried those before their pixels do.
-    """
-    if encoded[:2].tobytes() == bmp.MAGIC:
-        return bmp.pixels(encoded.data)
-    if not _ends(encoded):
-        return 0
-    return next((start + 2 for marker, start, _ in jpeg.segments(encoded.data) if marker == jpeg.SCAN), 0)
-
-
-def _ends(encoded: NDArray[np.uint8]) -> bool:
-    """Whether it is a JPEG with an end marker near its end."""
-    return encoded[:2].tobytes() == jpeg.MAGIC and jpeg.END in encoded[-_END:].tobytes()
+    def _decoded(self, row: int, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Have Pillow decode an image; return it as DALI is given it."""
+        started = time.perf_counter()
+        try:
+            image = pnm.written(self._pillow(encoded, self._name(index)))
+        except PillowError as error:
+            raise Refused(row, f"decoding failed ({error})") from error
+        self._on_pillow(1, time.perf_counter() - started)
+        return image
 
 
 def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
@@ -230,23 +181,4 @@ def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
     content = encoded.data
     if not head:
         return xxh3_64_intdigest(content)
-    return xxh3_64_intdigest(content[-_END:], xxh3_64_intdigest(content[:head]) ^ len(content))
-
-
-def _is_doubtful(encoded: NDArray[np.uint8]) -> bool:
-    """Whether an image is to be tried alone though its header can be read.
-
-    So is a JPEG that has no end marker near its end; a BMP that is compressed or ends early; a TIFF; a PNG or WebP with
-    EXIF data, of which nvImageCodec and OpenCV may make different orientations, and one would write beyond the other's
-    image; and all whose pixels are of a type that decoders may throw on.
-    """
-    head = encoded[:12].tobytes()
-    if head.startswith(jpeg.MAGIC) and not _ends(encoded):
-        return True
-    if head.startswith(tiff.MAGIC) or (head.startswith(bmp.MAGIC) and not bmp.pixels(encoded.data)):
-        return True
-    if head.startswith(b"\x89PNG") and b"eXIf" in encoded.tobytes():
-        return True
-    if head.startswith(b"RIFF") and b"EXIF" in encoded.tobytes():
-        return True
-    return not plain(encoded)
+    return xxh3_64_intdigest(content[-jpeg.NEAR :], xxh3_64_intdigest(content[:head]) ^ len(content))

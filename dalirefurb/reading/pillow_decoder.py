@@ -1,29 +1,33 @@
-"""Fallback decoder: what DALI cannot decode and Pillow can is written anew, uncompressed.
+"""Decoder of all files but those that are proven to be shown alike by DALI: as Pillow shows them.
 
-GIF, AVIF, ICO and many others. Of several frames the first is taken, EXIF orientation is applied, and alpha is dropped,
-as DALI does.
+Of several frames the first is taken, the orientation that a file states is applied, and alpha is dropped. What is
+deeper than 8 bits is scaled from the range that it declares.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import io
+import os
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.reading.formats import Header, png
+from dalirefurb.source.levels import Levels, LevelsError
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-_DEEPER = ("I", "F")
-"""Modes with more than 8 bits a channel begin so. Pillow would cut their values off at 255."""
+_ORIENTATION, _BITS = 274, 258
+"""Tags of EXIF data and TIFF."""
 
 _RUN_PROGRAMS = ("EPS",)
 """Formats for which Pillow starts another program."""
+
+_CODESTREAM = b"\xff\x4f\xff\x51"
+"""Markers with which the image in a JPEG 2000 file begins, followed by its size."""
+
+_DEPTH = 42
+"""Place of the bits of a codestream's first component, less one."""
 
 
 class PillowError(Exception):
@@ -31,74 +35,146 @@ class PillowError(Exception):
 
 
 class PillowDecoder:
-    """Decodes with Pillow what DALI cannot. Thread-safe.
+    """Decodes images with Pillow. Thread-safe.
 
     Args:
         max_pixels: Largest number of pixels in an image; a larger image is refused before it is decoded. None: any
             size.
-
-    Raises:
-        ConfigurationError: If Pillow is not installed.
+        levels: Levels of what is deeper than 8 bits.
     """
 
-    def __init__(self, max_pixels: int | None) -> None:
-        if importlib.util.find_spec("PIL") is None:
-            raise ConfigurationError(
-                "fallback_decoder='pillow' needs Pillow, which cannot be found: pip install pillow, or leave it out"
-            )
-        from PIL import Image
-
+    def __init__(self, max_pixels: int | None, levels: Levels) -> None:
         self._max_pixels = max_pixels
-        Image.preinit()
+        self._levels = levels
         Image.init()
 
-    @property
-    def version(self) -> str:
-        """Pillow's."""
-        import PIL
+    def header(self, encoded: NDArray[np.uint8]) -> Header:
+        """Return what an image's header says.
 
-        return PIL.__version__
+        Raises:
+            PillowError: If Pillow cannot read it.
+        """
+        try:
+            with self._opened(encoded) as image:
+                width, height = image.size
+                orientation = _orientation(image)
+                # Of a TIFF Pillow tells the size that it has when it is turned.
+                turned = orientation > 4 and image.format != "TIFF"
+        except PillowError:
+            raise
+        except Exception as error:  # Every format has its own.
+            raise _cannot_read(error) from error
+        return Header(*((width, height) if turned else (height, width)), orientation)
 
-    def __call__(self, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the image as PPM, 3 bytes a pixel, shape (length,).
+    def __call__(self, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Return the image, upright, uint8 of shape (height, width, 3).
+
+        Args:
+            encoded: Bytes of the file, shape (length,).
+            name: Name of the sample, for a warning.
 
         Raises:
             PillowError: If Pillow cannot decode it, or it is too large.
         """
-        from PIL import ImageOps
-
         try:
             with self._opened(encoded) as image:
-                self._check(image.size)
-                # Without this, Pillow warns of palettes that are part transparent.
-                upright = ImageOps.exif_transpose(image.convert("RGBA") if "transparency" in image.info else image)
-                if upright.mode.startswith(_DEEPER):
-                    raise PillowError(f"mode {upright.mode} has more than 8 bits a channel")
-                pixels = upright.convert("RGB")
+                self._check(image)
+                image.load()
+                self._check(image)  # Of some formats, such as icons, what was opened is a choice.
+                pixels = self._pixels(image, encoded, name)
+                return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
         except PillowError:
             raise
+        except LevelsError as error:
+            raise PillowError(str(error)) from error
         except Exception as error:  # Every format has its own.
-            raise PillowError(f"{type(error).__name__}: {error}") from error
-        self._check(pixels.size)
-        width, height = pixels.size
-        return np.frombuffer(b"P6\n%d %d\n255\n" % (width, height) + pixels.tobytes(), np.uint8)
+            raise _cannot_read(error) from error
 
-    def _check(self, size: tuple[int, int]) -> None:
-        width, height = size
+    def _check(self, image: Image.Image) -> None:
+        width, height = image.size
         if self._max_pixels is not None and width * height > self._max_pixels:
             raise PillowError(f"{height} x {width} are more than {self._max_pixels:,} pixels")
 
+    def _pixels(self, image: Image.Image, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
+        """Return an image as it is stored; of colours that are deeper than 8 bits Pillow shows 8."""
+        if image.mode.startswith(("I", "F")) or (bits := _bits(image, encoded)) <= 8:
+            return self._levels.of_image(image, name)
+        deepest = float(2**bits - 1)
+        values = self._deep_colours(image, encoded)
+        if values is not None:
+            return self._levels.of(values, name, deepest)
+        if self._levels.value_range is not None:
+            raise PillowError(
+                f"its colours are of {bits} bits, of which Pillow gives 8, so that no value_range can be applied: "
+                f"store it as a PNG"
+            )
+        pixels = self._levels.of_image(image, name)
+        self._levels.warn_if_dark(float(pixels.max(initial=0)) / 255 * deepest, deepest, name)
+        return pixels
+
+    def _deep_colours(self, image: Image.Image, encoded: NDArray[np.uint8]) -> NDArray[np.uint16] | None:
+        """Return the numbers of a PNG or JPEG 2000 whose header can be read in one way only, (height, width, 3)."""
+        stream = encoded
+        if image.format == "JPEG2000" and image.mode in ("RGB", "RGBA"):
+            stream = encoded[encoded.tobytes().index(_CODESTREAM) :]
+        elif image.format != "PNG" or png.whole(encoded.data) is None:
+            return None
+        from dalirefurb.dali import GraphError, decoder  # Slow to load, and seldom needed.
+
+        try:
+            values = decoder(os.getpid(), deep=True)(stream)
+        except GraphError:
+            return None
+        return values if values.shape == (image.height, image.width, 3) else None
+
     def _opened(self, encoded: NDArray[np.uint8]) -> Image.Image:
         """Open an image as `Image.open` does, but for its limit on pixels, which all threads of a process share."""
-        from PIL import Image
-
-        content = encoded.tobytes()
+        content, reason = encoded.tobytes(), "of no format that Pillow knows" if len(encoded) else "empty"
         for name in Image.ID:
             factory, accepts = Image.OPEN[name]
+            accepted = accepts is None
             try:
-                accepted = accepts is None or accepts(content[:16])
-                if accepted is True and name not in _RUN_PROGRAMS:
+                accepted = accepted or accepts(content[:16]) is True
+                if accepted and name not in _RUN_PROGRAMS:
                     return factory(io.BytesIO(content), "")
-            except (SyntaxError, IndexError, TypeError, struct.error):
-                continue
-        raise PillowError("no format that it knows")
+            except (SyntaxError, IndexError, TypeError, struct.error) as error:
+                if accepted and accepts is not None:
+                    reason = f"broken in its header, as {name}: {error}"
+        raise PillowError(reason)
+
+
+def _cannot_read(error: Exception) -> PillowError:
+    return PillowError(f"{type(error).__name__}: {error}")
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation that is yet to be applied; 1 where what is said of it is broken."""
+    try:
+        stated = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Whatever Pillow meets in it.
+        return 1
+    return stated if stated in _TURNS else 1
+
+
+_TURNS = {
+    1: lambda pixels: pixels,
+    2: lambda pixels: pixels[:, ::-1],
+    3: lambda pixels: pixels[::-1, ::-1],
+    4: lambda pixels: pixels[::-1],
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: pixels[::-1].swapaxes(0, 1),
+    7: lambda pixels: pixels[::-1, ::-1].swapaxes(0, 1),
+    8: lambda pixels: pixels[:, ::-1].swapaxes(0, 1),
+}
+"""What is done to (height, width, 3) for each orientation."""
+
+
+def _bits(image: Image.Image, encoded: NDArray[np.uint8]) -> int:
+    """Return how many bits a file declares for each colour, where they may be more than 8."""
+    if image.format == "PNG":
+        return int(encoded[24])
+    if image.format == "TIFF":
+        return int(max(getattr(image, "tag_v2", {}).get(_BITS, (8,))))
+    if image.format == "JPEG2000":
+        return int(encoded[encoded.tobytes().index(_CODESTREAM) + _DEPTH] & 0x7F) + 1
+    return 8

@@ -13,10 +13,10 @@ from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.inspector import Inspector, Refused
-from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.reading.samples import Samples, joined
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
+from dalirefurb.source.levels import Levels
 from dalirefurb.system.threads import Background
 
 _POLL_S = 0.1
@@ -40,7 +40,7 @@ class Reader:
         max_pixels: Largest number of pixels in an encoded image; None: any size.
         refusal: Function that finds an image whose size cannot be used, see `Recipe.refusal`; None: any size can be
             used.
-        fallback: Decoder of images that DALI does not decode; None: such images are refused.
+        on_pillow: Function that is told of what Pillow decodes, see `Inspector`.
         substitutes: Substitutes for samples that are refused; None: refused samples raise an error.
     """
 
@@ -52,7 +52,7 @@ class Reader:
         num_threads: int,
         max_pixels: int | None = None,
         refusal: Refusal | None = None,
-        fallback: PillowDecoder | None = None,
+        on_pillow: Callable[[int, float], None] = lambda images, seconds: None,
         substitutes: Substitutes | None = None,
     ) -> None:
         self._source = source
@@ -60,7 +60,13 @@ class Reader:
         self._refuses = refusal
         self.substitutes = substitutes
         self._inspector = (
-            Inspector(len(source), max_batch_size=max_batch_size, max_pixels=max_pixels, fallback=fallback)
+            Inspector(
+                len(source),
+                max_pixels=max_pixels,
+                levels=Levels(source.value_range),
+                name=source.name,
+                on_pillow=on_pillow,
+            )
             if source.encoded
             else None
         )

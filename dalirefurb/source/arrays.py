@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
+from dalirefurb.source.levels import Levels, ValueRange, checked_range
 from dalirefurb.source.stamps import hash_pixels
 
 
@@ -18,8 +19,10 @@ class Arrays(Source):
 
     Args:
         images: Images, uint8 of shape (N, height, width, 3); or grey ones, (N, height, width) or (N, height, width, 1),
-            read as three equal channels. A NumPy array, or a tensor on the CPU.
+            read as three equal channels. A NumPy array, or a tensor on the CPU. Deeper ones become 8 bits when they are
+            read: uint16, or with `value_range` of any kind of number.
         labels: Labels of the samples, numeric, shape (N, *label_shape).
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
         ConfigurationError: Images are not uint8, not channels-last or not there, or labels do not fit them.
@@ -27,8 +30,10 @@ class Arrays(Source):
 
     encoded = False
 
-    def __init__(self, images: Any, labels: ArrayLike) -> None:
-        self._images = _checked_images(images)
+    def __init__(self, images: Any, labels: ArrayLike, *, value_range: ValueRange | None = None) -> None:
+        self.value_range = checked_range(value_range)
+        self._levels = Levels(value_range)
+        self._images = _checked_images(images, ranged=value_range is not None)
         self.labels = checked_labels(labels, len(self._images), "images")
         height, width = self._images.shape[1:3]
         self.image_shape = (height, width, 3)
@@ -36,6 +41,10 @@ class Arrays(Source):
     def read(self, indices: NDArray[np.int64]) -> Images:
         """Return images of shape (height, width, 3), without a copy where rows are such images already."""
         rows = np.array(self._checked(indices), np.int64)
+        if self._images.dtype != np.uint8:
+            levels = [self._levels.of(self._images[row], self.name(row)) for row in rows.tolist()]
+            shape = (-1, *self._images.shape[1:])
+            return Images(np.repeat(np.reshape(levels, shape), 3 // self._images.shape[3], axis=3).astype(np.uint8))
         if self._images.shape[3] == 1:
             return Images(np.repeat(self._images[rows], 3, axis=3))
         if self._images[0].flags.c_contiguous:
@@ -62,13 +71,13 @@ class Arrays(Source):
         return {"pixels": hash_pixels(self._images)}
 
 
-def _checked_images(images: Any) -> NDArray[np.uint8]:
+def _checked_images(images: Any, *, ranged: bool) -> NDArray[Any]:
     """Return images as an array of shape (N, height, width, 1 or 3)."""
     array = as_array(images, "images")
-    if array.dtype != np.uint8:
+    if not (array.dtype in (np.uint8, np.uint16) or (ranged and array.dtype.kind in "iuf")):
         raise ConfigurationError(
-            f"images must be uint8 from 0 to 255, but are {array.dtype}: leave normalising to the recipe's "
-            "output; images from 0 to 1 become uint8 by (images * 255).round().astype('uint8')"
+            f"images must be uint8 from 0 to 255, or uint16, but are {array.dtype}: leave normalising to the recipe's "
+            f"output; for other numbers pass those of black and white, such as value_range=(0, 1)"
         )
     if array.ndim == 3:
         array = array[..., np.newaxis]

@@ -40,6 +40,7 @@ class Concat(Source):
                 ("be encoded alike", source.encoded, first.encoded),
                 ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:]),
                 ("have the same classes", source.classes, first.classes),
+                ("have the same value_range", source.value_range, first.value_range),
             ):
                 if given != wanted:
                     raise ConfigurationError(
@@ -52,7 +53,7 @@ class Concat(Source):
         labels = [source.labels for source in sources]
         self.labels = np.concatenate([each.astype(np.int64) if each.dtype.kind == "u" else each for each in labels])
         shapes = {source.image_shape for source in sources}
-        self.encoded, self.classes = first.encoded, first.classes
+        self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
         self.image_shape = first.image_shape if len(shapes) == 1 else None
 
     def read(self, indices: NDArray[np.int64]) -> Any:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.calls import Explained
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.levels import Levels, ValueRange
 
 _ELSEWHERE = {
     "targets": "labels are in source.labels, one row for each sample",
@@ -38,12 +39,15 @@ class Source(metaclass=Explained):
         encoded: Whether `read` returns encoded images; otherwise it returns HWC images.
         image_shape: Shape (height, width, 3) of the images where every image has that shape, otherwise None.
         classes: Names of the classes that integer labels stand for, where they are known.
+        value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
+            scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
     """
 
     labels: NDArray[Any]
     encoded: bool
     image_shape: tuple[int, int, int] | None = None
     classes: list[str] | None = None
+    value_range: ValueRange | None = None
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -81,7 +85,7 @@ class Source(metaclass=Explained):
         # By name, since what decodes is a floor above: a source by itself needs no DALI.
         decoding = importlib.import_module("dalirefurb.reading.decoding")
         try:
-            image: NDArray[np.uint8] = decoding.decoded(encoded)
+            image: NDArray[np.uint8] = decoding.decoded(encoded, Levels(self.value_range), self.name(index))
         except decoding.Refused as refused:
             raise SampleError(index, self.name(index), refused.reason, lasting=True) from refused
         return image
@@ -190,6 +194,7 @@ class Subset(Source):
         self._indices = chosen.astype(np.int64)
         self.labels = source.labels[self._indices]
         self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
+        self.value_range = source.value_range
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples, as the other source does."""

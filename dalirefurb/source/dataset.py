@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
 from dalirefurb.source.copies import Copies
+from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
 
 _COMPARED = 16
 """Items whose labels are compared with those that the dataset lists."""
@@ -20,10 +21,10 @@ _COMPARED = 16
 class TorchDataset(Source):
     """A map-style dataset whose items are (image, label).
 
-    Images are encoded (bytes, or a one-dimensional uint8 array or tensor), or they are PIL images, uint8 arrays of
-    shape (height, width, 3) or uint8 tensors of shape (3, height, width); grey ones are read as three equal
-    channels. All are encoded, or none is. Item i must be the same whenever it is read: leave augmentation to the
-    recipe, and decoding too, where the dataset can give encoded images.
+    Images are encoded (bytes, or a one-dimensional uint8 array or tensor), or they are PIL images, arrays of shape
+    (height, width, 3) or tensors of shape (3, height, width), of uint8 or uint16, or with `value_range` of any kind of
+    number; grey ones are read as three equal channels. All are encoded, or none is. Item i must be the same whenever it
+    is read: leave augmentation to the recipe, and decoding too, where the dataset can give encoded images.
 
     Several threads read a dataset, and as with PyTorch's worker processes each reads a copy of its own: made by pickle,
     of the dataset as it is now, so that what is changed in it later is not seen. A dataset that cannot be pickled, as
@@ -38,6 +39,7 @@ class TorchDataset(Source):
         thread_safe: Whether several threads can read the dataset itself at once, as they can where an item is no more
             than a file of its own, opened and decoded. It is not copied then.
         progress: Show a bar while all items are read, on a terminal.
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
         ConfigurationError: The dataset is not map-style or empty, or its first item is no such pair or differs when
@@ -50,8 +52,16 @@ class TorchDataset(Source):
     """
 
     def __init__(
-        self, dataset: Any, *, labels: ArrayLike | None = None, thread_safe: bool = False, progress: bool = True
+        self,
+        dataset: Any,
+        *,
+        labels: ArrayLike | None = None,
+        thread_safe: bool = False,
+        progress: bool = True,
+        value_range: ValueRange | None = None,
     ) -> None:
+        self.value_range = checked_range(value_range)
+        self._levels = Levels(value_range)
         if isinstance(dataset, (str, os.PathLike)):
             raise ConfigurationError(
                 f"dataset must be a data set, got the path {str(dataset)!r}: pass ImageFolder(path) for a folder"
@@ -93,11 +103,29 @@ class TorchDataset(Source):
 
     def _first_image(self, *, original: bool = False) -> NDArray[np.uint8]:
         try:
-            return _image(self._item(0, original=original)[0])
-        except (SampleError, _ImageError) as error:
+            return self._image(0, self._item(0, original=original)[0])
+        except (SampleError, _ImageError, LevelsError) as error:
             raise ConfigurationError(
                 f"items must be (image, label), but {self.name(0)} is not: {getattr(error, 'reason', error)}"
             ) from error
+
+    def _image(self, index: int, value: Any) -> NDArray[np.uint8]:
+        """Return encoded bytes, shape (length,), or an image, shape (height, width, 3); C-contiguous."""
+        if hasattr(value, "convert") and hasattr(value, "getbands"):  # PIL
+            return np.ascontiguousarray(self._levels.of_image(value, self.name(index)))
+        array = _array(value)
+        ranged = self.value_range is not None and array.dtype.kind in "iuf"
+        if not (array.dtype in (np.uint8, np.uint16) or ranged):
+            raise _ImageError(
+                f"an image must be uint8 from 0 to 255, or uint16, but is {array.dtype}: remove ToTensor and Normalize "
+                f"from the dataset's transform, the recipe does both; or pass value_range=(low, high), the numbers of "
+                f"black and white"
+            )
+        if array.dtype != np.uint8:
+            array = self._levels.of(array, self.name(index))
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = np.repeat(array, 3, axis=2)
+        return np.ascontiguousarray(array)
 
     def _find_labels(self, labels: ArrayLike | None, progress: bool) -> Any:
         if labels is not None:
@@ -147,8 +175,8 @@ class TorchDataset(Source):
     def _read(self, index: int) -> NDArray[np.uint8]:
         try:
             with self._items.turn():
-                image = _image(self._item(index)[0])
-        except _ImageError as error:
+                image = self._image(index, self._item(index)[0])
+        except (_ImageError, LevelsError) as error:
             raise SampleError(index, self.name(index), str(error)) from error
         if (image.ndim == 1) != self.encoded:
             kinds = ("an array", "encoded") if self.encoded else ("encoded", "an array")
@@ -207,14 +235,12 @@ class _ImageError(Exception):
     """What an item holds as an image is none."""
 
 
-def _image(value: Any) -> NDArray[np.uint8]:
-    """Return encoded bytes, shape (length,), or an image, shape (height, width, 3); C-contiguous."""
+def _array(value: Any) -> NDArray[Any]:
+    """Return encoded bytes, shape (length,), or an image, shape (height, width, 3) or (height, width, 1)."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return np.frombuffer(value, np.uint8)
     channels_first = not isinstance(value, np.ndarray) and hasattr(value, "numpy")
-    if hasattr(value, "convert") and hasattr(value, "getbands"):  # PIL
-        array = np.asarray(value.convert("RGB"))
-    elif channels_first or isinstance(value, np.ndarray):
+    if channels_first or isinstance(value, np.ndarray):
         array = as_array(value, "an image")
     else:
         remedy = "convert it in the dataset"
@@ -224,20 +250,14 @@ def _image(value: Any) -> NDArray[np.uint8]:
             f"an image must be encoded bytes, a PIL image, an array or a tensor, but is {type(value).__name__}: "
             f"{remedy}"
         )
-    if array.dtype != np.uint8:
-        raise _ImageError(
-            f"an image must be uint8 from 0 to 255, but is {array.dtype}: "
-            "remove ToTensor and Normalize from the dataset's transform, the recipe does both"
-        )
     if array.ndim == 3 and channels_first:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2:
         array = array[..., np.newaxis]
-    if array.ndim == 3 and array.shape[2] == 1:
-        array = np.repeat(array, 3, axis=2)
-    if array.ndim != 1 and (array.ndim != 3 or array.shape[2] != 3):
+    encoded = array.ndim == 1 and array.dtype == np.uint8
+    if not encoded and (array.ndim != 3 or array.shape[2] not in (1, 3)):
         order = "(3, height, width)" if channels_first else "(height, width, 3)"
         raise _ImageError(
             f"an image must have shape {order}, or be encoded, but has {array.shape}: convert it in the dataset"
         )
-    return np.ascontiguousarray(array)
+    return array

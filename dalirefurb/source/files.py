@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
 from dalirefurb.source.labels import number_labels
+from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.stamps import stamp_files
 
 EXTENSIONS = (
@@ -65,12 +66,14 @@ class FileList(_Files):
     Args:
         paths: Paths of the image files, one per sample. Files are opened when they are read, not before.
         labels: Labels of the samples, numeric, shape (num_samples, *label_shape).
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
         ConfigurationError: There are no paths, or not one numeric label for each.
     """
 
-    def __init__(self, paths: Iterable[PathLike], labels: ArrayLike) -> None:
+    def __init__(self, paths: Iterable[PathLike], labels: ArrayLike, *, value_range: ValueRange | None = None) -> None:
+        self.value_range = checked_range(value_range)
         if isinstance(paths, (str, bytes, os.PathLike)):
             raise ConfigurationError(f"paths must be a sequence of paths, but is {paths!r}: pass [path]")
         try:
@@ -83,7 +86,13 @@ class FileList(_Files):
 
     @classmethod
     def from_csv(
-        cls, path: PathLike, *, image: str = "path", label: str = "label", root: PathLike | None = None
+        cls,
+        path: PathLike,
+        *,
+        image: str = "path",
+        label: str = "label",
+        root: PathLike | None = None,
+        value_range: ValueRange | None = None,
     ) -> FileList:
         """List the files that a CSV file names, in its order.
 
@@ -93,6 +102,7 @@ class FileList(_Files):
             label: Name of the column of labels: numbers, or names, which are numbered in sorted order and become
                 `classes`.
             root: Folder where relative paths begin; the CSV file's folder unless given.
+            value_range: As for the class.
 
         Raises:
             ConfigurationError: The file is no such CSV file, or a row has no path or no label.
@@ -117,7 +127,7 @@ class FileList(_Files):
             )
         numbers, classes = number_labels(labels, lambda row: f"{path}, line {lines[row]}")
         folder = os.fspath(Path(path).parent if root is None else root)
-        files = cls([os.path.join(folder, name) for name in images], numbers)  # noqa: PTH118
+        files = cls([os.path.join(folder, name) for name in images], numbers, value_range=value_range)  # noqa: PTH118
         files.classes = classes
         return files
 
@@ -138,6 +148,7 @@ class ImageFolder(_Files):
 
     Args:
         root: The folder that holds the class folders.
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Attributes:
         skipped: Number of files that are left out: hidden ones in class folders that are not hidden, those that are not
@@ -147,7 +158,8 @@ class ImageFolder(_Files):
         ConfigurationError: `root` is no folder, or holds no class folder or no image.
     """
 
-    def __init__(self, root: PathLike) -> None:
+    def __init__(self, root: PathLike, *, value_range: ValueRange | None = None) -> None:
+        self.value_range = checked_range(value_range)
         if not isinstance(root, (str, os.PathLike)):
             raise ConfigurationError(
                 f"root must be the path of one folder of class folders, got {root!r:.80}: pass such as "

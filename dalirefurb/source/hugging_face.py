@@ -13,6 +13,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, hash_array
 from dalirefurb.source.files import read_file
 from dalirefurb.source.labels import number_labels
+from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.stamps import stamp_files
 
 
@@ -24,6 +25,7 @@ class HuggingFaceImages(Source):
         image: Name of the column of images.
         label: Name of the column of labels: classes, numbers, lists of numbers, or names, which are numbered in sorted
             order.
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
         ConfigurationError: This is no such dataset, a column is not there or of another kind, or a row has no label.
@@ -31,7 +33,10 @@ class HuggingFaceImages(Source):
 
     encoded = True
 
-    def __init__(self, dataset: Any, *, image: str = "image", label: str = "label") -> None:
+    def __init__(
+        self, dataset: Any, *, image: str = "image", label: str = "label", value_range: ValueRange | None = None
+    ) -> None:
+        self.value_range = checked_range(value_range)
         _check(dataset, image, label)
         plain = dataset.with_format(None)
         feature = dataset.features[image]

@@ -18,6 +18,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names, hash_array
 from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.source.labels import number_labels
+from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.shards import Shards, open_shards, unreadable
 from dalirefurb.source.tar_index import IndexFiles
 from dalirefurb.source.tar_scan import Scan, header_hash, scan, split_name
@@ -48,6 +49,7 @@ class TarShards(Source):
             where shards are remote or their folder cannot be written.
         progress: Show a bar while shards are indexed, on a terminal.
         storage_options: Options for the fsspec filesystem.
+        value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Attributes:
         skipped: Number of samples that are left out: those without an image, images that have a dot before that of
@@ -69,7 +71,9 @@ class TarShards(Source):
         index: PathLike | None = None,
         progress: bool = True,
         storage_options: Mapping[str, Any] | None = None,
+        value_range: ValueRange | None = None,
     ) -> None:
+        self.value_range = checked_range(value_range)
         self._shards = open_shards(urls, storage_options or {})
         written = label if isinstance(label, str) else None
         self._index = IndexFiles(None if index is None else Path(index))

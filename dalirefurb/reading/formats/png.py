@@ -1,48 +1,46 @@
-"""PNG: the chunks, each of a length, a name, as many bytes, and a checksum."""
+"""PNG: chunks, each of a length, a name, as many bytes, and a check sum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dalirefurb.reading.formats.header import Header
 
-import numpy as np
-from numpy.typing import NDArray
+_START = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
+"""The signature, and the first chunk's length and name."""
 
-from dalirefurb.reading.formats import StructureError
+_PLAIN = frozenset(
+    b"IHDR PLTE IDAT IEND tRNS gAMA cHRM sRGB iCCP cICP pHYs sBIT bKGD hIST sPLT tIME tEXt zTXt iTXt".split()
+)
+"""Chunks that neither animate nor turn an image; of texts some do."""
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt")
+_TURNING = (b"XML:com.adobe.xmp\0", b"Raw profile type ")
+"""What texts begin with that may say how the image is turned."""
 
-ANIMATION = frozenset((b"acTL", b"fcTL", b"fdAT"))
-"""Names of chunks with which a PNG is animated."""
-
-_LAST = b"IEND"
+_DEEP = 16
 
 
-def chunks(content: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield names of chunks, and where each starts and stops; what is left over at the end has no name."""
-    start, name = len(SIGNATURE), b""
-    while start + 12 <= len(content) and name != _LAST:
+def proven(content: memoryview) -> Header | None:
+    """Read the header of a PNG of 8 bits or less, whole, with plain chunks only."""
+    header = whole(content)
+    return header if header is not None and depth(content) < _DEEP else None
+
+
+def depth(content: memoryview) -> int:
+    """Return the bits of a number in a PNG."""
+    return content[24]
+
+
+def whole(content: memoryview) -> Header | None:
+    """Read the header of a PNG of any depth, if its chunks are plain and go to its end; else None."""
+    if len(content) < 33 or bytes(content[:16]) != _START:
+        return None
+    start, name = 8, b""
+    while name != b"IEND":
+        name = bytes(content[start + 4 : start + 8])
+        text = bytes(content[start + 8 : start + 26]) if name in _TEXTS else b""
         stop = start + 12 + int.from_bytes(content[start : start + 4], "big")
-        if stop > len(content):
-            break
-        name = content[start + 4 : start + 8]
-        yield name, start, stop
+        if name not in _PLAIN or stop > len(content) or text.startswith(_TURNING):
+            return None
         start = stop
-    yield b"", start, len(content)
-
-
-def check(encoded: NDArray[np.uint8]) -> None:
-    """Do nothing if a file is no PNG, or one of which every chunk can be left out.
-
-    OpenCV comes to harm where chunks of an animation are broken. Animations are left out, see `rewriting`, so that only
-    those matter that cannot be.
-
-    Raises:
-        StructureError: If it is another PNG.
-    """
-    if encoded[: len(SIGNATURE)].tobytes() != SIGNATURE:
-        return
-    content = encoded.tobytes()
-    *places, (_, start, _) = chunks(content)
-    ended = bool(places) and places[-1][0] == _LAST
-    if not ended and any(name in content[start:] for name in ANIMATION):
-        raise StructureError(f"its chunks end early, at byte {start:,} of {len(content):,}, before its animation does")
+    width, height = int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+    return Header(height, width) if max(width, height) < 2**31 else None

@@ -104,7 +104,8 @@ def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, b
                 [index if index == j else -1 - index for index, j in zip(plan.indices, shown, strict=True)]
             )
             samples = list(source.read(shown))
-            heights, widths = Inspector(len(shown), max_pixels=None, levels=Levels()).look(np.arange(len(shown)), samples)
+            inspector = Inspector(len(shown), max_pixels=None, levels=Levels())
+            heights, widths = inspector.look(np.arange(len(shown)), samples)
             feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": samples}
             for stages, numbers in ((recipe.partial, plan.version), (recipe.final, plan.serving)):
                 arrays, heights, widths = draw(

@@ -69,7 +69,7 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder, max_pixels: int | N
         try:
             header = pillow.header(encoded)
         except PillowError as error:
-            return Verdict(None, None, f"it cannot be decoded, since it is {error}")
+            return Verdict(None, None, f"not an image that can be decoded ({error})")
     if max_pixels is not None and header.height * header.width > max_pixels:
         return Verdict(
             None,

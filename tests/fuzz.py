@@ -3,14 +3,16 @@
     python -m tests.fuzz --mutations 21000 --seed 1 --found /tmp/found
 
 breaks 3,000 files of each format, serves them at random places among as many good ones in batches of 64, by either
-kernels, decoded by window or whole, with the fallback decoder or without, and prints what became of them. The exit code
-is 1 if a process died or hung, a good image was wrong, or a broken file was neither served nor named. A process that
+kernels, decoded by window or whole, and prints what became of them. The exit code is 1 if a process died or hung, a
+good image was wrong, a broken file was neither served nor named, or DALI was given one that it sees otherwise than
+Pillow. A process that
 dies is asked again with half of the files, until one is left; that is written into the folder `--found`.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import select
 import subprocess
@@ -18,18 +20,24 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from dalirefurb import BadSamplePolicy, Loader, Prefetch, Recipe, Standard, evaluate, simple
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.batch_plan import Indices
+from dalirefurb.reading.decoding import decoded
+from dalirefurb.reading.inspector import Refused, judge
+from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source import Source
-from tests.mutations import FORMATS, UNFIT, mutation, notorious, originals
+from dalirefurb.source.levels import Levels
+from tests.mutations import FORMATS, mutation, notorious, originals
 
 BATCH = 64
 BATCHES = 4
@@ -42,6 +50,9 @@ SILENT_S = 240.0
 """A process that has not finished a round for so long hangs."""
 
 MIXED = "mixed"
+
+TOLERANCE = 2
+"""Levels by which DALI may differ from Pillow."""
 
 _TRIES = 3
 """A process that dies of some files may survive them at times."""
@@ -146,7 +157,6 @@ def served(
     recipe: Recipe,
     *,
     kernels: Kernels,
-    fallback: Literal["pillow"] | None,
     epochs: int,
 ) -> tuple[list[Epoch], dict[int, str]]:
     """Serve epochs; return them, and the reasons why samples are bad."""
@@ -158,7 +168,7 @@ def served(
         kernels=kernels,
         prefetch=Prefetch(num_threads=2, replicas=1, batches_per_group=1),
         with_indices=True,
-        bad_samples=BadSamplePolicy(max_pixels=MAX_PIXELS, on_bad_sample="replace", fallback_decoder=fallback),
+        bad_samples=BadSamplePolicy(max_pixels=MAX_PIXELS, on_bad_sample="replace"),
     ) as loader:
         found = []
         for epoch in range(epochs):
@@ -188,20 +198,37 @@ class Rounds:
         turn = first // ROUND
         kernels: Kernels = "dali" if turn % 2 else "numba"
         whole = turn % 4 in (1, 2)
-        fallback: Literal["pillow"] | None = "pillow" if turn // 4 % 2 else None
         recipe, epochs = (evaluate(SIZE), 2) if whole else (simple(SIZE), 1)
         if (kernels, whole) not in self._wanted:
-            wanted, none = served(self._good, names, recipe, kernels=kernels, fallback=None, epochs=epochs)
+            wanted, none = served(self._good, names, recipe, kernels=kernels, epochs=epochs)
             assert not none, none
             self._wanted[kernels, whole] = wanted
-        epoch, reasons = served(files, names, recipe, kernels=kernels, fallback=fallback, epochs=epochs)
+        epoch, reasons = served(files, names, recipe, kernels=kernels, epochs=epochs)
         outcome = compared(epoch, self._wanted[kernels, whole], reasons, rows=rows, names=names, alike=whole)
-        if fallback is None:
-            unnamed = UNFIT.intersection(names[row] for row in rows.tolist() if row not in reasons)
-            outcome.wrong += [f"{name} must be named, and is served" for name in sorted(unnamed)]
-        settings = f"kernels {kernels}, {'whole' if whole else 'window'}, fallback {fallback}"
+        outcome.wrong += [each for row in rows.tolist() for each in seen_otherwise(files[row], names[row])]
+        settings = f"kernels {kernels}, {'whole' if whole else 'window'}"
         outcome.wrong = [f"{each} ({settings})" for each in outcome.wrong]
         return outcome
+
+
+def seen_otherwise(content: bytes, name: str) -> Iterator[str]:
+    """Say what DALI, if it is given a file, sees otherwise than Pillow, which may refuse it."""
+    encoded = np.frombuffer(content, np.uint8)
+    verdict = judge(encoded, PillowDecoder(MAX_PIXELS, Levels()), MAX_PIXELS)
+    if verdict.decoder != "dali" or verdict.header is None:
+        return
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            wanted = np.asarray(ImageOps.exif_transpose(image).convert("RGB"), np.int16)
+    except Exception:  # Every format has its own.
+        return
+    if wanted.shape[:2] != verdict.header[:2]:
+        yield f"{name} is said to be {verdict.header[:2]}, and Pillow shows {wanted.shape[:2]}"
+        return
+    with suppress(Refused):
+        shown = decoded(encoded, Levels(), name)
+        if np.abs(shown - wanted).max() > TOLERANCE:
+            yield f"{name} is shown otherwise than by Pillow"
 
 
 def compared(

@@ -1,4 +1,7 @@
-"""Image files of seven formats, and ways to break them: a mutation is a function of seed, format and number."""
+"""Image files of seven formats, and ways to break them: a mutation is a function of seed, format and number.
+
+An eighth, "EXIF", is JPEG, PNG and WebP with EXIF data, XMP and ICC profiles that were made to confuse.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from tests.pictures import encode, picture
 
-FORMATS = ("JPEG", "PNG", "BMP", "WebP", "TIFF", "PNM", "JPEG2000")
+FORMATS = ("JPEG", "PNG", "BMP", "WebP", "TIFF", "PNM", "JPEG2000", "EXIF")
 
 _MAGIC: dict[str, tuple[bytes, ...]] = {
     "JPEG": (b"\xff\xd8",),
@@ -24,6 +27,7 @@ _MAGIC: dict[str, tuple[bytes, ...]] = {
     "TIFF": (b"II", b"MM"),
     "PNM": (b"P1", b"P2", b"P3", b"P4", b"P5", b"P6", b"P7"),
     "JPEG2000": (b"\0\0\0\x0cjP", b"\xff\x4f"),
+    "EXIF": (b"\xff\xd8", b"\x89PNG", b"RIFF"),
 }
 """What files begin with."""
 
@@ -57,6 +61,11 @@ def mutation(seed: int, format_: str, number: int, folder: Path | None = None) -
     rng = np.random.default_rng((seed, FORMATS.index(format_), number))
     files = (() if folder is None else found(folder, format_)) or originals(format_)
     content = files[rng.integers(len(files))]
+    if format_ == "EXIF":
+        for _ in range(rng.integers(1, 4)):
+            content = _annotated(content, rng)
+        if rng.random() < 0.7:
+            return mended(content)
     for _ in range(min(int(rng.geometric(0.6)), 4)):
         content = _WAYS[rng.integers(len(_WAYS))](content, files, rng) or content
     if rng.random() < 0.7:
@@ -145,6 +154,54 @@ def _repeat(content: bytes, files: tuple[bytes, ...], rng: np.random.Generator) 
 
 
 _WAYS: tuple[Way, ...] = (_bytes, _head, _lengths, _lengths, _cut, _splice, _leave_out, _repeat)
+
+
+# Annotations that confuse
+
+
+def _annotated(content: bytes, rng: np.random.Generator) -> bytes:
+    """Put EXIF data, now and then XMP or a part of an ICC profile, between any two parts of a file."""
+    if content.startswith(b"\xff\xd8"):
+        segments = (
+            b"\xe1Exif\0\0" + _exif(rng),
+            b"\xe1http://ns.adobe.com/xap/1.0/\0" + _XMP.replace(b"6", str(rng.integers(10)).encode()),
+            b"\xe2ICC_PROFILE\0" + bytes(rng.integers(0, 4, 2).tolist()) + bytes(rng.integers(0, 256, 40).tolist()),
+        )
+        segment = segments[rng.choice(3, p=(0.7, 0.15, 0.15))]
+        added = b"\xff" + segment[:1] + struct.pack(">H", len(segment) + 1) + segment[1:]
+        places = [2]
+        while content[places[-1] + 1] != 0xDA and places[-1] + 4 < len(content):
+            places.append(places[-1] + 2 + int.from_bytes(content[places[-1] + 2 : places[-1] + 4], "big"))
+    elif content.startswith(b"\x89PNG"):
+        data = _exif(rng)
+        added = struct.pack(">I", len(data)) + b"eXIf" + data + struct.pack(">I", zlib.crc32(b"eXIf" + data))
+        places = [33, len(content) - 12]
+    else:
+        data = _exif(rng)
+        added = b"EXIF" + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+        places = [len(content)] if content[12:16] != b"VP8X" else [30, len(content)]
+    place = places[rng.integers(len(places))]
+    return content[:place] + added + content[place:]
+
+
+def _exif(rng: np.random.Generator) -> bytes:
+    """Say an orientation, once, twice or not at all, in any type of number; lengths and places are right mostly."""
+    order = str(rng.choice(("<", ">")))
+    entries = b"".join(
+        struct.pack(
+            order + "HHIHH",
+            rng.choice((274, 274, 274, 271, 256, 34665)),
+            rng.choice((3, 3, 3, 4, rng.integers(14))),
+            rng.choice((1, 1, 1, 0, 2)),
+            rng.integers(10),
+            rng.choice((0, 0, 6)),
+        )
+        for _ in range(rng.integers(4))
+    )
+    start = int(rng.choice((8, 8, 8, 8, *_TELLING)))
+    count = len(entries) // 12 if rng.random() < 0.9 else int(rng.integers(65536))
+    magic = {"<": b"II*\0", ">": b"MM\0*"}[order]
+    return magic + struct.pack(order + "IH", start % 2**32, count) + entries + bytes(4)
 
 
 # Whole files
@@ -308,6 +365,7 @@ _ORIGINALS: dict[str, Callable[[], list[bytes]]] = {
     "TIFF": _tiffs,
     "PNM": _pnms,
     "JPEG2000": _jpeg2000s,
+    "EXIF": lambda: [*_jpegs()[:7], *_pngs()[:7], *_webps()[:7]],
 }
 
 
@@ -335,9 +393,25 @@ def notorious() -> dict[str, bytes]:
         "TIFF that is told to have more rows": _with_tag(_tiffs()[0], 284, 5000, as_tag=257),
         "TIFF whose directory is 2**63 bytes away": b"II+\0\x08\0\0\0" + struct.pack("<Q", 2**63) + _tiffs()[0],
         "TIFF of 2**64 - 1 entries": b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 2**64 - 1) + _tiffs()[0],
+        **{
+            f"JPEG that says orientations {first}, then {second}": _told_apart(first, second)
+            for first, second in _APART
+        },
         "animated PNG that jumps": _pngs()[-1].replace(b"fcTL", b"ecTL", 1),
         "animated PNG whose frame ends early": _pngs()[-1].replace(b"fdAT\0\0\0\2", b"fdAT\0\0\0\7", 1),
     }
+
+
+_APART = ((1, 6), (6, 1), (2, 5), (3, 8))
+"""Orientations that two readers of one file may see, one the first, the other the last."""
+
+
+def _told_apart(first: int, second: int) -> bytes:
+    segments = (_SIDEWAYS.replace(b"\0\x06\0", bytes((0, each, 0))) for each in (first, second))
+    content = _saved("JPEG", size=_PORTRAIT)
+    return (
+        content[:2] + b"".join(b"\xff\xe1" + struct.pack(">H", len(each) + 2) + each for each in segments) + content[2:]
+    )
 
 
 def _with_size(width: int, height: int) -> bytes:
@@ -381,7 +455,3 @@ def _with_tag(content: bytes, tag: int, value: int, *, as_tag: int | None = None
         if struct.unpack_from("<H", content, place) == (tag,):
             return content[:place] + struct.pack("<HHII", as_tag or tag, 3, 1, value) + content[place + 12 :]
     raise AssertionError(f"no tag {tag}")
-
-
-UNFIT = frozenset(name for name in notorious() if not name.startswith("animated"))
-"""Those that must not be served, since what they show is not defined; of an animated PNG the image at rest is."""

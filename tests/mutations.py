@@ -62,7 +62,7 @@ def mutation(seed: int, format_: str, number: int, folder: Path | None = None) -
     files = (() if folder is None else found(folder, format_)) or originals(format_)
     content = files[rng.integers(len(files))]
     if format_ == "EXIF":
-        for _ in range(rng.integers(1, 4)):
+        for _ in range(rng.choice((1, 1, 2, 3))):
             content = _annotated(content, rng)
         if rng.random() < 0.7:
             return mended(content)
@@ -191,14 +191,14 @@ def _exif(rng: np.random.Generator) -> bytes:
         struct.pack(
             order + "HHIHH",
             rng.choice((274, 274, 274, 271, 256, 34665)),
-            rng.choice((3, 3, 3, 4, rng.integers(14))),
-            rng.choice((1, 1, 1, 0, 2)),
+            rng.choice((3, 3, 3, 3, 3, 4, rng.integers(14))),
+            rng.choice((1, 1, 1, 1, 1, 0, 2)),
             rng.integers(10),
-            rng.choice((0, 0, 6)),
+            rng.choice((0, 0, 0, 0, 6)),
         )
-        for _ in range(rng.integers(4))
+        for _ in range(rng.choice((1, 1, 1, 1, 0, 2, 3)))
     )
-    start = int(rng.choice((8, 8, 8, 8, *_TELLING)))
+    start = 8 if rng.random() < 0.8 else int(rng.choice(_TELLING))
     count = len(entries) // 12 if rng.random() < 0.9 else int(rng.integers(65536))
     magic = {"<": b"II*\0", ">": b"MM\0*"}[order]
     return magic + struct.pack(order + "IH", start % 2**32, count) + entries + bytes(4)
@@ -365,7 +365,7 @@ _ORIGINALS: dict[str, Callable[[], list[bytes]]] = {
     "TIFF": _tiffs,
     "PNM": _pnms,
     "JPEG2000": _jpeg2000s,
-    "EXIF": lambda: [*_jpegs()[:7], *_pngs()[:7], *_webps()[:7]],
+    "EXIF": lambda: [*_jpegs()[:5], *_jpegs(), *_pngs()[:3], *_webps()[:3]],
 }
 
 

@@ -188,7 +188,7 @@ def by_pillow(stats: Stats) -> str:
     """Say which share of what was computed Pillow decoded, and how long that took; nothing if there was none."""
     if not stats.pillow_images:
         return ""
-    share = _percent(min(1.0, stats.pillow_images / max(stats.misses, 1)))
+    share = _percent(stats.pillow_images / max(stats.files, 1))
     return f"Pillow decoded {share} of the files that were read, in {stats.pillow_s:.1f} s of their threads' time"
 
 

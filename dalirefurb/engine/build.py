@@ -94,7 +94,7 @@ def assemble(
         num_threads=depths.reading_threads,
         max_pixels=max_pixels,
         refusal=partial(recipe.refusal, max_pixels=max_pixels),
-        on_pillow=lambda images, seconds: tally.add(pillow_images=images, pillow_s=seconds),
+        on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
     )
     compile_kernels(kernels, recipe)

@@ -27,8 +27,8 @@ class Stats:
         replaced: Rows that show another sample than the plan's, since the plan's is bad.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
-        pillow_images: Files that Pillow decoded, since they are of no kind that DALI is given; also of batches made
-            ahead.
+        files: Encoded images that were read to be decoded, also of batches made ahead.
+        pillow_images: Those of `files` that Pillow decoded, since they are of no kind that DALI is given.
         planning_s: Seconds that the loader's threads spent planning.
         preparing_s: Seconds that the loader's threads spent drawing parameters and feeding.
         storing_s: Seconds that the loader's threads spent on the store.
@@ -48,6 +48,7 @@ class Stats:
     replaced: int = 0
     stored: int = 0
     declined: int = 0
+    files: int = 0
     pillow_images: int = 0
     planning_s: float = 0.0
     preparing_s: float = 0.0

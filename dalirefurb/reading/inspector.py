@@ -37,6 +37,9 @@ _SEEN = np.dtype(
 """Digest of the bytes that were read, for that see `_digest`; the image's size in pixels, 0 at first; its decoder."""
 
 
+OnLook = Callable[[int, int, float], None]
+
+
 class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes an error of it
     """An image cannot be used: `row` among those that were looked at, and why."""
 
@@ -88,7 +91,8 @@ class Inspector:
         max_pixels: Largest number of pixels in an image; a larger one is refused before it is decoded. None: any size.
         levels: Levels of what is deeper than 8 bits.
         name: Function that names a sample by its index, for warnings.
-        on_pillow: Function that is told, whenever Pillow has decoded images, how many, and how many seconds it took.
+        on_look: Function that is told how many images were looked at, how many of them Pillow decoded, and how many
+            seconds that took.
     """
 
     def __init__(
@@ -98,12 +102,12 @@ class Inspector:
         max_pixels: int | None,
         levels: Levels,
         name: Callable[[int], str] = str,
-        on_pillow: Callable[[int, float], None] = lambda images, seconds: None,
+        on_look: OnLook = lambda images, by_pillow, seconds: None,
     ) -> None:
         self._max_pixels = max_pixels
         self._pillow = PillowDecoder(max_pixels, levels)
         self._name = name
-        self._on_pillow = on_pillow
+        self._on_look = on_look
         self._lock = threading.Lock()
         self._seen = np.zeros(num_samples, _SEEN)
 
@@ -133,11 +137,13 @@ class Inspector:
                 raise Refused(row, verdict.reason)
             height, width, _, head = verdict.header
             seen[row] = _digest(data[row], head), head, height, width, verdict.decoder == "pillow"
-        for row in np.flatnonzero(seen["by_pillow"]).tolist():
+        started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
+        for row in by_pillow.tolist():
             data[row] = image = self._decoded(row, int(indices[row]), data[row])
             header = pnm.proven(image.data)
             assert header is not None
             seen["height"][row], seen["width"][row] = header.height, header.width
+        self._on_look(len(data), len(by_pillow), time.perf_counter() - started if len(by_pillow) else 0.0)
         if new:
             with self._lock:
                 self._seen[indices[new]] = seen[new]
@@ -167,13 +173,10 @@ class Inspector:
 
     def _decoded(self, row: int, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Have Pillow decode an image; return it as DALI is given it."""
-        started = time.perf_counter()
         try:
-            image = pnm.written(self._pillow(encoded, self._name(index)))
+            return pnm.written(self._pillow(encoded, self._name(index)))
         except PillowError as error:
             raise Refused(row, f"decoding failed ({error})") from error
-        self._on_pillow(1, time.perf_counter() - started)
-        return image
 
 
 def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
-from dalirefurb.reading.inspector import Inspector, Refused
+from dalirefurb.reading.inspector import Inspector, OnLook, Refused
 from dalirefurb.reading.samples import Samples, joined
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
@@ -40,7 +40,7 @@ class Reader:
         max_pixels: Largest number of pixels in an encoded image; None: any size.
         refusal: Function that finds an image whose size cannot be used, see `Recipe.refusal`; None: any size can be
             used.
-        on_pillow: Function that is told of what Pillow decodes, see `Inspector`.
+        on_look: Function that is told of what Pillow decodes, see `Inspector`.
         substitutes: Substitutes for samples that are refused; None: refused samples raise an error.
     """
 
@@ -52,7 +52,7 @@ class Reader:
         num_threads: int,
         max_pixels: int | None = None,
         refusal: Refusal | None = None,
-        on_pillow: Callable[[int, float], None] = lambda images, seconds: None,
+        on_look: OnLook = lambda images, by_pillow, seconds: None,
         substitutes: Substitutes | None = None,
     ) -> None:
         self._source = source
@@ -65,7 +65,7 @@ class Reader:
                 max_pixels=max_pixels,
                 levels=Levels(source.value_range),
                 name=source.name,
-                on_pillow=on_pillow,
+                on_look=on_look,
             )
             if source.encoded
             else None

@@ -12,7 +12,7 @@ import pytest
 from dalirefurb.cli import main
 from dalirefurb.doctor import Finding, examine, machine, packages, storage
 from dalirefurb.errors import ConfigurationError
-from tests.pictures import write_folder
+from tests.pictures import encode, picture, write_folder
 
 GB = 1 << 20
 """In the units of /proc/meminfo."""
@@ -181,7 +181,7 @@ def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
 def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
     monkeypatch.setattr(storage, "_is_cached", lambda *_: False)
-    first, second = storage.data_set(folder)
+    first, second, _ = storage.data_set(folder)
     assert (first.state, first.values["page_cache_share"]) == ("good", 0.0)
     assert float(second.values["files_per_s"] or 0) > 0
 
@@ -213,8 +213,23 @@ def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, mon
     opened: list[Path] = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path), read(path))[1])
-    assert len([*storage.data_set(folder)]) == 2
-    assert len(opened) == 1
+    *_, kinds = storage.data_set(folder)
+    assert kinds.said == "DALI decodes all of 1 files that were looked at"
+    assert len(opened) == 2
+
+
+def test_which_share_pillow_decodes_is_told(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    for number in range(2):
+        (folder / "class_0" / f"{number}.tif").write_bytes(encode(picture(number, height=40, width=50), "TIFF"))
+    (folder / "class_0" / "none.png").write_bytes(b"<html>404</html>")
+    *_, kinds = storage.data_set(folder)
+    assert kinds.state == "note"
+    assert kinds.values["pillow_share"] == round(3 / 9, 3)
+    assert float(kinds.values["pillow_s_per_file"] or 0) > 0
+    assert kinds.said.startswith("Pillow decodes 33% of 9 files, in ")
+    assert kinds.said.endswith(" ms each; 1 of them it cannot")
+    assert "as JPEG, PNG or WebP" in kinds.remedy
 
 
 # As a whole

@@ -204,6 +204,7 @@ COMPUTING, FILES, STORING, DRAWING = (
         (DRAWING, REUSING, "planned batches and drew", "batches_per_group"),
         ({**FILES, "stored": 300, "declined": 100}, REUSING, "no room for 25 %", "room for all 800 images"),
         ({**FILES, "recomputed": 100}, REUSING, "20 % of the images to be reused were not in the store", "empties it"),
+        ({**FILES, "pillow_s": 9.0}, REUSING, "waited for files to be decoded", "JPEG, PNG or WebP of 8 bits"),
         (FILES, replace(REUSING, store=""), "there is no store", "a MemoryStore() would keep the 800 images"),
     ],
 )
@@ -471,6 +472,26 @@ def test_decoding_large_images_is_what_is_waited_for(tmp_path: Path) -> None:
         found = loader.diagnose()
     assert found.verdict is Verdict.DETECTED
     assert found.cause == "the loader's threads mostly computed images, 100 % of them from the start"
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 1.0])
+def test_which_share_pillow_decodes_is_said_whatever_the_verdict(wait_s: float) -> None:
+    found = diagnose(made(wait_s=wait_s, files=400, pillow_images=100, pillow_s=1.25), REUSING)
+    assert found.cause.endswith("Pillow decoded 25 % of the files that were read, in 1.2 s of their threads' time")
+    assert "Pillow" not in diagnose(made(wait_s=wait_s), REUSING).cause
+
+
+def test_a_loader_counts_what_pillow_decodes(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.{ending}" for number in range(4) for ending in ("tif", "png")]
+    for number, path in enumerate(paths):
+        picture(number, height=40, width=50).save(path)
+    source = FileList(paths, range(8))
+    with Loader(source, simple(SIZE), Standard(source, batch_size=4), prefetch=Prefetch(num_threads=1)) as loader:
+        for _ in loader:
+            pass
+        stats = loader.stats()
+    assert 2 * stats.pillow_images == stats.files >= 8
+    assert stats.pillow_s > 0
 
 
 def test_a_store_that_is_too_small_is_said_to_be() -> None:

@@ -23,6 +23,9 @@ _ORIENTATION, _BITS = 274, 258
 _RUN_PROGRAMS = ("EPS",)
 """Formats for which Pillow starts another program."""
 
+_PLANES = 284
+"""A tag of TIFF: whether each colour is in a plane of its own, 2."""
+
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """Markers with which the image in a JPEG 2000 file begins, followed by its size."""
 
@@ -97,7 +100,10 @@ class PillowDecoder:
 
     def _pixels(self, image: Image.Image, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """Return an image as it is stored; of colours that are deeper than 8 bits Pillow shows 8."""
-        if image.mode.startswith(("I", "F")) or (bits := _bits(image, encoded)) <= 8:
+        bits = _bits(image, encoded)
+        if wrong := _shown_wrong(image, bits):
+            raise PillowError(f"{wrong}: store it as a PNG")
+        if image.mode.startswith(("I", "F")) or bits <= 8:
             return self._levels.of_image(image, name)
         deepest = float(2**bits - 1)
         values = self._deep_colours(image, encoded)
@@ -139,7 +145,7 @@ class PillowDecoder:
                     return factory(io.BytesIO(content), "")
             except (SyntaxError, IndexError, TypeError, struct.error) as error:
                 if accepted and accepts is not None:
-                    reason = f"broken in its header, as {name}: {error}"
+                    reason = f"as {name}: {error}"
         raise PillowError(reason)
 
 
@@ -167,6 +173,16 @@ _TURNS = {
     8: lambda pixels: pixels[:, ::-1].swapaxes(0, 1),
 }
 """What is done to (height, width, 3) for each orientation."""
+
+
+def _shown_wrong(image: Image.Image, bits: int) -> str:
+    """Say what Pillow shows otherwise than it is meant, without an error; nothing if it is not known to."""
+    if image.format == "JPEG2000" and image.mode == "LA" and bits > 8:
+        return f"of gray and alpha of {bits} bits Pillow shows what is brightest as black"
+    in_planes = image.format == "TIFF" and getattr(image, "tag_v2", {}).get(_PLANES) == 2
+    if in_planes and (image.mode == "La" or (bits > 8 and image.info.get("compression") == "raw")):
+        return "Pillow puts planes of this kind together wrongly"
+    return ""
 
 
 def _bits(image: Image.Image, encoded: NDArray[np.uint8]) -> int:

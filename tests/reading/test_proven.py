@@ -202,6 +202,7 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
     "JPEG of no orientation that there is": lambda: annotated(turned(9)),
     "JPEG of orientation 0": lambda: annotated(turned(0)),
     "JPEG with EXIF data that end early": lambda: annotated(exif_segment(entries((ORIENTATION, 3, 1, 6))[:20])),
+    "JPEG with EXIF data of another mark": lambda: annotated(segment(0xE1, b"Exif\0\xff" + entries((274, 3, 1, 6)))),
     "JPEG with EXIF data that are none": lambda: annotated(exif_segment(b"nothing of the kind")),
     "JPEG with EXIF data behind its frame": lambda: behind_the_frame(turned(6)),
     "JPEG with XMP alone": lambda: annotated(XMP),
@@ -280,7 +281,7 @@ def test_a_size_that_dali_is_told_is_the_one_that_pillow_shows(format_: str) -> 
     [
         (b"", r"not an image that can be decoded \(empty\)"),
         (b"<html>404</html>", r"not an image that can be decoded \(of no format that Pillow knows\)"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(40), "broken in its header, as PNG"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), r"not an image that can be decoded \(as PNG: broken PNG file"),
         (b"P6\n70 0\n255\n", "not an image that can be decoded"),
     ],
 )

@@ -44,7 +44,9 @@ def proven(content: memoryview) -> Header | None:
             return None
         elif marker == _EXIF_OR_XMP:
             segment = bytes(content[start + 4 : stop])
-            if segment.startswith(_EXIF):
+            if segment[:4].lower() == b"exif":
+                if not segment.startswith(_EXIF):
+                    return None
                 told = orientation(segment[len(_EXIF) :])
                 if told is None or turned is not None or frame:
                     return None

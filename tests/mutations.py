@@ -5,6 +5,7 @@ An eighth, "EXIF", is JPEG, PNG and WebP with EXIF data, XMP and ICC profiles th
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 from collections.abc import Callable
@@ -223,8 +224,27 @@ def _deep(format_: str) -> bytes:
     return encode(_picture("L").convert("I;16"), format_)
 
 
+ARITHMETIC = tuple(
+    base64.b64decode(text)
+    for text in (
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAYEBQYFBAYGBQYHBwYIChAKCgkJChQODwwQFxQYGBcUFhYaHSUfGhsjHBYWICwgIyYnKSopGR8tMC"
+        "0oMCUoKSj/2wBDAQcHBwoIChMKChMoGhYaKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCj/yQARCAAY"
+        "ABQDASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIRAxEAPwD/AK8ttxyjTSf0sq2vUYebPrdgA81iUE44Up0yPuMBTOmONUukDK9FfgEEkD"
+        "7dKfzDnYb4u9d/leAJxHDQ7RTgVbeaS7N4vd6jtOxA4NmJPkFOylvbO0KAiH/PaX6LdIegR5oQ/9k=",
+        "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAYEBQYFBAYGBQYHBwYIChAKCgkJChQODwwQFxQYGBcUFhYaHSUfGhsjHBYWICwgIyYnKSopGR8tMC"
+        "0oMCUoKSj/2wBDAQcHBwoIChMKChMoGhYaKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCgoKCj/ygARCAAY"
+        "ABQDASIAAhEBAxEB/8wABgAQARD/2gAMAwEAAhADEAAAAf8AVQI21ntlpDwh0qF3iaZ0ol6Y4P/MAAQQBf/aAAgBAQABBQIELJaO/qAt4P/MAA"
+        "QRBf/aAAgBAwEBPwETj7lF8tXu0P/MAAQRBf/aAAgBAgEBPwE4gFauXoLG/8wABBAF/9oACAEBAAY/AsD/zAAEEAX/2gAIAQEAAT8hm+I5yN/G"
+        "/9oADAMBAAIAAwAAABC8WYn/zAAEEQX/2gAIAQMBAT8QTCYZRkY/y33/zAAEEQX/2gAIAQIBAT8QwyBqzXPoQP/MAAQQBf/aAAgBAQABPxDYuW"
+        "ruy4gIgDXAgOWCvlLuOqFkv7SkwRHMn7MMoTD/2Q==",
+    )
+)
+"""`encode(picture(5, height=24, width=20), "JPEG", quality=80)`, by `jpegtran -arithmetic`: sequential, progressive."""
+
+
 def _jpegs() -> list[bytes]:
     return [
+        *ARITHMETIC,
         _saved("JPEG"),
         _saved("JPEG", size=_PORTRAIT, subsampling=0),
         _saved("JPEG", progressive=True),
@@ -365,7 +385,7 @@ _ORIGINALS: dict[str, Callable[[], list[bytes]]] = {
     "TIFF": _tiffs,
     "PNM": _pnms,
     "JPEG2000": _jpeg2000s,
-    "EXIF": lambda: [*_jpegs()[:5], *_jpegs(), *_pngs()[:3], *_webps()[:3]],
+    "EXIF": lambda: [*_jpegs()[2:7], *_jpegs(), *_pngs()[:3], *_webps()[:3]],
 }
 
 

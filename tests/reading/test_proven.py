@@ -27,7 +27,7 @@ from dalirefurb.reading.decoding import decoded
 from dalirefurb.reading.inspector import Verdict, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
-from tests.mutations import FORMATS, mutation, notorious, originals
+from tests.mutations import ARITHMETIC, FORMATS, mutation, notorious, originals
 from tests.one_batch import levels
 from tests.pictures import encode, jpeg, picture
 
@@ -144,6 +144,13 @@ def test_what_dali_is_given_is_shown_as_by_pillow(name: str) -> None:
     assert verdict.header is not None
     assert verdict.header[:2] == wanted.shape[:2]
     assert np.array_equal(shown(content), wanted)
+
+
+@pytest.mark.parametrize("content", ARITHMETIC, ids=["sequential", "progressive"])
+def test_arithmetic_jpegs_are_shown_as_the_same_image_of_huffman_codes(content: bytes) -> None:
+    """Pillow's wheels do not decode them."""
+    assert verdict_of(content).decoder == "dali"
+    assert np.array_equal(shown(content), shown(jpeg(picture(5, height=24, width=20), quality=80)))
 
 
 def test_photographs_are_shown_as_by_pillow(photos: list[Path]) -> None:

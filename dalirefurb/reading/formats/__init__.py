@@ -1,7 +1,7 @@
 """Kinds of image files that DALI decodes exactly as Pillow shows them; Pillow decodes all other files.
 
     kind                                                      module     proved in
-    JPEG: baseline or progressive, 8 bits, gray or colours    jpeg       tests/reading/test_proven.py
+    JPEG of 8 bits, gray or colours, arithmetic ones, too     jpeg       tests/reading/test_proven.py
     PNG: up to 8 bits, of chunks that change no pixel         png
     WebP: one image, without EXIF data and XMP                webp
     PNM: P6 with 255 levels, of exactly its length            pnm

@@ -11,11 +11,11 @@ END = b"\xff\xd9"
 NEAR = 1024
 """Bytes at the end among which the end marker is looked for first; some files have others behind it."""
 
-_FRAMES = (0xC0, 0xC1, 0xC2)
-"""Markers of a baseline, an extended and a progressive image."""
+_FRAMES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
+"""Markers of a baseline, an extended and a progressive image; and of an extended and a progressive arithmetic one."""
 
 _SCAN, _EXIF_OR_XMP = 0xDA, 0xE1
-_OTHERS = frozenset((0xC4, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
+_OTHERS = frozenset((0xC4, 0xCC, 0xDB, 0xDD, 0xFE, *range(0xE0, 0xF0)))
 """Markers of tables, restarts, comments, and what applications add."""
 
 _EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/x"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dalirefurb.reading.formats.rewriting import rewritten
 from numpy.typing import NDArray
 from PIL import Image, PngImagePlugin
 
@@ -16,7 +17,6 @@ from dalirefurb import Recipe, Standard
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.errors import SampleError
-from dalirefurb.reading.formats.rewriting import rewritten
 from tests.bad_files import among_good_ones
 from tests.loading import flat_loader
 from tests.one_batch import levels

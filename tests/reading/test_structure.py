@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
+from dalirefurb.reading.formats.tiff import check as check_tiff
 
 from dalirefurb import Loader, Prefetch, Standard, simple
 from dalirefurb.errors import SampleError
 from dalirefurb.reading.formats import StructureError
-from dalirefurb.reading.formats.jpeg2000 import codestream, is_plain
-from dalirefurb.reading.formats.tiff import check as check_tiff
 from dalirefurb.reading.inspector import Inspector, Refused
 from tests.bad_files import among_good_ones
 from tests.mutations import UNFIT, notorious, originals

@@ -210,6 +210,9 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
     "JPEG of orientation 0": lambda: annotated(turned(0)),
     "JPEG with EXIF data that end early": lambda: annotated(exif_segment(entries((ORIENTATION, 3, 1, 6))[:20])),
     "JPEG with EXIF data of another mark": lambda: annotated(segment(0xE1, b"Exif\0\xff" + entries((274, 3, 1, 6)))),
+    "JPEG with an entry that ends early before its orientation": lambda: annotated(
+        exif_segment(entries((271, 9, 5, 9999), (ORIENTATION, 3, 1, 6)))
+    ),
     "JPEG with EXIF data that are none": lambda: annotated(exif_segment(b"nothing of the kind")),
     "JPEG with EXIF data behind its frame": lambda: behind_the_frame(turned(6)),
     "JPEG with XMP alone": lambda: annotated(XMP),
@@ -241,7 +244,7 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # It is Pillow's.
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data", "ignore:Truncated File Read")  # They are Pillow's.
 @pytest.mark.parametrize("name", PILLOWS)
 def test_what_two_readers_may_see_otherwise_is_pillows(name: str) -> None:
     content = PILLOWS[name]()

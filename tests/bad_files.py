@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb import FileList, ImageFolder, rng
 from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.dali import Graph, Replica
+from dalirefurb.dali import Graph, Replica, undecodable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
@@ -103,10 +103,13 @@ def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, b
             drawn = np.array(
                 [index if index == j else -1 - index for index, j in zip(plan.indices, shown, strict=True)]
             )
-            samples = list(source.read(shown))
-            inspector = Inspector(len(shown), max_pixels=None, levels=Levels())
-            heights, widths = inspector.look(np.arange(len(shown)), samples)
-            feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": samples}
+            inspector, samples = Inspector(len(shown), max_pixels=None, levels=Levels()), list(source.read(shown))
+            as_read, rows = list(samples), np.arange(len(shown))
+            inspector.look(rows, samples)
+            for row, reason in undecodable(samples):
+                inspector.give_up(row, row, samples[row], reason)
+            heights, widths = inspector.look(rows, as_read)
+            feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": as_read}
             for stages, numbers in ((recipe.partial, plan.version), (recipe.final, plan.serving)):
                 arrays, heights, widths = draw(
                     stages,

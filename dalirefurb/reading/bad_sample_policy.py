@@ -61,7 +61,7 @@ class BadSamplePolicy(metaclass=Explained):
                 "fallback_decoder is no longer of use, since Pillow decodes all files that DALI is not given: leave it "
                 "out",
                 DeprecationWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.max_pixels is not None:
             pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")

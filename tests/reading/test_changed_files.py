@@ -16,7 +16,7 @@ from dalirefurb.source import Source
 from tests.bad_files import Batches, assert_same, bad_content, encoded, expected
 from tests.loading import flat_loader
 from tests.pictures import jpeg, picture, write_folder
-from tests.reading.test_fallback_decoder import written
+from tests.reading.test_pillow_decoder import written
 
 NUM_SAMPLES = 12
 AHEAD = 8

@@ -20,7 +20,7 @@ from tests.loading import flat_loader
 from tests.mutations import notorious
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
-from tests.reading.test_rewriting import CROPPED, cropped
+from tests.reading.test_as_pillow_shows import CROPPED, cropped
 from tests.reading.test_structure import of_many_bits
 
 BATCH = 64

@@ -10,7 +10,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import Store
 
 _PREFETCH = {"num_threads", "replicas", "look_ahead", "batches_per_group", "reading_threads"}
-_BAD_SAMPLES = {"on_bad_sample", "quarantine", "fallback_decoder", "max_pixels"}
+_BAD_SAMPLES = {"on_bad_sample", "quarantine", "max_pixels"}
 
 
 def flat_loader(

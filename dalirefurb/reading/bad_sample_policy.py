@@ -58,8 +58,7 @@ class BadSamplePolicy(metaclass=Explained):
             )
         if self.fallback_decoder is not None:
             warnings.warn(
-                "fallback_decoder is no longer of use, since Pillow decodes all files that DALI is not given: leave it "
-                "out",
+                "fallback_decoder is no longer of use, since Pillow decodes what DALI is not given: leave it out",
                 DeprecationWarning,
                 stacklevel=4,
             )

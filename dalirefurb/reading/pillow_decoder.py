@@ -20,6 +20,7 @@ from dalirefurb.source.levels import Levels, LevelsError
 _ORIENTATION, _BITS = 274, 258
 """Tags of EXIF data and TIFF."""
 
+_LONGEST = 2**31 - 1
 _RUN_PROGRAMS = ("EPS",)
 """Formats for which Pillow starts another program."""
 
@@ -60,6 +61,8 @@ class PillowDecoder:
         try:
             with self._opened(encoded) as image:
                 width, height = image.size
+                if max(width, height) > _LONGEST:
+                    raise PillowError(f"its header declares {height} x {width} pixels, which no decoder takes")
                 orientation = _orientation(image)
                 # Of a TIFF Pillow tells the size that it has when it is turned.
                 turned = orientation > 4 and image.format != "TIFF"

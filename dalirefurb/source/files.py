@@ -23,8 +23,10 @@ EXTENSIONS = (
     ".jpg",
     ".jpeg",
     ".png",
+    ".gif",
     ".bmp",
     ".webp",
+    ".avif",
     ".tif",
     ".tiff",
     ".ppm",
@@ -33,7 +35,7 @@ EXTENSIONS = (
     ".pnm",
     ".jp2",
 )
-"""Endings of files that DALI decodes, in lower case."""
+"""Endings of image files, in lower case."""
 
 PathLike = str | os.PathLike[str]
 

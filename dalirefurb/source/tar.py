@@ -42,7 +42,7 @@ class TarShards(Source):
 
     Args:
         urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred.
-        image: The extension of images; any that DALI decodes if not given.
+        image: The extension of images; any of an image file if not given.
         label: The extension of labels: texts, numbers or names, which are numbered in sorted order and become
             `classes`. "json.name" is what `name` says in a JSON file. Or a function from a key to a label.
         index: A folder for the index files, which otherwise are beside the shards, or in the user's cache folder

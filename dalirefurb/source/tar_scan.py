@@ -69,7 +69,7 @@ def scan(
         file: Tar file, open at its beginning.
         url: Name of the tar file, for messages.
         size: Size of the tar file in bytes.
-        image: The extension of images; any that DALI decodes if not given.
+        image: The extension of images; any of an image file if not given.
         label: The extension of labels; "json.name" is what `name` says in a JSON file.
         advance: Function that is called after each member with the number of bytes passed since the member before.
 

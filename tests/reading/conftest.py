@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 Odd = dict[Path, tuple[int, int] | None]
-"""Odd files, each with its height and width, upright, as Pillow decodes it; None if it cannot, or opens no such bomb."""
+"""Odd files, each with its height and width, upright, as Pillow decodes it; None if it cannot, or opens no bombs."""
 
 _SIZE = re.compile(r"ok (\w+) .*?(\d+)x(\d+)(?: orient=(\d))?")
 

@@ -110,12 +110,12 @@ def judged(content: bytes) -> Verdict:
     return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()), None)
 
 
-def cropped(content: bytes) -> NDArray[np.float64]:
-    """What `CROPPED` serves of the image as Pillow shows it."""
+def cropped(content: bytes, side: int = SIDE) -> NDArray[np.float64]:
+    """What `CROPPED`, or one to another side, serves of the image as Pillow shows it."""
     pixels = np.asarray(as_pillow_opens(content), np.float64)
     height, width = pixels.shape[:2]
-    top, left = round((height - SIDE) / 2), round((width - SIDE) / 2)
-    return pixels[top : top + SIDE, left : left + SIDE].transpose(2, 0, 1)
+    top, left = round((height - side) / 2), round((width - side) / 2)
+    return pixels[top : top + side, left : left + side].transpose(2, 0, 1)
 
 
 OTHERS = {

@@ -11,11 +11,14 @@ import torch
 
 from dalirefurb import ImageFolder, Loader, Standard, simple
 from dalirefurb.errors import SampleError
+from dalirefurb.reading import inspector
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
+from dalirefurb.source.levels import Levels
 from tests.bad_files import Batches, assert_same, bad_content, encoded, expected
 from tests.loading import flat_loader
 from tests.pictures import jpeg, picture, write_folder
+from tests.reading.test_file_formats import as_pillow_opens
 from tests.reading.test_pillow_decoder import written
 
 NUM_SAMPLES = 12
@@ -122,28 +125,48 @@ def test_a_file_that_is_repaired_is_served_where_bad_ones_raise(kernels: str, so
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_the_fallback_decodes_what_needs_it_and_nothing_else(kernels: str, back: bool, source: ImageFolder) -> None:
+def test_pillow_decodes_what_it_is_given_and_nothing_else(kernels: str, back: bool, source: ImageFolder) -> None:
     """A JPEG becomes a GIF, or a GIF a JPEG."""
     contents = [Path(source.name(7)).read_bytes(), written("GIF", picture(7, height=90, width=30))]
     before, after = reversed(contents) if back else contents
     write(source, 7, before)
-    with loader_of(source, kernels, fallback_decoder="pillow") as loader:
+    with loader_of(source, kernels) as loader:
         epoch(loader)
         write(source, 7, after)
         found = later_epoch(loader)
-    with loader_of(source, kernels, fallback_decoder="pillow") as loader:
+    with loader_of(source, kernels) as loader:
         loader.set_epoch(AHEAD + 1)
         assert_same(epoch(loader), found)
 
 
 def test_a_header_is_read_once_of_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    inspector = Inspector(4, max_batch_size=4, max_pixels=None, fallback=None)
-    files = [np.frombuffer(jpeg(picture(seed, height=40 + seed, width=50)), np.uint8) for seed in range(4)]
+    seen = Inspector(4, max_pixels=None, levels=Levels())
+    files = [np.frombuffer(jpeg(picture(seed, height=40 + seed, width=50)), np.uint8) for seed in range(3)]
+    files.append(np.frombuffer(written("GIF", picture(3, height=43, width=50)), np.uint8))
     read: list[int] = []
-    sizes = inspector._headers.sizes
-    monkeypatch.setattr(inspector._headers, "sizes", lambda some: (read.append(len(some)), sizes(some))[1])
+    real = inspector.judge
+    monkeypatch.setattr(inspector, "judge", lambda *some: (read.append(len(some[0])), real(*some))[1])
     for _ in range(3):
-        heights, widths = inspector.look(np.arange(4), list(files))
-    assert (heights.tolist(), widths.tolist(), read) == ([40, 41, 42, 43], [50] * 4, [4])
-    heights, _ = inspector.look(np.arange(4), [files[0], files[0], *files[2:]])
-    assert (heights.tolist(), read) == ([40, 40, 42, 43], [4, 1])
+        heights, widths = seen.look(np.arange(4), list(files))
+    assert (heights.tolist(), widths.tolist()) == ([40, 41, 42, 43], [50] * 4)
+    assert read == [len(file) for file in files]
+    heights, _ = seen.look(np.arange(4), [files[0], files[0], *files[2:]])
+    assert heights.tolist() == [40, 40, 42, 43]
+    assert read[4:] == [len(files[0])]
+
+
+def test_a_byte_that_changes_in_a_header_is_seen(source: ImageFolder) -> None:
+    """The header's bytes tell a JPEG from others, and its last ones, and how many there are."""
+    seen = Inspector(1, max_pixels=None, levels=Levels())
+    content = Path(source.name(7)).read_bytes()
+    height, width = picture_size(content)
+    frame = content.index(b"\xff\xc0") + 5
+    taller = content[:frame] + (height + 8).to_bytes(2, "big") + content[frame + 2 :]
+    for some, expected_height in ((content, height), (taller, height + 8), (content, height)):
+        heights, widths = seen.look(np.arange(1), [np.frombuffer(some, np.uint8)])
+        assert (heights.item(), widths.item()) == (expected_height, width)
+
+
+def picture_size(content: bytes) -> tuple[int, int]:
+    width, height = as_pillow_opens(content).size
+    return height, width

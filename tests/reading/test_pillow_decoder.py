@@ -238,8 +238,8 @@ def test_a_state_belongs_to_a_version_of_pillow(tmp_path: Path) -> None:
 
 
 def test_no_version_of_pillow_is_asked_of_what_is_decoded_already() -> None:
-    source = Arrays(np.zeros((3, 40, 40, 3), np.uint8), [0, 1, 2])
-    with Loader(source, simple(32, raw=True), Standard(3, batch_size=3)) as loader:
+    source = Arrays(np.zeros((3, 40, 40, 3), np.uint8), np.arange(3))
+    with Loader(source, simple(40, raw=True), Standard(3, batch_size=3)) as loader:
         assert "pillow" not in loader.state_dict()["fingerprint"]["versions"]
 
 

@@ -26,7 +26,7 @@ from dalirefurb.dali.graph import ENCODED
 from dalirefurb.dali.runner import REPLICA_OPTIONS, tensors_of
 from dalirefurb.dali_iterator import RefurbIterator
 from tests.mutations import notorious
-from tests.pictures import encode, jpeg, picture
+from tests.pictures import jpeg, picture
 from tests.test_imports import MODULES, imported_by
 
 
@@ -220,20 +220,6 @@ def test_an_errors_text_tells_of_a_type_that_dali_does_not_know() -> None:
     message = dalis_words(fn.decoders.image(ENCODED.node()), [odd])
     with needed("the wording of its errors", "tell users of pixels of a type that it does not know"):
         assert "of a type that DALI does not know" in insides.decoding_reason(insides.reason_of(message)), message
-
-
-@pytest.mark.parametrize(
-    ("encoded", "meaning"),
-    [
-        (jpeg(picture(0, height=40, width=50))[:30], "its header is broken"),
-        (encode(picture(0, height=40, width=50), "GIF"), "its format is none that it knows"),
-    ],
-    ids=["cut", "GIF"],
-)
-def test_an_errors_text_tells_of_a_header_that_cannot_be_read(encoded: bytes, meaning: str) -> None:
-    message = dalis_words(fn.peek_image_shape(ENCODED.node()), [encoded])
-    with needed("nvImageCodec's codes or how DALI tells them", "tell users what is wrong with a file's header"):
-        assert insides.header_reason(insides.reason_of(message)) == meaning, message
 
 
 @pytest.mark.parametrize(

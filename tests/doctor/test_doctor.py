@@ -12,7 +12,7 @@ import pytest
 from dalirefurb.cli import main
 from dalirefurb.doctor import Finding, examine, machine, packages, storage
 from dalirefurb.errors import ConfigurationError
-from tests.pictures import encode, picture, write_folder
+from tests.pictures import picture, write_folder
 
 GB = 1 << 20
 """In the units of /proc/meminfo."""
@@ -218,18 +218,31 @@ def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, mon
     assert len(opened) == 2
 
 
-def test_which_share_pillow_decodes_is_told(tmp_path: Path) -> None:
+def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_takes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    for number in range(2):
-        (folder / "class_0" / f"{number}.tif").write_bytes(encode(picture(number, height=40, width=50), "TIFF"))
-    (folder / "class_0" / "none.png").write_bytes(b"<html>404</html>")
+    *_, kinds = storage.data_set(folder)
+    assert (kinds.state, kinds.said) == ("good", "DALI decodes all of 6 files that were looked at")
+    assert kinds.values == {"pillow_share": 0.0, "pillow_s_per_file": None}
+    picture(0, height=40, width=40).save(folder / "class_0" / "a.gif")
+    (folder / "class_0" / "b.tif").write_bytes(b"no image")
     *_, kinds = storage.data_set(folder)
     assert kinds.state == "note"
-    assert kinds.values["pillow_share"] == round(3 / 9, 3)
+    assert kinds.said.startswith("Pillow decodes 25% of 8 files that were looked at, in ")
+    assert kinds.said.endswith(" ms each; 1 of 2 it cannot decode")
+    assert kinds.remedy == "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
+    assert kinds.values["pillow_share"] == 0.25
     assert float(kinds.values["pillow_s_per_file"] or 0) > 0
-    assert kinds.said.startswith("Pillow decodes 33% of 9 files, in ")
-    assert kinds.said.endswith(" ms each; 1 of them it cannot")
-    assert "as JPEG, PNG or WebP" in kinds.remedy
+    for path in folder.rglob("*.jpg"):
+        path.rename(path.with_suffix(".bmp"))
+        picture(0, height=40, width=40).save(path.with_suffix(".bmp"))
+    *_, kinds = storage.data_set(folder)
+    assert (kinds.state, kinds.values["pillow_share"]) == ("slow", 1.0)
+
+
+def test_files_are_not_decoded_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
+    *_, kinds = storage.data_set(write_folder(tmp_path / "images", num_samples=6))
+    assert kinds.said == "DALI decodes all of 1 files that were looked at"
 
 
 # As a whole

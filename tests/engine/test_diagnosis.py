@@ -197,6 +197,18 @@ COMPUTING, FILES, STORING, DRAWING = (
         (FILES, replace(REUSING, reading_threads=4), "waited for files", "Prefetch(reading_threads=16)"),
         (FILES, REUSING, "waited for files", "reuse_factor=3 would leave 33 %"),
         (FILES, replace(REUSING, reuse_factor=None), "waited for files", "recipe.at(0)"),
+        (
+            {**FILES, "pillow_images": 300, "pillow_s": 5.0},
+            replace(REUSING, reading_threads=4),
+            "waited for files to be decoded",
+            "files of a kind that DALI decodes, JPEG, PNG or WebP of 8 bits, would leave this to its threads",
+        ),
+        (
+            {**FILES, "pillow_images": 9, "pillow_s": 4.0},
+            REUSING,
+            "waited for files",
+            "reuse_factor=3 would leave 33 %",
+        ),
         (STORING, REUSING, "worked on the MemoryStore", "an earlier crop"),
         (STORING, replace(REUSING, store="DiskStore"), "worked on the DiskStore", "TieredStore"),
         (STORING, replace(REUSING, store="Compressed"), "worked on the Compressed", "without Compressed"),
@@ -224,7 +236,7 @@ def test_the_change_is_that_of_what_held_the_loader_back(
     times=st.fixed_dictionaries(
         {
             name: st.floats(0, 10)
-            for name in ("planning_s", "preparing_s", "storing_s", "reading_wait_s", "graph_wait_s")
+            for name in ("planning_s", "preparing_s", "storing_s", "reading_wait_s", "graph_wait_s", "pillow_s")
         }
     ),
     facts=st.builds(
@@ -253,6 +265,12 @@ def test_a_line_names_share_speed_cause_and_change() -> None:
         "computed images, 50 % of them from the start: reuse_factor=3 would leave 33 % of the images, not 50 %, to "
         "compute"
     )
+
+
+def test_a_line_names_what_pillow_decoded() -> None:
+    found = diagnose(made(wait_s=0.1, pillow_images=100, pillow_s=3.25), REUSING)
+    assert found.cause.endswith("; Pillow decoded 25 % of the files that were read, in 3.2 s of their threads' time")
+    assert "Pillow" not in str(diagnose(made(wait_s=0.1), REUSING))
 
 
 # A model on the loader's cores

@@ -199,7 +199,7 @@ class Stream(IterableDataset[Any]):
         (Items([("a.jpg", 1)]), r"Items\[0\] is not: an image must be .* but is str: return Path\(path\).read_bytes"),
         (
             Items([(IMAGES[0] / 255, 1)]),
-            "is not: an image must be uint8 from 0 to 255, but is float64: remove ToTensor",
+            "is not: an image must be uint8 from 0 to 255, or uint16, but is float64: remove ToTensor",
         ),
         (Items([(torch.rand(3, 6, 7), 1)]), "but is float32: remove ToTensor"),
         (Items([(IMAGES[0].transpose(2, 0, 1), 1)]), r"have shape \(height, width, 3\), .* but has \(3, 6, 7\): conv"),
@@ -228,7 +228,7 @@ def test_a_dataset_of_another_kind_is_refused_with_a_remedy(dataset: Any, messag
         (b"encoded", IMAGES[0], r"encoded or none, but this is an array and Items\[0\] is encoded: convert it"),
         (IMAGES[0], b"encoded", r"encoded or none, but this is encoded and Items\[0\] is an array: convert it"),
         (b"encoded", b"", "is empty"),
-        (IMAGES[0], IMAGES[0] / 2, "an image must be uint8 from 0 to 255, but is float64"),
+        (IMAGES[0], IMAGES[0] / 2, "an image must be uint8 from 0 to 255, or uint16, but is float64"),
         (IMAGES[0], None, "an image must be .* but is NoneType"),
     ],
 )
@@ -439,8 +439,11 @@ class Lazily(OpenFile):
 class LazyImage:
     """What is asked of a PIL image."""
 
+    mode = "RGB"
+
     def __init__(self, dataset: OpenFile, index: int) -> None:
         self.dataset, self.index = dataset, index
+        self.info: dict[str, Any] = {}
 
     def getbands(self) -> tuple[str, ...]:
         return ("R", "G", "B")

@@ -45,7 +45,7 @@ def test_a_folder_lists_images_in_torchvisions_order_with_its_labels(tmp_path: P
 
 
 def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Path) -> None:
-    names = ("a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/.2.JPG", "a/.DS_Store", "a/b/x.gif", "top.jpg", "c/3")
+    names = ("a/1.jpg", "a/notes.txt", "a/jpg", "a/._1.jpg", "a/.2.JPG", "a/.DS_Store", "a/b/x.mp4", "top.jpg", "c/3")
     with pytest.warns(UserWarning, match="left out") as caught:
         source = ImageFolder(fill(tmp_path, *names))
     assert len(source) == 1
@@ -55,7 +55,7 @@ def test_a_folder_counts_the_files_it_skips_and_says_which_and_why(tmp_path: Pat
     assert said.startswith(
         f"{tmp_path}/: 1 image is left out, since it lies in no class folder: top.jpg; 1 image is left out, since it "
         "is hidden: a/.2.JPG; 1 class folder holds no image: c; 4 files are left out, since their names do not end as "
-        "an image's (.bmp, .jp2, "
+        "an image's (.avif, .bmp, .gif, .jp2, "
     )
     assert said.endswith("): a/jpg and 3 more; FileList takes files of any name")
 
@@ -64,7 +64,7 @@ def test_one_file_that_is_left_out_is_told_of_as_one(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="left out") as caught:
         ImageFolder(f"{fill(tmp_path, 'a/1.jpg', 'a/notes.txt')}/")
     said = str(caught[0].message)
-    assert said.startswith(f"{tmp_path}/: 1 file is left out, since its name does not end as an image's (.bmp, ")
+    assert said.startswith(f"{tmp_path}/: 1 file is left out, since its name does not end as an image's (.avif, .bmp, ")
     assert said.endswith("): a/notes.txt; FileList takes files of any name")
 
 
@@ -110,7 +110,7 @@ def test_a_folder_follows_links(tmp_path: Path) -> None:
         (("file",), "file", "file is none: Not a directory"),
         ((), "", "one folder per class.*but holds none"),
         (("1.jpg", "2.png"), "", "one folder per class.*but holds 2 images directly in it: move them"),
-        (("a/1.gif", "b/2.txt"), "", "its 2 folders hold no image among 2 files.*images end in .bmp"),
+        (("a/1.mp4", "b/2.txt"), "", "its 2 folders hold no image among 2 files.*images end in .avif, .bmp"),
     ],
 )
 def test_a_folder_that_is_no_dataset_is_refused(
@@ -310,7 +310,10 @@ def test_arrays_take_tensors() -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (IMAGES.astype(np.float32), "must be uint8 from 0 to 255, but are float32: .*round"),
+        (
+            IMAGES.astype(np.float32),
+            r"must be uint8 from 0 to 255, or uint16, but are float32: .*such as value_range=\(0, 1\)",
+        ),
         (IMAGES.transpose(0, 3, 1, 2), r"but have \(5, 3, 6, 7\): pass images.transpose\(0, 2, 3, 1\)"),
         (np.zeros((5, 6, 7, 4), np.uint8), r"but have \(5, 6, 7, 4\): reshape them or select channels"),
         (np.zeros((5, 3072), np.uint8), r"but have \(5, 3072\): reshape"),

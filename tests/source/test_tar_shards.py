@@ -187,7 +187,7 @@ def test_what_is_left_out_is_counted_and_said_with_the_first_of_each_kind(tmp_pa
         assert contents(source) == [b"first", b"the second", b"third"]
         assert source.skipped == 3
         assert said.startswith(
-            f"of the shards, the 2 from {shard} on, is left out: 2 samples without an image, which ends in .bmp, "
+            f"of the shards, the 2 from {shard} on, is left out: 2 samples without an image, which ends in .avif, .bmp, "
         )
         assert said.endswith(
             f" (the first: {shard}:e.cls); 1 image hidden by a dot (the first: {shard}:.a.jpg); 1 member "
@@ -451,7 +451,11 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "bzip2": (bz2.compress(tar_bytes(PETS)), {}, "compressed by bzip2"),
     "empty": (b"", {}, "0.tar is empty: write or copy it again"),
     "text": (b"text " * 999, {}, r"is none after its beginning, byte 0 of 4995 \(.*\): write or copy"),
-    "no image": ([("a.gif", b""), ("b.cls", b"1")], {}, "the 1 from .*0.tar on hold none, but 2 samples.*ends in .bmp"),
+    "no image": (
+        [("a.mp4", b""), ("b.cls", b"1")],
+        {},
+        "the 1 from .*0.tar on hold none, but 2 samples.*ends in .avif, .bmp",
+    ),
     "no such image": (PETS, {"image": "webp"}, "3 samples without an image, which ends in .webp .*: check"),
     "no label": (PETS[:3], {}, "0.tar 1 of 2 have none, the first is b.JPG, which needs a .cls of its key: name ano"),
     "no field": ([("a.jpg", b""), ("a.json", b'{"x": 1, "y": 2}')], {"label": "json.z"}, "at 'z' .*a.json has x, y"),

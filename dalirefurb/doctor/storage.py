@@ -113,9 +113,10 @@ def _kinds(files: list[Path]) -> Finding:
             seconds += time.perf_counter() - started
             odd += 1
     values = {"pillow_share": round(odd / looked_at, 3), "pillow_s_per_file": seconds / odd if odd else None}
+    files_said = f"{looked_at} files that were looked at"
     if not odd:
-        return Finding("data set", "good", f"DALI decodes all of {looked_at} files that were looked at", values=values)
-    said = f"Pillow decodes {odd / looked_at:.0%} of {looked_at} files that were looked at, in {1000 * seconds / odd:.1f} ms each"
+        return Finding("data set", "good", f"DALI decodes all of {files_said}", values=values)
+    said = f"Pillow decodes {odd / looked_at:.0%} of {files_said}, in {1000 * seconds / odd:.1f} ms each"
     said += f"; {broken} of {odd} it cannot decode" * (broken > 0)
     remedy = "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
     return Finding("data set", "slow" if odd >= _MOSTLY * looked_at else "note", said, remedy, values)

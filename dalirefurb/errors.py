@@ -7,6 +7,7 @@
     │   └── OutOfMemoryError (MemoryError) what is asked for exceeds the memory at hand
     ├── StateMismatchError                 a saved state belongs to another configuration, or is damaged; `.keys`
     └── LoaderError (RuntimeError)         the loader's machinery failed, or was used after `close`
+        └── ReadError                      storage failed for too long; nothing is known of the sample
 
 Every message says what must hold, what was given, and what to do.
 """
@@ -31,7 +32,7 @@ _REMEDY = 'see to it, or have the loader serve another in its place: bad_samples
 
 
 class SampleError(DalirefurbError):
-    """One sample cannot be read, decoded or used.
+    """One sample is of no use: it is gone, or cannot be decoded, or not be taken by a stage.
 
     Its message ends with what a loader can do about it.
 
@@ -76,6 +77,10 @@ class StateMismatchError(DalirefurbError):
 
 class LoaderError(DalirefurbError, RuntimeError):
     """The loader's machinery failed, or it was used after `close`."""
+
+
+class ReadError(LoaderError):
+    """Storage failed for longer than `BadSamplePolicy.retry_s`. Nothing is known of the sample; see `__cause__`."""
 
 
 def how_to_install(extra: str) -> str:

@@ -181,16 +181,19 @@ class Loader(DataLoaderShape):
         In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
         epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
 
-        It is the same on all ranks, and can be loaded by any number of them; with `Evaluate` in the middle of an epoch
-        by such as divide it into the same batches. Only with AutoAssist each rank has its own, for the same rank of as
-        many: it holds the Assistant, 11 bytes for each row of the last `lag` batches.
+        It is the same on all ranks, but for the bad samples that each has found, and can be loaded by any number of
+        them; with `Evaluate` in the middle of an epoch by such as divide it into the same batches. Only with AutoAssist
+        each rank has its own, for the same rank of as many: it holds the Assistant, 11 bytes for each row of the last
+        `lag` batches.
 
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
         self._feedback.check_observed("the state is taken")
         assistant, division = self._feedback.state(), self._assembler.divided.division
-        return saved(self._cursor.position, self._own_fingerprint(), assistant, division=division)
+        state = saved(self._cursor.position, self._own_fingerprint(), assistant, division=division)
+        bad = [[each.index, each.name, each.reason] for each in self.bad_samples()]
+        return {**state, "bad_samples": bad} if bad else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: the rest of that epoch is served next.
@@ -206,6 +209,8 @@ class Loader(DataLoaderShape):
         assisted = self.planner.feedback_lag is not None
         fingerprint, division = self._own_fingerprint(), self._assembler.divided.division
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
+        if self._substitutes is not None:
+            self._substitutes.restore(state.get("bad_samples", ()))
         self._feedback.restore(state)
         self._cursor.move(position)
 

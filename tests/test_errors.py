@@ -9,6 +9,7 @@ from dalirefurb.errors import (
     DalirefurbError,
     LoaderError,
     OutOfMemoryError,
+    ReadError,
     SampleError,
     StateMismatchError,
     StoreError,
@@ -21,6 +22,7 @@ ERRORS = [
     OutOfMemoryError("needs 9 GB"),
     StateMismatchError(("planner", "source"), "the state is of another planner"),
     LoaderError("is closed"),
+    ReadError("storage must give samples, but a.jpg cannot be read"),
 ]
 
 

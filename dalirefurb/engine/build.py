@@ -96,6 +96,7 @@ def assemble(
         refusal=partial(recipe.refusal, max_pixels=max_pixels),
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
+        retry_s=configuration.bad_samples.retry_s,
     )
     compile_kernels(kernels, recipe)
     compile_orders(kernels)

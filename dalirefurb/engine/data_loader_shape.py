@@ -28,7 +28,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("num_threads", "replicas", "look_ahead", "batches_per_group"), "pass prefetch=Prefetch({}=...)"),
     "batches_per_run": "pass prefetch=Prefetch(batches_per_group=...)",
     **dict.fromkeys(
-        ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels"), "pass bad_samples=BadSamplePolicy({}=...)"
+        ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels", "retry_s"),
+        "pass bad_samples=BadSamplePolicy({}=...)",
     ),
 }
 

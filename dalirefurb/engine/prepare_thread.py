@@ -192,7 +192,8 @@ class PrepareThread:
         """Wait for the files of a group."""
         began = time.perf_counter()
         while not cache_plan.reading.done():
-            wait([cache_plan.reading], timeout=_POLL_S)
+            if not wait([cache_plan.reading], timeout=_POLL_S).done:
+                self._reader.patience.look()
             if prepared.stopping:
                 raise Stopped
         self._tally.add(reading_wait_s=time.perf_counter() - began)

@@ -8,33 +8,37 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dalirefurb.calls import Explained
-from dalirefurb.checks import integer
+from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.quarantine import Quarantine
 from dalirefurb.reading.substitutes import Substitutes
+from dalirefurb.source.outage import RETRY_S
 
 OnBadSample = Literal["raise", "replace"]
 
 
 @dataclass(frozen=True)
 class BadSamplePolicy(metaclass=Explained):
-    """What a loader does about samples that cannot be used.
+    """What a loader does about samples that cannot be used, and about storage that fails.
 
     Attributes:
-        on_bad_sample: What happens if a sample cannot be read or decoded, or is too large, or of a size that a stage
+        on_bad_sample: What happens if a sample is gone or cannot be decoded, or is too large, or of a size that a stage
             cannot take. "raise": a `SampleError` names it. "replace": a good sample of the same shard is served
             instead, drawn anew for each version, with its own label and index, augmented as it never is in its own
             place. Which one that is depends on which samples are bad, and on nothing else. See `Loader.bad_samples`.
         quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
             made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
-            what cannot be read, or has a size that this recipe cannot take, is not, as another run may use it. Ranks
-            may share it.
+            what is gone, or has a size that this recipe cannot take, is not, as another run may use it. Ranks may share
+            it.
         fallback_decoder: No longer of use, and warned of: Pillow decodes what DALI is not given, whatever is said here.
         max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
             stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
             bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
             and counts. None: any size.
+        retry_s: Seconds for which a sample is asked for again, with growing pauses, where its storage fails: by an
+            `OSError`, a time-out, a server's refusal, or bytes that are not all there. That says nothing of the sample;
+            at last it is a `ReadError`, with "replace", too. 0: it is asked for once.
 
     Raises:
         ConfigurationError: If one of them cannot work.
@@ -44,6 +48,7 @@ class BadSamplePolicy(metaclass=Explained):
     quarantine: str | os.PathLike[str] | None = None
     fallback_decoder: Literal["pillow"] | None = None
     max_pixels: int | None = 100_000_000
+    retry_s: float = RETRY_S
 
     def __post_init__(self) -> None:
         if self.on_bad_sample not in ("raise", "replace"):
@@ -65,6 +70,8 @@ class BadSamplePolicy(metaclass=Explained):
         if self.max_pixels is not None:
             pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")
             object.__setattr__(self, "max_pixels", pixels)
+        retry_s = number("retry_s", self.retry_s, "of at least 0", lambda seconds: seconds >= 0, "0: never ask again")
+        object.__setattr__(self, "retry_s", retry_s)
 
     def substitutes(self, planner: Planner, *, source: dict[str, Any]) -> Substitutes | None:
         """Return what replaces bad samples, or None where they raise.

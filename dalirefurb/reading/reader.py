@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from dalirefurb.reading.samples import Samples, joined
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
+from dalirefurb.source.outage import RETRY_S, Patience, is_page
 from dalirefurb.system.threads import Background
 
 _POLL_S = 0.1
@@ -42,6 +44,7 @@ class Reader:
             used.
         on_look: Function that is told of what Pillow decodes, see `Inspector`.
         substitutes: Substitutes for samples that are refused; None: refused samples raise an error.
+        retry_s: Seconds for which storage that fails is asked again.
     """
 
     def __init__(
@@ -54,8 +57,11 @@ class Reader:
         refusal: Refusal | None = None,
         on_look: OnLook = lambda images, by_pillow, seconds: None,
         substitutes: Substitutes | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._source = source
+        self.patience = Patience(retry_s)
+        self._were_images = np.zeros(len(source) if source.encoded else 0, np.bool_)
         self.max_pixels = max_pixels
         self._refuses = refusal
         self.substitutes = substitutes
@@ -78,8 +84,8 @@ class Reader:
     def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Future[Samples]:
         """Start to read what these versions, shape (n,), are made of; what is held of it is not read, but looked at.
 
-        The future raises `SampleError` if one of the samples cannot be used and is not replaced, `LoaderError` if
-        nothing good is found to replace it.
+        The future raises `SampleError` if one of the samples cannot be used and is not replaced, `ReadError` if storage
+        fails for too long, `LoaderError` if nothing good is found to replace one.
         """
         if len(indices):
             return self._pool.submit(partial(self._read, indices, versions, held))
@@ -98,7 +104,7 @@ class Reader:
     def _now(self, indices: NDArray[np.int64]) -> Iterator[Samples]:
         """Read version 0 of samples, as many at a time as are read together."""
         parts = (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
-        return (self._read(part, np.zeros_like(part)) for part in parts)
+        return (self.read_now(part, np.zeros_like(part)) for part in parts)
 
     def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""
@@ -143,11 +149,13 @@ class Reader:
         while not wait([reading], timeout=_POLL_S).done:
             if self._pool.closed:
                 raise LoaderError("the loader was closed while samples were read")
+            self.patience.look()
         return reading.result()
 
     def close(self) -> None:
-        """Have the threads end after their present jobs. Never waits."""
+        """Have the threads end after their present jobs, in which none pauses any more. Never waits."""
         self._pool.close()
+        self.patience.closed.set()
 
     def join(self) -> None:
         """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
@@ -202,6 +210,7 @@ class Reader:
                     heights, widths = self._inspector.look(indices, given)
             except Refused as refused:
                 raise self._error(int(indices[refused.row]), refused.reason, lasting=True) from None
+            self._were_images[indices] = True
             return Samples(given, heights, widths, indices, as_read)
         images = Images.of(data)
         if images.whole is None:
@@ -253,16 +262,28 @@ class Reader:
         return self._error(index, f"the source must return {what}, as a C-contiguous array, got {got}")
 
     def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
-        """Read samples; if that fails for a reason that names none, once more one by one, to name the culprit."""
+        """Read samples; if that fails, half by half, until the culprit is alone: it is bad, or is waited for."""
+        index, half = int(indices[0]), len(indices) // 2
+        ask, others = (self.patience.once, f" or another of {len(indices)}") if half else (self.patience.of, "")
         try:
-            return self._source.read(indices)
+            return ask(partial(self._once, indices), f"sample {index} ({self._source.name(index)}){others}")
         except DalirefurbError:
             raise
         except Exception as error:
-            if len(indices) > 1:
-                return [self._from_source(indices[row : row + 1])[0] for row in range(len(indices))]
-            reason = f"the source failed to read it ({type(error).__name__}: {error})"
-            raise self._error(int(indices[0]), reason) from error
+            if not half:
+                reason = f"the source failed to read it ({type(error).__name__}: {error})"
+                raise self._error(index, reason) from error
+        return [*self._from_source(indices[:half]), *self._from_source(indices[half:])]
+
+    def _once(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples once; a server's page where an image was is an error of reading, though not in a file."""
+        samples = self._source.read(indices)
+        if self._source.encoded:
+            samples = list(samples)
+            for index, sample in zip(indices.tolist(), samples, strict=False):
+                if self._were_images[index] and is_page(sample) and not Path(self._source.name(index)).exists():
+                    raise OSError(f"a page came where an image was: {sample[:64].tobytes()!r}")
+        return samples
 
     def _error(self, index: int, reason: str, *, lasting: bool = False) -> SampleError:
         return SampleError(index, self._source.name(index), reason, lasting=lasting)

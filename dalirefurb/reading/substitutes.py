@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import numpy as np
 
-from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.checks import integer
+from dalirefurb.errors import LoaderError, SampleError, StateMismatchError
 from dalirefurb.planning.batch_plan import Indices, Mask
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.quarantine import BadSample, Quarantine
@@ -61,6 +63,23 @@ class Substitutes:
                 "Loader.bad_samples() lists them, Stats.replaced counts rows",
                 *(count, self._planner.num_samples, error.index, error.name, error.reason),
             )
+
+    def restore(self, samples: Any) -> None:
+        """Remember what was known to be bad where a state was saved: index, name and reason of each.
+
+        Raises:
+            StateMismatchError: If they are damaged.
+        """
+        try:
+            last = self._planner.num_samples - 1
+            bad = [SampleError(integer("index", i, 0, last, "in a state"), name, reason) for i, name, reason in samples]
+        except (TypeError, ValueError) as error:
+            raise StateMismatchError(
+                ("bad_samples",),
+                f"bad_samples of a state must be triples of index, name and reason ({error}): load an earlier state",
+            ) from error
+        for each in bad:
+            self.add(each)
 
     def bad(self, indices: Indices) -> Mask:
         """Tell which samples are known to be bad, of the same shape."""

@@ -64,7 +64,8 @@ class Source(metaclass=Explained):
 
         Raises:
             IndexError: If there is no such sample.
-            SampleError: If it cannot be read or decoded.
+            SampleError: If it is gone or cannot be decoded.
+            OSError: If its storage fails.
         """
         if isinstance(index, slice) or not hasattr(index, "__index__"):
             raise TypeError(
@@ -110,7 +111,8 @@ class Source(metaclass=Explained):
             (height, width, 3). Images of one shape are best returned as one array, (n, height, width, 3).
 
         Raises:
-            SampleError: A sample cannot be read.
+            SampleError: A sample is of no use, now and later.
+            OSError: Storage fails, or a network, about which a loader asks again.
             ConfigurationError: An index is out of range.
         """
 

@@ -13,6 +13,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
 from dalirefurb.source.copies import Copies
 from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
+from dalirefurb.source.outage import Patience, is_outage
 
 _COMPARED = 16
 """Items whose labels are compared with those that the dataset lists."""
@@ -103,7 +104,8 @@ class TorchDataset(Source):
 
     def _first_image(self, *, original: bool = False) -> NDArray[np.uint8]:
         try:
-            return self._image(0, self._item(0, original=original)[0])
+            item = Patience().of(lambda: self._item(0, original=original), self.name(0))
+            return self._image(0, item[0])
         except (SampleError, _ImageError, LevelsError) as error:
             raise ConfigurationError(
                 f"items must be (image, label), but {self.name(0)} is not: {getattr(error, 'reason', error)}"
@@ -164,7 +166,8 @@ class TorchDataset(Source):
         return labels
 
     def _label(self, index: int) -> NDArray[Any]:
-        return as_array(self._item(index)[1], f"the label of {self.name(index)}")
+        item = Patience().of(lambda: self._item(index), self.name(index))
+        return as_array(item[1], f"the label of {self.name(index)}")
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read items one by one."""
@@ -191,6 +194,8 @@ class TorchDataset(Source):
         try:
             item = self._items.original(index) if original else self._items[index]
         except Exception as error:  # Whatever a user's dataset does.
+            if is_outage(error):
+                raise
             reason = f"cannot be read: {type(error).__name__}: {error}"
             raise SampleError(index, self.name(index), reason) from error
         if not isinstance(item, (tuple, list)) or len(item) != 2:
@@ -217,8 +222,8 @@ class TorchDataset(Source):
 
     def _hash(self, index: int) -> str | None:
         try:
-            return hash_array(self._read(index))
-        except SampleError:
+            return hash_array(Patience().of(lambda: self._read(index), self.name(index)))
+        except (SampleError, OSError):  # What is not decoded before it is an image may be bad, too.
             return None
 
 

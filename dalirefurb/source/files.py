@@ -17,6 +17,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.levels import ValueRange, checked_range
+from dalirefurb.source.outage import is_outage
 from dalirefurb.source.stamps import stamp_files
 
 EXTENSIONS = (
@@ -230,7 +231,11 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
         finally:
             os.close(descriptor)
     except OSError as error:
+        if is_outage(error):
+            raise
         raise SampleError(index, path, f"cannot be read: {error.strerror}") from error
+    if len(content) < size:
+        raise OSError(f"{len(content)} of {size} bytes came of {path}")
     if not content:
         raise SampleError(index, path, "is empty")
     return np.frombuffer(content, np.uint8)

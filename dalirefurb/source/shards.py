@@ -56,7 +56,7 @@ class Shards(ABC):
 
     @abstractmethod
     def read(self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Ranges:
-        """Read ranges of bytes; they are shorter where a file has shrunk."""
+        """Read ranges of bytes; they are shorter where a file has shrunk, and of a server whatever it gives."""
 
 
 class MappedShards(Shards):

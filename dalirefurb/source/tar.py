@@ -19,7 +19,8 @@ from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_na
 from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.source.labels import number_labels
 from dalirefurb.source.levels import ValueRange, checked_range
-from dalirefurb.source.shards import Shards, open_shards, unreadable
+from dalirefurb.source.outage import is_page
+from dalirefurb.source.shards import MappedShards, Shards, open_shards, unreadable
 from dalirefurb.source.tar_index import IndexFiles
 from dalirefurb.source.tar_scan import Scan, header_hash, scan, split_name
 
@@ -35,8 +36,8 @@ class TarShards(Source):
     change, or what its filesystem tells of a remote one, such as an ETag; where that is the size alone, nothing is
     remembered. Local shards are mapped into memory and served without a copy; they keep their bytes while another file
     takes their name, but must not be written into. Remote ones are read range by range, and must stay as they are.
-    Whenever an image is read, the header before it must be the one that was indexed, name, size and time; otherwise it
-    is a bad sample, and its shard is indexed anew by the next source.
+    Whenever an image is read, the header before it must be the one that was indexed, name, size and time; otherwise
+    reading fails, and its shard is indexed anew by the next source.
 
     A warning tells what is left out, if anything is.
 
@@ -113,19 +114,23 @@ class TarShards(Source):
     ) -> NDArray[np.uint8]:
         """Return an image, of what was read from where its header begins."""
         if isinstance(content, Exception):
-            reason = f"cannot be read: {type(content).__name__}: {content}"
-            raise SampleError(index, self.name(index), reason) from content
+            raise OSError(f"{self.name(index)}: {type(content).__name__}: {content}") from content
         image = content[header_bytes:]
-        if len(image) != size:
-            reason = f"must have {size} bytes, but {len(image)} are there: its shard has been cut; start again"
-            raise SampleError(index, self.name(index), reason)
-        if header_hash(content[:header_bytes].data) != self._headers[index]:
+        if len(image) == size and header_hash(content[:header_bytes].data) == self._headers[index]:
+            if size == 0:
+                raise SampleError(index, self.name(index), "is empty")
+            return image
+        if is_page(content):
+            why = f"a page came: {content[:64].tobytes()!r}"
+        elif len(image) > size:
+            why = "the server ignored the range, but shards need one that gives ranges"
+        elif len(image) < size:
+            mapped = isinstance(self._shards, MappedShards)
+            why = "its shard has been cut; start again" if mapped else "the rest is lost"
+        else:
             self._index.forget(self._shards.urls[self._shard_of[index]])
-            reason = "is not where it was indexed: its shard has been written again; start again"
-            raise SampleError(index, self.name(index), reason)
-        if size == 0:
-            raise SampleError(index, self.name(index), "is empty")
-        return image
+            why = "this is not where it was indexed: its shard has been written again; start again"
+        raise OSError(f"{self.name(index)} must have {size} bytes, but {len(image)} are there: {why}")
 
     def name(self, index: int) -> str:
         """Return the shard and its member."""

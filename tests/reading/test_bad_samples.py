@@ -432,7 +432,7 @@ def test_a_quarantine_in_no_folder_is_refused(source: ImageFolder, tmp_path: Pat
 def test_without_a_good_sample_in_sight_the_error_says_how_many_are_bad(tmp_path: Path) -> None:
     source = ImageFolder(write_folder(tmp_path, num_samples=30))
     for index in range(30):
-        Path(source.name(index)).unlink()
+        Path(source.name(index)).rename(Path(source.name(index)).with_suffix(".gone"))
     planner = Standard(30, batch_size=6)
     message = r"to replace sample \d+, but 128 that were drawn are bad, as are at least \d+ of the 30 samples of its "
     with replacing(source, RECIPE, planner) as loader, pytest.raises(LoaderError, match=message) as caught:

@@ -104,6 +104,7 @@ def test_each_repeat_is_a_sample_with_versions_of_its_own() -> None:
 def test_a_bad_file_is_named_by_the_index_that_the_loader_knows(
     folder: ImageFolder, outer: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "other.jpg").touch()
     missing = FileList([folder.name(0), str(tmp_path / "gone.jpg"), folder.name(1)], folder.labels[:3])
     source = missing.subset([2, 0, 1]) if outer == "subset" else Concat([missing.subset([0, 2]), missing.subset([1])])
     with pytest.raises(SampleError, match=r"sample 2 \(.*gone\.jpg\): cannot be read") as caught:

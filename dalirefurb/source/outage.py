@@ -1,0 +1,144 @@
+"""Outages: storage that fails for a while, or does not answer. Which errors tell of one, and what is done about it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from numbers import Integral
+from typing import Any, TypeVar
+
+from dalirefurb.errors import DalirefurbError, LoaderError, ReadError
+from dalirefurb.source.contract import Source
+
+RETRY_S = 75.0
+"""How long to ask again by default: an outage of a minute costs a minute."""
+
+BLOCKED_S = 30.0
+"""After so long a read that does not return is named; again after twice as long, and so on."""
+
+_FIRST_S, _LONGEST_S = 0.05, 5.0
+_NETWORK = {"aiohttp", "asyncio", "azure", "botocore", "concurrent", "fsspec", "http", "httpcore", "httpx", "urllib3"}
+_DECODERS = {"PIL", "imageio", "tifffile"}
+"""Packages that raise an `OSError` for what they cannot decode; the former's errors are of reading, and none."""
+
+_log = logging.getLogger("dalirefurb.reading")
+Result = TypeVar("Result")
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Tell whether an error, or its cause, is one of files or of a network, which says nothing of the sample.
+
+    It does where storage answers that it does not give this one: 404, or a single file that is missing or protected in
+    a folder that is there, and not empty as a mount point is.
+    """
+    status = getattr(getattr(error, "response", error), "status_code", getattr(error, "status", None))
+    if error is None or isinstance(error, (DalirefurbError, IsADirectoryError)) or status in (404, 410):
+        return False
+    packages = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    if isinstance(error, (FileNotFoundError, PermissionError)):
+        path = error.filename if isinstance(error.filename, (str, bytes)) else str(error)
+        is_path = path is error.filename or str(path).startswith(os.sep)
+        return (is_path and _is_away(os.fsdecode(path))) or is_outage(error.__cause__)
+    if isinstance(error, OSError) and error.errno is None:
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1:]
+        packages |= {str(frame.f_globals.get("__name__")).partition(".")[0] for frame in frames}
+        return not packages & _DECODERS
+    return isinstance(error, OSError) or bool(packages & _NETWORK) or is_outage(error.__cause__)
+
+
+def _is_away(path: str) -> bool:
+    """Tell whether a file that could not be opened may be there, by its folder as it is at one moment."""
+    folder, name = os.path.split(os.path.realpath(path))
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with os.scandir(descriptor) as entries:
+                return next(entries, None) is None or os.access(name, os.R_OK, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return True
+
+
+def is_page(content: Any) -> bool:
+    """Tell whether bytes begin as HTML, XML or JSON do, and no image does."""
+    return bytes(content[:1]) in (b"<", b"{", b"\n", b" ") and bytes(content[:64]).strip()[:1] in (b"<", b"{")
+
+
+class Patience:
+    """Asks again for a sample, with growing pauses, while storage fails, and names one that blocks. Thread-safe.
+
+    Once it has lost patience it asks only once, for as long again: what failed may be made anew in smaller parts.
+
+    Args:
+        retry_s: Seconds from the first failure to the last time that it asks; 0: it never asks again.
+
+    Attributes:
+        closed: Ends all pauses, by a `LoaderError`, once it is set.
+    """
+
+    def __init__(self, retry_s: float = RETRY_S) -> None:
+        self._retry_s = retry_s
+        self._lost_s = float("-inf")
+        self._telling = threading.Lock()
+        self.closed = threading.Event()
+        # By thread: when its read began, after how long it is named, and of what it is.
+        self._reads: dict[int, list[Any]] = {}
+
+    def of(self, read: Callable[[], Result], name: str) -> Result:
+        """Return what is read of a sample of this name; what is no outage is raised as it is, else a `ReadError`."""
+        began_s, pause_s, tries, tells = float("inf"), _FIRST_S, 1, False
+        try:
+            while True:
+                try:
+                    return self.once(read, name)
+                except Exception as error:
+                    if not is_outage(error):
+                        raise
+                    failed = error
+                began_s = min(began_s, time.monotonic())
+                waited_s = time.monotonic() - began_s
+                what = f"{name} cannot be read ({type(failed).__name__}: {failed})"
+                if waited_s >= self._retry_s or began_s < self._lost_s + self._retry_s:
+                    self._lost_s = self._lost_s if waited_s < self._retry_s else time.monotonic()
+                    raise ReadError(
+                        f"storage must give samples, but {what}, tried {tries} times in {waited_s:.1f} s: nothing is "
+                        f"known against it; see to its storage and go on from the last state, or pass a larger retry_s"
+                    ) from failed
+                if tries == 2 and (tells := self._telling.acquire(blocking=False)):  # For all threads.
+                    _log.warning("%s and is asked for again for up to %g s", what, self._retry_s)
+                if self.closed.wait(min(pause_s, self._retry_s - waited_s)):
+                    raise LoaderError("the loader was closed while samples were read")
+                pause_s, tries = min(2 * pause_s, _LONGEST_S), tries + 1
+        finally:
+            if tells:
+                self._telling.release()
+                _log.warning("%s is no longer waited for, after %.1f s", name, time.monotonic() - began_s)
+
+    def once(self, read: Callable[[], Result], name: str) -> Result:
+        """Return what is read of samples, which `look` calls so unless it sees which one it is."""
+        self._reads[threading.get_ident()] = [time.monotonic(), BLOCKED_S, name]
+        try:
+            return read()
+        finally:
+            del self._reads[threading.get_ident()]
+
+    def look(self) -> None:
+        """Warn of the read that began first, if that is long ago: others may only wait for it."""
+        for thread, read in sorted(self._reads.copy().items(), key=lambda each: each[1][0])[:1]:
+            if (blocked_s := time.monotonic() - read[0]) >= read[1]:
+                read[1] = 2 * blocked_s
+                frame = sys._current_frames().get(thread)
+                index: Any = None
+                source: Any = None
+                while frame is not None and not isinstance(source, Source):
+                    source, index = frame.f_locals.get("self"), frame.f_locals.get("index", index)
+                    frame = frame.f_back
+                seen = isinstance(source, Source) and isinstance(index, Integral) and int(index) in range(len(source))
+                name = source.name(int(index)) if seen else read[2]
+                _log.warning("the source has not returned for %.0f s from reading %s", blocked_s, name)

@@ -27,13 +27,13 @@ MAY_IMPORT = {
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
     "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy"},
     "mix": {"checks", "errors", "rng", "numpy", "torch"},
-    "source": {"calls", "errors", "image_batch", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
+    "source": {"calls", "checks", "errors", "image_batch", "PIL", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
-    "doctor": {"errors", "kernels", "source", "store", "system"},
+    "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"dali", "nvidia", "numpy", "torch"},
     "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
@@ -54,6 +54,7 @@ ONLY = {
     ("source", "pyarrow"): {"source.hugging_face"},
     ("source", "fsspec"): {"source.shards"},
     ("reading", "PIL"): {"reading.pillow_decoder"},
+    ("source", "PIL"): {"source.levels"},
 }
 
 

@@ -11,7 +11,6 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-import PIL
 import torch
 from numpy.typing import NDArray
 
@@ -27,6 +26,7 @@ from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 
@@ -165,7 +165,7 @@ class Configuration:
             "planner": self.planner.fingerprint(),
             "partial_device": self.devices.partial,
             "kernels": f"numba {VERSION}" if self.kernels == "numba" else self.kernels,
-            "versions": versions() | ({"pillow": PIL.__version__} if self.source.encoded else {}),
+            "versions": versions() | ({"pillow": pillow_version()} if self.source.encoded else {}),
             **self.bad_samples.fingerprint(),
         }
 

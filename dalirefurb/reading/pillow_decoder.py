@@ -12,7 +12,7 @@ import struct
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, __version__
 
 from dalirefurb.reading.formats import Header, png
 from dalirefurb.source.levels import Levels, LevelsError
@@ -36,6 +36,11 @@ _DEPTH = 42
 
 class PillowError(Exception):
     """Pillow cannot decode an image, or must not; says why."""
+
+
+def pillow_version() -> str:
+    """Return Pillow's version, by which what it decodes may differ."""
+    return __version__
 
 
 class PillowDecoder:

@@ -48,9 +48,24 @@ INSTEAD: Mapping[str, str] = {
     "shard_id": "Loader(rank=(rank, world_size)) says which rank this is, where no launcher's environment does",
     "random_shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
     "last_batch_policy": "drop_last=True leaves out a smaller last batch, Evaluate(..., pad=True) fills it up",
-    "num_threads": "the loader has it: Loader(..., prefetch=Prefetch(num_threads=4))",
     "Prefetch.num_workers": "threads take the place of processes: num_threads=4",
     "Prefetch.prefetch_factor": "it is look_ahead here",
+    "shards": "the planner has it: Refurbish(..., shards=8)",
+    "seed": "the planner has it: Refurbish(..., seed=0)",
+    "Loader.device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch copies "
+    "batches to a GPU",
+    "Loader.world_size": "pass rank=(rank, world_size)",
+    **{
+        name: f"pass prefetch=Prefetch({name}=...) to the loader"
+        for name in ("num_threads", "replicas", "look_ahead", "batches_per_group")
+    },
+    **{
+        name: f"pass bad_samples=BadSamplePolicy({name}=...) to the loader"
+        for name in ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels", "retry_s")
+    },
+    **dict.fromkeys(("Mix.alpha", "Mix.mixup_alpha", "Mix.cutmix_alpha"), "mixup= and cutmix= are alphas, 0 for never"),
+    **dict.fromkeys(("Mix.prob", "Mix.switch_prob"), "each batch is mixed; with both alphas each step tosses a coin"),
+    "Mix.smoothing": "it is label_smoothing here",
     "labels": "ImageFolder finds them in the names of folders, FileList(paths, labels) takes them",
     "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
     "num_ops": "it is layers here",

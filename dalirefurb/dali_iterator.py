@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,30 +12,9 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb.dali.insides import set_size
+from dalirefurb.engine.data_loader_shape import DataLoaderShape
 
 DaliBatch = list[dict[str, torch.Tensor]]
-
-
-class Epochs(Protocol):
-    """What the iterator asks of a loader."""
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of an epoch."""
-
-    @property
-    def with_indices(self) -> bool:
-        """Whether batches end with the samples' indices."""
-
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Serve one epoch: images, labels and, if asked for, indices."""
-
-    def __len__(self) -> int:
-        """Count the batches of an epoch."""
 
 
 class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
@@ -45,7 +24,7 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
     between. Where DALI's own iterator would go on with an epoch that was left early, this one begins the next.
     """
 
-    def __init__(self, loader: Epochs) -> None:
+    def __init__(self, loader: DataLoaderShape) -> None:
         self._loader = loader
         self._epoch: Iterator[tuple[torch.Tensor, ...]] | None = None
         # The base class wants a pipeline to describe; the loader's own belong to another thread.

@@ -6,13 +6,14 @@ import json
 import os
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
+from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
@@ -22,7 +23,7 @@ from dalirefurb.engine.build import Assembly, assemble
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
-from dalirefurb.engine.data_loader_shape import DataLoaderShape, refuse_unknown
+from dalirefurb.engine.data_loader_shape import DataLoaderShape
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.feedback import Feedback
 from dalirefurb.engine.prefetch import Depths, Prefetch
@@ -43,7 +44,7 @@ _MISSING: Any = None
 """Stands for what has to be given; without it the order of arguments is told."""
 
 
-class Loader(DataLoaderShape):
+class Loader(DataLoaderShape, metaclass=Explained):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
     One pass of `for images, labels in loader` is one epoch. Leaving it early begins the next epoch at the next pass.
@@ -96,9 +97,7 @@ class Loader(DataLoaderShape):
         pin_memory: bool = False,
         bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
         rank: Rank | tuple[int, int] | tuple[int, int, int] | None = None,
-        **unknown: NoReturn,
     ) -> None:
-        refuse_unknown([*unknown])
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"

@@ -52,17 +52,18 @@ def test_a_sampler_that_sets_the_epoch_sets_the_loaders() -> None:
     [
         (
             "batch_size",
-            r"Loader has no argument 'batch_size': the planner has it: Refurbish\(len\(source\), batch",
+            r"Loader: there is no argument 'batch_size': the planner has it: Refurbish\(len\(source\), batch",
         ),
         ("shuffle", "'shuffle': planners shuffle, each epoch anew; Evaluate serves in the source's order"),
         ("num_workers", r"'num_workers': threads take the place of processes: prefetch=Prefetch\(num_threads=4\)"),
         ("sampler", "'sampler': planners serve each sample once an epoch; .* indices drawn by the weights"),
-        ("transform", "'transform': the second argument, a recipe, is what is done to images"),
+        ("transform", "'transform': images are transformed by a recipe, the loader's second argument"),
         ("num_threads", r"'num_threads': pass prefetch=Prefetch\(num_threads=...\)"),
         ("on_bad_sample", r"'on_bad_sample': pass bad_samples=BadSamplePolicy\(on_bad_sample=...\)"),
         ("world_size", r"'world_size': pass rank=\(rank, world_size\)"),
         ("timeout", "'timeout': nothing can time out"),
-        ("colour", r"'colour': see help\(Loader\)"),
+        ("with_index", "'with_index': it is with_indices here"),
+        ("colour", "'colour': it takes source, recipe, planner, store, partial_device"),
     ],
 )
 def test_arguments_of_other_loaders_are_refused_with_what_takes_their_place(name: str, message: str) -> None:

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "system": {"errors"},
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
     "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy"},
-    "mix": {"checks", "errors", "rng", "numpy", "torch"},
+    "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
     "source": {"calls", "checks", "errors", "image_batch", "PIL", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
@@ -34,11 +34,11 @@ MAY_IMPORT = {
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
-    "dali_iterator": {"dali", "nvidia", "numpy", "torch"},
-    "loader": SAMPLES - {"calls"} | {"dali_iterator", "engine", "reading", "numpy", "torch"},
+    "dali_iterator": {"dali", "engine", "nvidia", "numpy", "torch"},
+    "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
-    "tuning": SAMPLES - {"calls"}
+    "tuning": SAMPLES
     | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},
     "cli": ANYTHING,
     "__main__": {"cli"},

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator, DALIGenericIterator
 from torch.utils.data import DataLoader, TensorDataset
 
 from dalirefurb import (
@@ -23,6 +24,7 @@ from dalirefurb import (
     BadSamplePolicy,
     Compressed,
     Concat,
+    CudaPrefetch,
     DiskStore,
     Echo,
     Evaluate,
@@ -31,6 +33,7 @@ from dalirefurb import (
     ImageFolder,
     Loader,
     MemoryStore,
+    Mix,
     Output,
     Prefetch,
     Rank,
@@ -45,6 +48,7 @@ from dalirefurb import (
     rand_augment,
     simple,
     simplified,
+    tune,
 )
 from dalirefurb.augment import HorizontalFlip, VerticalFlip
 from dalirefurb.calls import DATA_LOADER, INSTEAD
@@ -231,8 +235,32 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda _: FileList(["a.jpg"]),
         "FileList: labels must be given: pass a number for each sample; ImageFolder finds them",
     ),  # type: ignore[call-arg]
-    (lambda _: FileList(["a.jpg"], ["cat"]), "labels must be numbers, but are <U3: number names by np.unique("),
     (lambda _: FileList("a.jpg", [0]), "paths must be a sequence of paths, but is 'a.jpg': pass [path]"),
+    (
+        lambda _: FileList("a/*.jpg", [0]),
+        "but is 'a/*.jpg': pass [path]; sorted(glob.glob(pattern)) lists files, FileLi",
+    ),
+    (
+        lambda _: FileList(["a.jpg"], [1 + 2j]),
+        "labels must be numbers, or one name each, but are complex128: what would",
+    ),
+    (lambda path: ImageFolder(path / "*"), "No such file or directory: pass the path of one folder, without a pattern"),
+    (
+        lambda path: ImageFolder(path) + "photos",
+        "must be sources, but number 1 is a str: pass such as ImageFolder(path)",
+    ),
+    (
+        lambda path: "photos" + ImageFolder(path),
+        "must be sources, but number 0 is a str: pass such as ImageFolder(path)",
+    ),
+    (
+        lambda path: ARRAYS + ImageFolder(path),
+        "must be encoded alike, but number 1 has True and the first one False: TorchDataset(source) is one with dec",
+    ),
+    (
+        lambda path: ImageFolder(path) + FileList(["a.jpg"], [0]),
+        "but number 1 has None and the first one ['class_0', 'class_1']: if all mean the same, assign the one's",
+    ),
     (
         lambda _: FileList([0], [0]),
         "paths must be a sequence of paths, but are not (expected str, bytes or os.PathLike",
@@ -264,6 +292,14 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (lambda _: TarShards("/absent/{0..3}.tar"), "every shard must be readable, but /absent/0.tar is not"),
     (
+        lambda _: TarShards("/absent/*.tar"),
+        "a pattern must stand for shards, but /absent/*.tar does for none: check its",
+    ),
+    (
+        lambda path: TarShards(path),
+        "is not (Is a directory): check its address; train-{000..099}.tar stands for a hundred, ",
+    ),
+    (
         lambda _: Concat(ARRAYS, ARRAYS),
         "Concat: one argument is taken, got 2: pass them in a list: Concat([one, other])",
     ),  # type: ignore[call-arg]
@@ -280,6 +316,67 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (
         lambda _: load(ARRAYS, PLANNER, RECIPE),
         "recipe must be a recipe, got a Refurbish: pass rand_augment(224), or another",
+    ),
+    (
+        lambda _: load("photos", RECIPE, PLANNER),
+        "source must be a source, got a str: pass ImageFolder('photos') for a folder of class folders; the order is",
+    ),
+    (
+        lambda path: load(path, RECIPE, PLANNER),
+        "source must be a source, got a PosixPath: pass ImageFolder('/",
+    ),
+    (
+        lambda _: load(["a.jpg", "b.jpg"], RECIPE, PLANNER),
+        "got a list: pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays, FileList(paths, labels)",
+    ),
+    (
+        lambda _: load(DataLoader(TENSORS), RECIPE, PLANNER),
+        "got a DataLoader: a loader takes a DataLoader's place: pass TorchDataset(dataset) for its dataset; the order",
+    ),
+    (
+        lambda _: load(ARRAYS, RECIPE, PLANNER, "cpu"),
+        "store must be a store, got a str: partial_device= and final_device= say where images are made, 'cpu' or 'gpu'",
+    ),
+    (
+        lambda _: load(ARRAYS, RECIPE, PLANNER, "/cache"),
+        "store must be a store, got a str: pass DiskStore('/cache') for",
+    ),
+    (
+        lambda _: load(ARRAYS, RECIPE, PLANNER, None, "cpu"),
+        "Loader: of its arguments 4 at most can be given without a name, got 5: write such as Loader(Arrays(6 images",
+    ),
+    (lambda _: load(ARRAYS, RECIPE, PLANNER, "16GB"), "for a file, MemoryStore(max_bytes='16GB') for an amount of mem"),
+    (
+        lambda _: load(ARRAYS, RECIPE, PLANNER, torch.device("cuda:0")),
+        "store must be a store, got a device: partial_device= and final_device= say where images are made",
+    ),
+    (lambda _: load(prefetches=4), "Loader: there is no argument 'prefetches': it is prefetch here"),
+    (lambda _: Mix(mixupp=1), "Mix: there is no argument 'mixupp': it is mixup here"),  # type: ignore[call-arg]
+    (lambda _: Mix(10, alpha=1), "'alpha': mixup= and cutmix= are alphas, 0 for never"),  # type: ignore[call-arg]
+    (lambda _: Mix(), "Mix: num_classes must be given"),  # type: ignore[call-arg]
+    (lambda _: simplified(RECIPE, layer=1), "simplified: there is no argument 'layer': it is layers here"),  # type: ignore[call-arg]
+    (lambda _: tune(ARRAYS, RECIPE, epoch=3), "tune: there is no argument 'epoch': it is epochs here"),  # type: ignore[call-arg]
+    (lambda _: CudaPrefetch(load(), devices=0), "CudaPrefetch: there is no argument 'devices': it is device here"),  # type: ignore[call-arg]
+    (
+        lambda _: DALIGenericIterator(load(), ["data", "label"]),
+        "a loader is no pipeline of DALI: loader.dali_iterator() is the DALIGenericIterator of its batches",
+    ),
+    (lambda _: DALIClassificationIterator([load().as_dicts()]), "is no pipeline of DALI: loader.dali_iterator() is th"),
+    (
+        lambda _: pickle.dumps(MemoryStore()),
+        "a store cannot be pickled or copied, since its memory and locks belong to",
+    ),
+    (
+        lambda _: copy.deepcopy(Compressed(MemoryStore())),
+        "make it beside its loader, in each process, a DiskStore with",
+    ),
+    (
+        lambda path: copy.copy(DiskStore(path / "s")),
+        "DiskStore with a path of its own; trainers take the class, such as",
+    ),
+    (
+        lambda _: pickle.dumps(TieredStore(memory="1MB")),
+        "cannot be pickled or copied, since its memory and locks belong",
     ),
     (lambda _: load(ARRAYS, rand_augment, PLANNER), "recipe must be a recipe, got a function"),
     (
@@ -354,7 +451,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (
         lambda _: copy.deepcopy(load()),
-        "make it in the process that iterates, and pass on loader.state_dict() if it is to",
+        "in the process that iterates, and pass on loader.state_dict() if it is to go on there",
     ),
     (lambda _: after_close(), "the loader is closed; make a new one"),
     (lambda _: two_passes(), "a loader serves one pass at a time, but iterating it again has begun another one"),

@@ -26,6 +26,7 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCro
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
+from dalirefurb.calls import explains
 from dalirefurb.checks import positive, require
 from dalirefurb.errors import ConfigurationError
 
@@ -222,6 +223,7 @@ def timm_augment(
     return crop.around(operations, order=order, split=split)
 
 
+@explains
 def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     """Leave the last operations out: augmentation that costs less, to compare reuse with.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stages.custom import Custom
+from dalirefurb.calls import INSTEAD
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Devices, Kernels
 from dalirefurb.engine.prefetch import Depths, Prefetch
@@ -34,39 +35,51 @@ _OF_OTHERS = {"torchvision", "timm", "monai"}
 """Packages that have classes of the same names as ours."""
 
 
-def check_kinds(
-    source: object, recipe: object, planner: object, store: object, prefetch: object, bad_samples: object
-) -> None:
+_PARTS: Mapping[str, tuple[Any, str]] = {
+    "source": (Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
+    "recipe": (Recipe, "pass rand_augment(224), or another preset"),
+    "planner": (Planner, "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one"),
+    "store": (Store | None, "pass MemoryStore(), DiskStore(path), or None"),
+    "prefetch": (Prefetch, "pass Prefetch(num_threads=4), or leave it out"),
+    "bad_samples": (BadSamplePolicy, "pass BadSamplePolicy('replace')"),
+}
+"""The kind of each part of a loader, in the order of its arguments, and what to pass."""
+
+
+def check_kinds(*parts: object) -> None:
     """Refuse what is of another kind than it should be, an argument at another one's place for example.
 
     Raises:
         ConfigurationError: If one is.
     """
-    for name, wanted, given, kind, remedy in (
-        ("source", "source", source, Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
-        ("recipe", "recipe", recipe, Recipe, "pass rand_augment(224), or another preset"),
-        (
-            "planner",
-            "planner",
-            planner,
-            Planner,
-            "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one",
-        ),
-        ("store", "store", store, (Store, NoneType), "pass MemoryStore(), DiskStore(path), or None"),
-        ("prefetch", "Prefetch", prefetch, Prefetch, "pass Prefetch(num_threads=4), or leave it out"),
-        ("bad_samples", "BadSamplePolicy", bad_samples, BadSamplePolicy, "pass BadSamplePolicy('replace')"),
-    ):
+    for (name, (kind, remedy)), given in zip(_PARTS.items(), parts, strict=True):
         if not isinstance(given, kind):
-            if name == "source" and isinstance(getattr(given, "dataset", None), Source) and hasattr(given, "indices"):
-                remedy = "pass source.subset(subset.indices)"
-            elif name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
-                remedy += ", TorchDataset(dataset) for a torch Dataset"
-            elif name == "recipe" and _package_of(given) == "torchvision":
-                remedy = "pass Recipe.from_torchvision(transforms)"
+            wanted = kind.__name__ if name in ("prefetch", "bad_samples") else name
             raise ConfigurationError(
-                f"{name} must be a {wanted}, got {_kind_of(given)}: {remedy}; the order is Loader(source, recipe, "
-                f"planner, store)"
+                f"{name} must be a {wanted}, got {_kind_of(given)}: {_meant(name, given, remedy)}; the order is "
+                f"Loader(source, recipe, planner, store)"
             )
+
+
+def _meant(name: str, given: Any, remedy: str) -> str:
+    """Say what to pass, by what was probably meant."""
+    path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
+    if name == "source" and path:
+        return f"pass ImageFolder({path!r}) for a folder of class folders"
+    if name == "source" and hasattr(given, "indices") and isinstance(getattr(given, "dataset", None), Source):
+        return "pass source.subset(subset.indices)"
+    if name == "source" and hasattr(given, "dataset"):
+        return "a loader takes a DataLoader's place: pass TorchDataset(dataset) for its dataset"
+    if name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        others = "FileList(paths, labels) for paths, TorchDataset(dataset) for a torch Dataset"
+        return f"{remedy}, {others}, HuggingFaceImages(dataset) for one of Hugging Face's"
+    if name == "recipe" and _package_of(given) == "torchvision":
+        return "pass Recipe.from_torchvision(transforms)"
+    if name == "store" and str(given).partition(":")[0] in ("cpu", "gpu", "cuda"):
+        return INSTEAD["Loader.device"]
+    if name == "store" and path:
+        return f"pass DiskStore({path!r}) for a file, MemoryStore(max_bytes={path!r}) for an amount of memory"
+    return remedy
 
 
 def _kind_of(given: object) -> str:
@@ -120,7 +133,7 @@ class Configuration:
             warnings.warn(
                 f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
                 f"each use computes it again, and nothing is gained: pass MemoryStore() after the planner",
-                stacklevel=4,
+                stacklevel=5,
             )
         if recipe.caches_encoded and devices.partial != devices.final:
             raise ConfigurationError(
@@ -186,6 +199,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
             f"pass len(source) to the planner"
         )
+    source.check_labels()
     shape, output = source.image_shape, recipe.output
     if shape is not None and recipe.final_size(shape[:2]) != output.sides:
         height, width = recipe.final_size(shape[:2]) or ("?", "?")
@@ -215,20 +229,20 @@ def _check_draws(recipe: Recipe, planner: Planner) -> None:
         warnings.warn(
             f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
             f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
-            stacklevel=5,
+            stacklevel=6,
         )
     if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in recipe.stages):
         warnings.warn(
             "with Refurbish something in the recipe should be random, else versions that are made anew are as those "
             "before: pass Evaluate(...) to validate, or Frozen(...) to cache all images once",
-            stacklevel=5,
+            stacklevel=6,
         )
     random = [stage.name for stage in recipe.partial if stage.random]
     if random and isinstance(planner, SmartCache):
         warnings.warn(
             f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
             f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

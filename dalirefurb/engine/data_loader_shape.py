@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import NoReturn, TypeVar
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.calls import DATA_LOADER
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.batch_tensors import BatchTensors
+from dalirefurb.engine.batch_tensors import Batch, BatchTensors
 from dalirefurb.engine.loader_view import Mappable
-from dalirefurb.errors import LoaderError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 
 Shape = TypeVar("Shape", bound="DataLoaderShape")
-
-_ELSEWHERE = {
-    **DATA_LOADER,
-    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
-    "shards": "the planner has it: Refurbish(..., shards=8)",
-    "seed": "the planner has it: Refurbish(..., seed=0)",
-    "transform": "the second argument, a recipe, is what is done to images: rand_augment(224)",
-    "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch(loader) "
-    "copies batches to a GPU",
-    "world_size": "pass rank=(rank, world_size)",
-    **dict.fromkeys(("num_threads", "replicas", "look_ahead", "batches_per_group"), "pass prefetch=Prefetch({}=...)"),
-    "batches_per_run": "pass prefetch=Prefetch(batches_per_group=...)",
-    **dict.fromkeys(
-        ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels", "retry_s"),
-        "pass bad_samples=BadSamplePolicy({}=...)",
-    ),
-}
-
-
-def refuse_unknown(names: list[str]) -> None:
-    """Refuse arguments of other loaders, and say what takes their place here.
-
-    Raises:
-        TypeError: If there is one.
-    """
-    for name in names:
-        remedy = _ELSEWHERE.get(name, "see help(Loader)").format(name)
-        raise TypeError(f"Loader has no argument {name!r}: {remedy}")
 
 
 class EpochSampler:
@@ -105,9 +76,29 @@ class DataLoaderShape(Mappable):
         return self._tensors.pin_memory
 
     @property
+    def max_batch_size(self) -> NoReturn:
+        """What DALI's iterators ask a pipeline for."""
+        raise AttributeError(
+            "a loader is no pipeline of DALI: loader.dali_iterator() is the DALIGenericIterator of its batches"
+        )
+
+    @property
     def drop_last(self) -> bool:
         """Whether samples that fill no batch wait for the next epoch."""
         return self.planner.drop_last or self.planner.shards > 1
+
+    @property
+    @abstractmethod
+    def batch_size(self) -> int:
+        """Rows of a full batch on this rank."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the batches of an epoch."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin an epoch."""
 
     @abstractmethod
     def set_epoch(self, epoch: int) -> None:
@@ -133,12 +124,6 @@ class DataLoaderShape(Mappable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise LoaderError(
-            "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make "
-            "it in the process that iterates, and pass on loader.state_dict() if it is to go on there"
-        )
 
     def described(self, position: Position, kernels: str) -> str:
         """Say in one line what is served, from where on.

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.errors import LoaderError
 
@@ -40,8 +41,14 @@ class Mappable(ABC):
         require(distinct, "names", "different texts", names, "pass such as images='image', labels='label'")
         return self.map(WithNames(names))
 
+    def __reduce__(self) -> NoReturn:
+        raise LoaderError(
+            "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make it, and "
+            "views of it, in the process that iterates, and pass on loader.state_dict() if it is to go on there"
+        )
 
-class LoaderView(Mappable):
+
+class LoaderView(Mappable, metaclass=Explained):
     """Stands for a loader: its length, position, state, statistics and all other names are that loader's.
 
     Args:
@@ -80,11 +87,6 @@ class LoaderView(Mappable):
 
     def __exit__(self, *_: object) -> None:
         self.loader.close()
-
-    def __reduce__(self) -> Any:
-        raise LoaderError(
-            "a view of a loader cannot be pickled, since the loader cannot: make both in the process that iterates"
-        )
 
 
 class MappedLoader(LoaderView):

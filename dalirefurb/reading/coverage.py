@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.calls import explains
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import partial_sizes
@@ -63,6 +64,7 @@ class Proposal:
         )
 
 
+@explains
 def propose_coverage(
     source: Source,
     recipe: Recipe,

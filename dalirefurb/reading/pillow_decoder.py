@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, __version__
 
 from dalirefurb.reading.formats import Header, png
-from dalirefurb.source.levels import Levels, LevelsError
+from dalirefurb.source.levels import Levels, LevelsError, NearlyBlackWarning
 
 _ORIENTATION, _BITS = 274, 258
 """Tags of EXIF data and TIFF."""
@@ -94,7 +94,7 @@ class PillowDecoder:
                 self._check(image)  # Of some formats, such as icons, what was opened is a choice.
                 pixels = self._pixels(image, encoded, name)
                 return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
-        except PillowError:
+        except (PillowError, NearlyBlackWarning):
             raise
         except LevelsError as error:
             raise PillowError(str(error)) from error

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
-from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
+from dalirefurb.source.contract import Source, as_array, hash_array, spread
 from dalirefurb.source.levels import Levels, ValueRange, checked_range
 from dalirefurb.source.stamps import hash_pixels
 
@@ -21,7 +21,8 @@ class Arrays(Source):
         images: Images, uint8 of shape (N, height, width, 3); or grey ones, (N, height, width) or (N, height, width, 1),
             read as three equal channels. A NumPy array, or a tensor on the CPU. Deeper ones become 8 bits when they are
             read: uint16, or with `value_range` of any kind of number.
-        labels: Labels of the samples, numeric, shape (N, *label_shape).
+        labels: Labels of the samples, numeric, shape (N, *label_shape), or names, which are numbered in sorted order
+            and become `classes`.
         value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
@@ -34,9 +35,9 @@ class Arrays(Source):
         self.value_range = checked_range(value_range)
         self._levels = Levels(value_range)
         self._images = _checked_images(images, ranged=value_range is not None)
-        self.labels = checked_labels(labels, len(self._images), "images")
         height, width = self._images.shape[1:3]
         self.image_shape = (height, width, 3)
+        self._take_labels(labels, len(self._images), "images")
 
     def read(self, indices: NDArray[np.int64]) -> Images:
         """Return images of shape (height, width, 3), without a copy where rows are such images already."""
@@ -57,12 +58,11 @@ class Arrays(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the labels, and 64 rows of the images: evenly spaced, the first and the last among them."""
-        rows = np.linspace(0, len(self) - 1, 64).astype(np.int64)
         return {
             "source": "Arrays",
             "num_samples": len(self),
             "shape": list(self._images.shape),
-            "rows": hash_array(self._images[np.unique(rows)]),
+            "rows": hash_array(self._images[spread(len(self), 64)]),
             "labels": hash_array(self.labels),
         }
 

@@ -34,18 +34,18 @@ class Concat(Source):
             if not isinstance(source, Source):
                 raise ConfigurationError(
                     f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
-                    f"such as ImageFolder(path)"
+                    f"such as ImageFolder(path), or TorchDataset(dataset)"
                 )
-            for what, given, wanted in (
-                ("be encoded alike", source.encoded, first.encoded),
-                ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:]),
-                ("have the same classes", source.classes, first.classes),
-                ("have the same value_range", source.value_range, first.value_range),
+            for what, given, wanted, remedy in (
+                ("be encoded alike", source.encoded, first.encoded, "TorchDataset(source) is one with decoded images"),
+                ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
+                ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
+                ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
             ):
                 if given != wanted:
                     raise ConfigurationError(
-                        f"sources that are put together must {what}, but number {number} has {given} and the first one "
-                        f"{wanted}: make them alike first"
+                        f"sources that are put together must {what}, but number {number} has {given!r:.80} and the "
+                        f"first one {wanted!r:.80}: {remedy}"
                     )
         self._sources = tuple(sources)
         self._ends = np.cumsum([len(source) for source in sources])

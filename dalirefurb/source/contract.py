@@ -7,28 +7,35 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import itertools
 import operator
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import NoneType
 from typing import Any, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.calls import Explained
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.calls import INSTEAD, Explained
+from dalirefurb.errors import ConfigurationError, ReadError, SampleError
+from dalirefurb.source.labels import TARGETS, number_labels, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
+from dalirefurb.source.outage import Patience
 
 _ELSEWHERE = {
     "targets": "labels are in source.labels, one row for each sample",
     "samples": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
     "imgs": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
-    "transform": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
-    "transforms": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
-    "target_transform": "labels are numbers in an array: change source.labels before the loader is made",
+    **dict.fromkeys(("transform", "transforms"), INSTEAD["transform"]),
+    "target_transform": f"{INSTEAD['target_transform']} before the loader is made",
 }
 """Where names of torchvision's data sets are found in a source."""
+
+WORDS = str, dict, NoneType
+"""Kinds of labels, or of what is none, that an array is not made of."""
 
 
 class Source(metaclass=Explained):
@@ -78,11 +85,12 @@ class Source(metaclass=Explained):
         row %= count
         (sample,) = self.read(np.array([row]))
         label = self.labels[row]
-        image = self._decoded(row, sample) if self.encoded else np.array(sample)
-        return image, label.item() if np.ndim(label) == 0 else label.copy()
+        return self._decoded(row, sample), label.item() if np.ndim(label) == 0 else label.copy()
 
     def _decoded(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Decode a sample to look at."""
+        """Decode a sample to look at, or copy one that is an image already."""
+        if encoded.ndim == 3:
+            return np.array(encoded)
         # By name, since what decodes is a floor above: a source by itself needs no DALI.
         decoding = importlib.import_module("dalirefurb.reading.decoding")
         try:
@@ -150,10 +158,36 @@ class Source(metaclass=Explained):
 
     def __add__(self, other: object) -> Source:
         """Return the samples of both as a source, as `Concat` does."""
-        if not isinstance(other, Source):
-            return NotImplemented
-        together: Source = importlib.import_module("dalirefurb.source.concat").Concat([self, other])
-        return together
+        return _together(self, other)
+
+    def __radd__(self, other: object) -> Source:
+        """Begin a `sum`, which adds to 0."""
+        return self if isinstance(other, int) and other == 0 else _together(other, self)
+
+    def _take_labels(self, labels: Any, count: int, items: str, where: Callable[[int], str] | None = None) -> None:
+        """Set `labels`, and `classes` where they are names; to be called by a constructor, once it can read."""
+        if isinstance(labels, (list, tuple)) and labels and count:
+            refuse_mask(labels[0], self.name(0))
+        self.labels, self.classes = checked_labels(labels, count, items, where or self.name)
+        warn_of_many(self.classes or (), count, stacklevel=4)
+        self.check_labels()
+
+    def check_labels(self) -> None:
+        """Refuse labels of the sides of the images that they belong to: these are augmented, and labels are not.
+
+        Raises:
+            ConfigurationError: If the first one is of that kind.
+        """
+        with suppress(SampleError):  # Whether it may be bad is for the loader to say.
+            refuse_mask(self.labels[0], self.name(0), lambda: self[0][0].shape[:2])
+
+    def _hash(self, index: int) -> str | None:
+        """Hash a sample as it is read; None stands for one that cannot be."""
+        try:
+            (sample,) = Patience().of(lambda: self.read(np.array([index])), self.name(index))
+            return hash_array(np.asarray(sample))
+        except (SampleError, ReadError):
+            return None
 
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""
@@ -220,6 +254,11 @@ class Subset(Source):
         return self._source.content()
 
 
+def _together(*sources: object) -> Source:
+    concat: Source = importlib.import_module("dalirefurb.source.concat").Concat(sources)
+    return concat
+
+
 def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int64]) -> SampleError:
     """Return the error of a sample as that of the source that has it by another index.
 
@@ -233,27 +272,44 @@ def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int
     return SampleError(index, error.name, error.reason, lasting=error.lasting)
 
 
-def checked_labels(labels: Any, count: int, items: str) -> NDArray[Any]:
-    """Return labels as a C-contiguous numeric array of `count` rows."""
+def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = tuple) -> None:
+    """Refuse a label that is an image: one of PIL, or an array that has the sides of the image, (height, width)."""
+    drawn, shape = hasattr(label, "getbands"), getattr(label, "shape", ())
+    if drawn or any(sorted(pair) == sorted(sides()) for pair in itertools.pairwise(shape)):
+        given = "a PIL image" if drawn else f"an array of the image's sides, {tuple(shape)}"
+        raise ConfigurationError(
+            f"a label must belong to its image as a whole, but that of {where} is {given}, and only the image would be "
+            f"augmented: {TARGETS}"
+        )
+
+
+def checked_labels(
+    labels: Any, count: int, items: str, where: Callable[[int], str]
+) -> tuple[NDArray[Any], list[str] | None]:
+    """Return labels as a C-contiguous numeric array of `count` rows, and the names that they stand for, if any."""
     if count == 0:
         raise ConfigurationError(f"there must be at least one sample, but {items} is empty: check where they come from")
-    array = as_array(labels, "labels")
+    values, classes = labels, None
+    # An array of texts would give each the room of the longest.
+    if not isinstance(labels, list) or not any(isinstance(each, WORDS) for each in labels):
+        values = as_array(labels, "labels", f"; {TARGETS}")
+    given = len(values) if getattr(values, "ndim", 1) else "a single number"
+    if given != count:
+        raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")
+    if isinstance(values, list) or values.dtype.kind in "OTU":
+        values, classes = number_labels(values if isinstance(values, list) else values.tolist(), where)
+    array = as_array(values, "labels", f"; {TARGETS}")
     if array.dtype.kind not in "biuf":
-        raise ConfigurationError(
-            f"labels must be numbers, but are {array.dtype}: number names by np.unique(labels, return_inverse=True)[1]"
-        )
+        raise ConfigurationError(f"labels must be numbers, or one name each, but are {array.dtype}: {TARGETS}")
     if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
         raise ConfigurationError(
             f"integer labels must fit into int64, but one is {array.max()}: number them by "
             f"np.unique(labels, return_inverse=True)[1]"
         )
-    if array.ndim == 0 or len(array) != count:
-        given = "a single number" if array.ndim == 0 else len(array)
-        raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array), classes
 
 
-def as_array(values: Any, what: str) -> NDArray[Any]:
+def as_array(values: Any, what: str, more: str = "") -> NDArray[Any]:
     """Turn an array, a tensor or nested sequences of numbers into an array, without a copy if possible."""
     try:
         if not isinstance(values, np.ndarray) and hasattr(values, "numpy"):
@@ -261,8 +317,8 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            f"{what} must be convertible to one NumPy array, but are not ({error}): "
-            "give all rows one shape, and move tensors by .detach().cpu()"
+            f"{what} must be convertible to one NumPy array, but are not ({error}): give all rows "
+            f"one shape, and move tensors by .detach().cpu(){more}"
         ) from error
 
 
@@ -275,6 +331,12 @@ def fingerprint_of_names(source: str, names: Iterable[str], labels: NDArray[Any]
         "names": hashlib.blake2b(joined, digest_size=16).hexdigest(),
         "labels": hash_array(labels),
     }
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return `most` of `count` rows at most, evenly spaced, the first and the last among them."""
+    rows: list[int] = np.unique(np.linspace(0, count - 1, most).astype(np.int64)).tolist()
+    return rows
 
 
 def hash_array(array: NDArray[Any]) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, as_array, checked_labels, hash_array
+from dalirefurb.source.contract import WORDS, Source, as_array, checked_labels, hash_array, refuse_mask, spread
 from dalirefurb.source.copies import Copies
+from dalirefurb.source.labels import TARGETS
 from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
 from dalirefurb.source.outage import Patience, is_outage
 
@@ -34,9 +35,10 @@ class TorchDataset(Source):
 
     Args:
         dataset: Map-style dataset, with `__len__` and `__getitem__`.
-        labels: Labels of the samples, numeric, shape (num_samples, *label_shape). If they are not given,
-            `dataset.targets` or `dataset.labels`, where there is no `dataset.target_transform`; 16 items are read to
-            see that these are their labels. Otherwise all items are read once for their labels.
+        labels: Labels of the samples, numeric, shape (num_samples, *label_shape), or names, which are numbered in
+            sorted order and become `classes`. If they are not given, `dataset.targets` or `dataset.labels`, where there
+            is no `dataset.target_transform`; 16 items are read to see that these are their labels. Otherwise all items
+            are read once for their labels.
         thread_safe: Whether several threads can read the dataset itself at once, as they can where an item is no more
             than a file of its own, opened and decoded. It is not copied then.
         progress: Show a bar while all items are read, on a terminal.
@@ -77,10 +79,10 @@ class TorchDataset(Source):
         if self._num_items == 0:
             raise ConfigurationError(f"dataset must have at least one item, but {type(dataset).__name__} is empty")
         self.encoded = self._look_at_the_first()
-        # A copy, as a dataset's labels may be changed in place.
-        self.labels = checked_labels(self._find_labels(labels, progress), self._num_items, "items").copy()
+        self._take_labels(self._find_labels(labels, progress), self._num_items, "items")
+        self.labels = self.labels.copy()  # As a dataset's labels may be changed in place.
         classes = getattr(dataset, "classes", None)
-        if isinstance(classes, list) and all(isinstance(name, str) for name in classes):
+        if self.classes is None and isinstance(classes, list) and all(isinstance(name, str) for name in classes):
             self.classes = list(classes)
 
     @property
@@ -139,6 +141,7 @@ class TorchDataset(Source):
                     return self._compared(as_array(found, f"dataset.{attribute}"), attribute)
         from tqdm import tqdm
 
+        checked_labels([self._label(0)], 1, "items", self.name)  # Before all others are read.
         indices = range(self._num_items)
         bar = tqdm(indices, "reading labels", leave=False, delay=1, disable=None if progress else True)
         return [self._label(index) for index in bar]
@@ -155,9 +158,9 @@ class TorchDataset(Source):
                 f"there must be one label per sample, but there are {given} for {self._num_items} items in "
                 f"dataset.{attribute}: {remedy}"
             )
-        for index in np.unique(np.linspace(0, self._num_items - 1, _COMPARED).astype(np.int64)).tolist():
+        for index in spread(self._num_items, _COMPARED):
             with suppress(SampleError):  # Whether it may be bad is for the loader to say.
-                label = self._label(index)
+                label = np.asarray(self._label(index))
                 if not _same_label(label, labels[index]):
                     raise ConfigurationError(
                         f"dataset.{attribute} must hold the labels of the items, but {self.name(index)} is labelled "
@@ -165,9 +168,13 @@ class TorchDataset(Source):
                     )
         return labels
 
-    def _label(self, index: int) -> NDArray[Any]:
-        item = Patience().of(lambda: self._item(index), self.name(index))
-        return as_array(item[1], f"the label of {self.name(index)}")
+    def _label(self, index: int) -> Any:
+        image, label = Patience().of(lambda: self._item(index), self.name(index))
+        with suppress(SampleError, _ImageError, LevelsError):  # As above.
+            refuse_mask(label, self.name(index), lambda: self._decoded(index, self._image(index, image)).shape[:2])
+        return (
+            label if isinstance(label, WORDS) else as_array(label, f"the label of {self.name(index)}", f"; {TARGETS}")
+        )
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read items one by one."""
@@ -211,20 +218,13 @@ class TorchDataset(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the labels, and 16 images that can be read: evenly spaced, the first and the last among them."""
-        rows = np.unique(np.linspace(0, self._num_items - 1, 16).astype(np.int64))
         return {
             "source": "TorchDataset",
             "dataset": type(self._dataset).__name__,
             "num_samples": self._num_items,
-            "images": [self._hash(index) for index in rows.tolist()],
+            "images": [self._hash(row) for row in spread(len(self), 16)],
             "labels": hash_array(self.labels),
         }
-
-    def _hash(self, index: int) -> str | None:
-        try:
-            return hash_array(Patience().of(lambda: self._read(index), self.name(index)))
-        except (SampleError, OSError):  # What is not decoded before it is an image may be bad, too.
-            return None
 
 
 def _same_label(label: NDArray[Any], listed: NDArray[Any]) -> bool:

@@ -14,28 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names
-from dalirefurb.source.labels import number_labels
+from dalirefurb.source.contract import Source, fingerprint_of_names, spread
+from dalirefurb.source.labels import number_labels, warn_of_many
 from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.outage import is_outage
 from dalirefurb.source.stamps import stamp_files
 
-EXTENSIONS = (
-    ".jpg",
-    ".jpeg",
-    ".png",
-    ".gif",
-    ".bmp",
-    ".webp",
-    ".avif",
-    ".tif",
-    ".tiff",
-    ".ppm",
-    ".pgm",
-    ".pbm",
-    ".pnm",
-    ".jp2",
-)
+_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".avif", ".tif", ".tiff")
+EXTENSIONS = (*_ENDINGS, ".ppm", ".pgm", ".pbm", ".pnm", ".jp2")
 """Endings of image files, in lower case."""
 
 PathLike = str | os.PathLike[str]
@@ -68,24 +54,28 @@ class FileList(_Files):
 
     Args:
         paths: Paths of the image files, one per sample. Files are opened when they are read, not before.
-        labels: Labels of the samples, numeric, shape (num_samples, *label_shape).
+        labels: Labels of the samples, numeric, shape (num_samples, *label_shape), or names, which are numbered in
+            sorted order and become `classes`.
         value_range: Numbers of black and white in images deeper than 8 bits, see `Source`.
 
     Raises:
-        ConfigurationError: There are no paths, or not one numeric label for each.
+        ConfigurationError: There are no paths, or not one label for each.
     """
 
     def __init__(self, paths: Iterable[PathLike], labels: ArrayLike, *, value_range: ValueRange | None = None) -> None:
         self.value_range = checked_range(value_range)
         if isinstance(paths, (str, bytes, os.PathLike)):
-            raise ConfigurationError(f"paths must be a sequence of paths, but is {paths!r}: pass [path]")
+            raise ConfigurationError(
+                f"paths must be a sequence of paths, but is {paths!r}: pass [path]; sorted(glob.glob(pattern)) lists "
+                f"files, FileList.from_csv(path) and ImageFolder(path) list them with their labels"
+            )
         try:
             self._paths = [os.fsdecode(path) for path in paths]
         except TypeError as error:
             raise ConfigurationError(
                 f"paths must be a sequence of paths, but are not ({error}): pass such as ['a.jpg', 'b.jpg']"
             ) from error
-        self.labels = checked_labels(labels, len(self._paths), "paths")
+        self._take_labels(labels, len(self._paths), "paths")
 
     @classmethod
     def from_csv(
@@ -108,7 +98,8 @@ class FileList(_Files):
             value_range: As for the class.
 
         Raises:
-            ConfigurationError: The file is no such CSV file, or a row has no path or no label.
+            ConfigurationError: The file is no such CSV file, a row has no path or no label, or of 16 paths, spread over
+                the list, none is that of a file. A warning tells of some that are none.
         """
         path = os.fspath(path)
         try:
@@ -132,7 +123,23 @@ class FileList(_Files):
         folder = os.fspath(Path(path).parent if root is None else root)
         files = cls([os.path.join(folder, name) for name in images], numbers, value_range=value_range)  # noqa: PTH118
         files.classes = classes
+        warn_of_many(classes or (), len(files), stacklevel=2)
+        files._look_at_some(images, folder, path)
         return files
+
+    def _look_at_some(self, names: list[str], folder: str, csv_path: str) -> None:
+        """Look whether the files of a CSV file are there, at 16 of them, spread over the list."""
+        rows, there = spread(len(self), 16), os.path.exists  # That of `Path` raises for a name that is too long.
+        if absent := [row for row in rows if not there(self._paths[row])]:
+            places = (Path(csv_path).parent, Path(), Path(folder).parent)
+            found = next((str(place) for place in places if there(place / names[absent[0]])), "where they begin")
+            told = (
+                f"paths in {csv_path} must lead to files, but of {len(rows)} that were looked at {len(absent)} do not, "
+                f"the first is {self._paths[absent[0]]}: pass root={found!r}"
+            )
+            if len(absent) == len(rows):
+                raise ConfigurationError(told)
+            warnings.warn(told, stacklevel=3)
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths below their common folder, and the labels. Contents are not read."""
@@ -174,7 +181,8 @@ class ImageFolder(_Files):
             left_out = self._scan()
         except OSError as error:
             raise ConfigurationError(
-                f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}"
+                f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}: pass the "
+                f"path of one folder, without a pattern"
             ) from error
         if left_out:
             warnings.warn(f"{self._root.rstrip(os.sep)}{os.sep}: {left_out}", stacklevel=3)
@@ -201,6 +209,8 @@ class ImageFolder(_Files):
                 f"check the path; images end in {', '.join(sorted(EXTENSIONS))}"
             )
         self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        full = [name for name, count in zip(self.classes, counts, strict=True) if count]
+        warn_of_many(full, len(self), stacklevel=4)
         unnamed = [other for other in others if os.sep in other and not is_hidden(other)]
         hidden = [other for other in others if is_hidden_image(other, EXTENSIONS)]
         empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from xxhash import xxh3_128
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, hash_array
+from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.files import read_file
-from dalirefurb.source.labels import number_labels
+from dalirefurb.source.labels import TARGETS
 from dalirefurb.source.levels import ValueRange, checked_range
+from dalirefurb.source.outage import is_outage
+from dalirefurb.source.shards import place
 from dalirefurb.source.stamps import stamp_files
 
 
@@ -42,13 +44,11 @@ class HuggingFaceImages(Source):
         feature = dataset.features[image]
         self._images = plain.select_columns([image]).cast_column(image, type(feature)(decode=False))
         self._column = image
-        self._fingerprint = str(dataset._fingerprint)
         values = plain.select_columns([label])[:][label]
-        numbers, self.classes = number_labels(values, lambda row: f"dataset[{row}]")
+        self._take_labels(values, len(dataset), "rows", lambda row: f"dataset[{row}][{label!r}]")
         names = getattr(dataset.features[label], "names", None)
         if names is not None:
             self.classes = list(names)
-        self.labels = checked_labels(numbers, len(dataset), "rows")
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read rows at once, and the files that they name where they hold none."""
@@ -61,20 +61,19 @@ class HuggingFaceImages(Source):
             raise SampleError(index, self.name(index), "has no image")
         if image["bytes"]:
             return np.frombuffer(image["bytes"], np.uint8)
-        return read_file(image["path"], index)
+        return _read_address(path, index) if "://" in (path := image["path"]) else read_file(path, index)
 
     def name(self, index: int) -> str:
         """Return row and column."""
         return f"dataset[{index}][{self._column!r}]"
 
     def fingerprint(self) -> dict[str, Any]:
-        """Take the dataset's own, and hash the labels."""
+        """Hash the names of the rows' files, the labels, and 16 images; where the table lies does not count."""
+        names = ((path or "").rpartition("/")[2] for path in self._paths_and_lengths()[0].to_pylist())
         return {
-            "source": "HuggingFaceImages",
-            "num_samples": len(self),
-            "dataset": self._fingerprint,
+            **fingerprint_of_names("HuggingFaceImages", names, self.labels),
             "column": self._column,
-            "labels": hash_array(self.labels),
+            "images": [self._hash(row) for row in spread(len(self), 16)],
         }
 
     def content(self) -> dict[str, Any]:
@@ -92,14 +91,32 @@ class HuggingFaceImages(Source):
         """Return the paths of rows that hold no bytes, in their order. The bytes of others are not looked at."""
         from pyarrow import compute
 
-        images = self._images.data.column(self._column)
-        paths = compute.struct_field(images, "path")
-        lengths = compute.binary_length(compute.struct_field(images, "bytes"))
-        if self._images._indices is not None:
-            rows = self._images._indices.column(0).to_numpy()
-            paths, lengths = paths.take(rows), lengths.take(rows)
+        paths, lengths = self._paths_and_lengths()
         named: list[str | None] = paths.filter(compute.equal(compute.fill_null(lengths, 0), 0)).to_pylist()
-        return [path for path in named if path]
+        # Of a file in an archive, "zip://1.jpg::all.zip", the archive.
+        return [path.rpartition("::")[2].removeprefix("file://") for path in named if path]
+
+    def _paths_and_lengths(self) -> tuple[Any, Any]:
+        """Return the paths and the numbers of bytes of all rows, in their order; both can be null."""
+        from pyarrow import compute
+
+        images, indices = self._images.data.column(self._column), self._images._indices
+        both = compute.struct_field(images, "path"), compute.binary_length(compute.struct_field(images, "bytes"))
+        return both if indices is None else tuple(each.take(indices.column(0).to_numpy()) for each in both)
+
+
+def _read_address(url: str, index: int) -> NDArray[np.uint8]:
+    """Read what fsspec knows the address of, as `datasets` does, such as a file in an archive."""
+    try:
+        filesystem, path = place(url, {})
+        content = np.frombuffer(filesystem.cat_file(path), np.uint8)
+    except Exception as error:  # Every filesystem has its own.
+        if isinstance(error, ConfigurationError) or is_outage(error):
+            raise
+        raise SampleError(index, url, f"cannot be read: {type(error).__name__}: {error}") from error
+    if not len(content):
+        raise SampleError(index, url, "is empty")
+    return content
 
 
 def _in_memory(table: Any) -> Iterator[Any]:
@@ -132,3 +149,5 @@ def _check(dataset: Any, image: str, label: str) -> None:
             f"column {image!r} must hold images, but holds {kind}: name another by image=, or cast_column it to "
             "datasets.Image()"
         )
+    if type(dataset.features[label]).__name__ == "Image":
+        raise ConfigurationError(f"column {label!r} must hold labels of whole images, but holds images: {TARGETS}")

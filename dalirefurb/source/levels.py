@@ -24,6 +24,10 @@ _BITS, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0
 """Tags of TIFF: bits of a number, and what the numbers mean; 0: white is zero."""
 
 
+class NearlyBlackWarning(UserWarning):
+    """An image fills hardly any of the range that it declares."""
+
+
 class LevelsError(ValueError):
     """Numbers cannot be made levels of; says why, and what helps."""
 
@@ -102,6 +106,7 @@ class Levels:
                 f"{name} is served nearly black: its largest number is {largest:,.0f}, of {declared:,.0f} that it "
                 f"declares; if it has fewer bits than that, pass value_range=(0, {2 ** int(largest).bit_length() - 1}) "
                 f"to the source, else filter this warning",
+                NearlyBlackWarning,
                 stacklevel=2,
             )
 

@@ -13,7 +13,6 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from dalirefurb.errors import DalirefurbError, LoaderError, ReadError
-from dalirefurb.source.contract import Source
 
 RETRY_S = 75.0
 """How long to ask again by default: an outage of a minute costs a minute."""
@@ -68,6 +67,11 @@ def _is_away(path: str) -> bool:
 def is_page(content: Any) -> bool:
     """Tell whether bytes begin as HTML, XML or JSON do, and no image does."""
     return bytes(content[:1]) in (b"<", b"{", b"\n", b" ") and bytes(content[:64]).strip()[:1] in (b"<", b"{")
+
+
+def _is_source(value: Any) -> bool:
+    """Tell a source by its methods: what sources are is said in a module that imports this one."""
+    return all(callable(getattr(type(value), name, None)) for name in ("read", "name", "fingerprint"))
 
 
 class Patience:
@@ -136,9 +140,9 @@ class Patience:
                 frame = sys._current_frames().get(thread)
                 index: Any = None
                 source: Any = None
-                while frame is not None and not isinstance(source, Source):
+                while frame is not None and not _is_source(source):
                     source, index = frame.f_locals.get("self"), frame.f_locals.get("index", index)
                     frame = frame.f_back
-                seen = isinstance(source, Source) and isinstance(index, Integral) and int(index) in range(len(source))
+                seen = _is_source(source) and isinstance(index, Integral) and int(index) in range(len(source))
                 name = source.name(int(index)) if seen else read[2]
                 _log.warning("the source has not returned for %.0f s from reading %s", blocked_s, name)

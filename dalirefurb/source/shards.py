@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import itertools
 import mmap
 import os
@@ -130,7 +131,7 @@ class RemoteShards(Shards):
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self.urls = list(urls)
-        self._places = [_place(url, options) for url in urls]
+        self._places = [place(url, options) for url in urls]
         with ThreadPoolExecutor(_REQUESTS) as pool:
             self.identities = list(pool.map(self._identify, range(len(urls))))
 
@@ -169,7 +170,7 @@ class RemoteShards(Shards):
         return ranges
 
 
-def _place(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+def place(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the filesystem of an address, and the path in it."""
     try:
         from fsspec.core import url_to_fs
@@ -185,15 +186,31 @@ def _place(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return filesystem, path
 
 
+def _matching(pattern: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the names that a pattern with "*" stands for, sorted; any other name stands for itself."""
+    remote = "://" in pattern
+    # In addresses "?" and "[" have another meaning.
+    if not ("*" in pattern if remote else glob.has_magic(pattern) and not Path(pattern).exists()):
+        return [pattern]
+    if remote:
+        filesystem, path = place(pattern, options)
+        names = [filesystem.unstrip_protocol(name) for name in filesystem.glob(path)]
+    else:
+        names = glob.glob(pattern, recursive=True)  # noqa: PTH207 - it may be absolute
+    if not names:
+        raise ConfigurationError(f"a pattern must stand for shards, but {pattern} does for none: check its folder")
+    return sorted(names)
+
+
 def open_shards(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], options: Mapping[str, Any]) -> Shards:
-    """Open shards by paths, all of them, or by addresses with a protocol, all of them; braces are expanded.
+    """Open shards by paths, all of them, or by addresses with a protocol, all of them; braces and "*" are expanded.
 
     Raises:
         ConfigurationError: There are none, one is named twice, one cannot be opened, or paths and addresses are mixed.
     """
     given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
     names = [name for url in given for name in expand_braces(os.fspath(url))]
-    names = [name.removeprefix("file://") for name in names]
+    names = [found for name in names for found in _matching(name.removeprefix("file://"), options)]
     if not names:
         raise ConfigurationError(f"urls must name at least one shard, but are {urls!r}: check where they come from")
     if len(set(names)) < len(names):
@@ -234,5 +251,5 @@ def unreadable(url: str, reason: str) -> ConfigurationError:
     """Make the error that a shard cannot be read."""
     return ConfigurationError(
         f"every shard must be readable, but {url} is not ({reason}): check its address; train-{{000..099}}.tar stands "
-        "for a hundred"
+        "for a hundred, train-*.tar for all that there are"
     )

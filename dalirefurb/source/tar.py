@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, checked_labels, fingerprint_of_names, hash_array
+from dalirefurb.source.contract import Source, fingerprint_of_names, hash_array
 from dalirefurb.source.files import EXTENSIONS
-from dalirefurb.source.labels import number_labels
 from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.outage import is_page
 from dalirefurb.source.shards import MappedShards, Shards, open_shards, unreadable
@@ -42,10 +41,12 @@ class TarShards(Source):
     A warning tells what is left out, if anything is.
 
     Args:
-        urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred.
+        urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred,
+            "train-*.tar" all that there are, sorted.
         image: The extension of images; any of an image file if not given.
         label: The extension of labels: texts, numbers or names, which are numbered in sorted order and become
-            `classes`. "json.name" is what `name` says in a JSON file. Or a function from a key to a label.
+            `classes`. "json.name" is what `name` says in a JSON file, "json" what that says as a whole. Or a function
+            from a key to a label.
         index: A folder for the index files, which otherwise are beside the shards, or in the user's cache folder
             where shards are remote or their folder cannot be written.
         progress: Show a bar while shards are indexed, on a terminal.
@@ -97,8 +98,7 @@ class TarShards(Source):
         values = [value for each in scans for value in each.labels]
         if not isinstance(label, str):
             values = [label(split_name(member)[0]) for member in self._members]
-        numbers, self.classes = number_labels(values, self.name)
-        self.labels = checked_labels(numbers, len(self._members), "images")
+        self._take_labels(values, len(values), "images")
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Return read-only views of local shards, or fetch."""
@@ -155,20 +155,16 @@ class TarShards(Source):
 def _left_out(urls: list[str], scans: list[Scan], endings: str) -> tuple[int, str]:
     """Count what is in shards and not served, and say what it is and why."""
     whats = {
-        "no image": ("sample", "samples", f"without an image, which ends in {endings}"),
-        "dots": (
-            "image",
-            "images",
-            "with a dot before that of the extension, where a sample's key ends: name it a-1.jpg, not a.1.jpg, or "
-            "choose by image='1.jpg', or by image='jpg' where a.jpg is the image",
-        ),
-        "hidden": ("image", "images", "hidden by a dot"),
-        "no extension": ("member", "members", "without an extension"),
-        "empty": ("shard", "shards", "without members"),
+        "no image": f"sample without an image, which ends in {endings}",
+        "dots": "image with a dot before that of the extension, where a sample's key ends: name it a-1.jpg, not "
+        "a.1.jpg, or choose by image='1.jpg', or by image='jpg' where a.jpg is the image",
+        "hidden": "image hidden by a dot",
+        "no extension": "member without an extension",
+        "empty": "shard without members",
     }
     total = 0
     said = []
-    for reason, (one, several, what) in whats.items():
+    for reason, what in whats.items():
         found = [
             (url, *scan.left_out[reason]) for url, scan in zip(urls, scans, strict=True) if reason in scan.left_out
         ]
@@ -176,7 +172,8 @@ def _left_out(urls: list[str], scans: list[Scan], endings: str) -> tuple[int, st
             count = sum(each for _, each, _ in found)
             total += count * (reason in ("no image", "dots", "hidden"))
             url, _, name = found[0]
-            said.append(f"{count} {one if count == 1 else several} {what} (the first: {url}{name and ':'}{name})")
+            what = what if count == 1 else what.replace(" ", "s ", 1)
+            said.append(f"{count} {what} (the first: {url}{name and ':'}{name})")
     return total, "; ".join(said)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dalirefurb.source.tar_scan import Scan
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class IndexFiles:

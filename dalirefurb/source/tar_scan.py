@@ -70,7 +70,7 @@ def scan(
         url: Name of the tar file, for messages.
         size: Size of the tar file in bytes.
         image: The extension of images; any of an image file if not given.
-        label: The extension of labels; "json.name" is what `name` says in a JSON file.
+        label: The extension of labels; "json.name" is what `name` says in a JSON file, "json" all of it.
         advance: Function that is called after each member with the number of bytes passed since the member before.
 
     Raises:
@@ -78,8 +78,8 @@ def scan(
     """
     dotted_endings = EXTENSIONS if image is None else (f".{image.lower()}",)
     endings = [ending[1:] for ending in dotted_endings]
-    in_json = label is not None and label.startswith("json.")
-    label_ending, fields = ("json", label.split(".")[1:]) if label and in_json else (label, [])
+    in_json = label is not None and label.partition(".")[0] == "json"
+    label_ending, fields = ("json", label.split(".")[1:]) if label and in_json else (label, None)
     images: dict[str, _Image] = {}
     labels: dict[str, Any] = {}
     # The first member of each key, and names of images that are not served.
@@ -232,14 +232,14 @@ def _check_plain(member: tarfile.TarInfo, url: str) -> None:
         )
 
 
-def _label(content: bytes, fields: list[str], where: str) -> Any:
-    """Return a text without the space around it, or what some field of a JSON text holds."""
+def _label(content: bytes, fields: list[str] | None, where: str) -> Any:
+    """Return a text without the space around it, or what a JSON text says, or some field of it."""
     try:
-        if not fields:
+        if fields is None:
             return content.decode().strip()
         value = json.loads(content)
     except ValueError as error:
-        kind = "JSON" if fields else "a text in UTF-8"
+        kind = "a text in UTF-8" if fields is None else "JSON"
         raise ConfigurationError(
             f"labels must be {kind}, but {where} is none ({error}): name another extension by label="
         ) from error

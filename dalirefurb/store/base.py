@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import Lock
 from types import TracebackType
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,6 +243,12 @@ class Store(metaclass=Explained):
         if contents is None:
             return f"{type(self).__name__}(not open)"
         return f"{type(self).__name__}({len(contents):,} of {contents.spec.slots:,} samples, {amount(contents.nbytes)})"
+
+    def __reduce__(self) -> NoReturn:
+        raise StoreError(
+            "a store cannot be pickled or copied, since its memory and locks belong to one process: make it beside its "
+            "loader, in each process, a DiskStore with a path of its own; trainers take the class, such as MemoryStore"
+        )
 
     def _opened(self) -> Contents:
         contents = self._contents

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.calls import explains
 from dalirefurb.checks import number, positive, require
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError
@@ -83,6 +84,7 @@ class Advice:
         return draw(self.choice)
 
 
+@explains
 def tune(
     source: Source,
     recipe: Recipe | Mapping[str, Recipe],

@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from dalirefurb import Arrays, ImageFolder, MemoryStore, Recipe, Refurbish, convnext, rand_augment, simple
+from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, convnext, rand_augment, simple
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
 from dalirefurb.source.copies import MOST_BYTES
@@ -214,7 +215,8 @@ class Stream(IterableDataset[Any]):
             r"dataset.targets must .* Items\[0\] is labelled 0 and targets\[0\] is 1",
         ),
         (Items(pairs(IMAGES), targets=[0] * 4), "one label per sample, but there are 4 for 5 items"),
-        (Items([(IMAGES[0], "cat")]), "labels must be numbers, but are <U3"),
+        (Items([(IMAGES[0], None)]), r"must have a label, but Items\[0\] has none"),
+        (Items([(IMAGES[0], 1j)]), "labels must be numbers, or one name each, but are complex128"),
     ],
 )
 def test_a_dataset_of_another_kind_is_refused_with_a_remedy(dataset: Any, message: str) -> None:
@@ -746,6 +748,103 @@ def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_col
     assert HuggingFaceImages(pets).fingerprint() == json.loads(prints[0])
 
 
+def test_the_same_rows_are_the_same_source_wherever_their_table_lies(
+    hugging_face: Any, pets: Any, tmp_path: Path
+) -> None:
+    """A state goes on after rows have been saved, divided, or written as Parquet; files that they name are embedded."""
+    expected = HuggingFaceImages(pets)
+    pets.save_to_disk(tmp_path / "saved")
+    saved = hugging_face.load_from_disk(tmp_path / "saved")
+    saved.save_to_disk(tmp_path / "divided", num_shards=3)
+    pets.to_parquet(tmp_path / "pets.parquet")
+    others = [
+        saved,
+        hugging_face.load_from_disk(tmp_path / "divided"),
+        hugging_face.Dataset.from_parquet(str(tmp_path / "pets.parquet"), cache_dir=str(tmp_path / "cache")),
+        pets.select([2, 1, 0]).select([2, 1, 0]),
+        pets.add_column("weight", [1, 2, 3]),
+    ]
+    assert len({pets._fingerprint, *(each._fingerprint for each in others)}) > 1
+    planner = Refurbish(3, batch_size=1, reuse_factor=1)
+    with Loader(expected, simple(16), planner) as loader:
+        next(iter(loader))
+        state, rest = loader.state_dict(), [labels.tolist() for _, labels in loader]
+    for dataset in others:
+        source = HuggingFaceImages(dataset)
+        assert source.fingerprint() == expected.fingerprint()
+        with Loader(source, simple(16), planner) as loader:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+            assert loader.state_dict()["batch"] == 1
+    assert len(rest) == 3
+
+
+def test_other_rows_names_or_images_are_another_hugging_face_source(hugging_face: Any, tmp_path: Path) -> None:
+    def source(contents: Sequence[bytes], names: Sequence[str | None]) -> HuggingFaceImages:
+        images = [{"bytes": content, "path": name} for content, name in zip(contents, names, strict=True)]
+        features = hugging_face.Features({"image": hugging_face.Image(), "label": hugging_face.Value("int64")})
+        columns = {"image": images, "label": [0] * len(images)}
+        return HuggingFaceImages(hugging_face.Dataset.from_dict(columns, features=features))
+
+    one = source([b"a", b"b", b"c"], ["x/1", None, "3"])
+    assert source([b"a", b"b", b"c"], ["y/1", None, "3"]).fingerprint() == one.fingerprint()
+    for other in (
+        source([b"a", b"B", b"c"], ["x/1", None, "3"]),
+        source([b"a", b"b", b"c"], ["x/2", None, "3"]),
+        source([b"a", b"c", b"b"], ["x/1", None, "3"]),
+        source([b"a", b"b"], ["x/1", None]),
+    ):
+        assert other.fingerprint() != one.fingerprint()
+    bad = source([b"a", b"", b"c"], ["x/1", None, "3"]).fingerprint()
+    assert bad["images"][1] is None
+
+
+def test_hugging_face_rows_that_name_files_in_archives_are_read_as_datasets_does(
+    hugging_face: Any, pets: Any, tmp_path: Path
+) -> None:
+    contents = [jpeg(Image.fromarray(image)) for image in IMAGES[:3]]
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for number, content in enumerate(contents):
+            archive.writestr(f"deep/{number}.jpg", content)
+    (tmp_path / "3.jpg").write_bytes(contents[0])
+    addresses = [f"zip://deep/{number}.jpg::{tmp_path}/all.zip" for number in range(3)] + [f"file://{tmp_path}/3.jpg"]
+    dataset = table(hugging_face, addresses)
+    source = HuggingFaceImages(dataset)
+    assert [each.tobytes() for each in source.read(np.array([2, 0, 3, 1]))] == [contents[row] for row in (2, 0, 0, 1)]
+    np.testing.assert_array_equal(dataset[1]["image"], Image.open(io.BytesIO(contents[1])))
+
+    def read(number: int) -> None:
+        for _ in range(20):
+            assert [each.tobytes() for each in source.read(np.array([number % 3, 1]))] == [
+                contents[number % 3],
+                contents[1],
+            ]
+
+    by_four_threads(read)
+    before = source.content()
+    assert before["bytes"] == 3 * (tmp_path / "all.zip").stat().st_size + len(contents[0])
+    (tmp_path / "all.zip").write_bytes((tmp_path / "all.zip").read_bytes())
+    assert source.content() != before
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        ("zip://none.jpg::{root}/all.zip", SampleError, "sample 0 .zip://none.jpg.*cannot be read: "),
+        ("zip://empty.jpg::{root}/all.zip", SampleError, "sample 0 .zip://empty.jpg.*is empty"),
+        ("zip://a.jpg::{root}/none.zip", SampleError, "sample 0 .*cannot be read: FileNotFoundError"),
+        ("absentfs://a.jpg", ConfigurationError, "absentfs://a.jpg"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_named(
+    hugging_face: Any, address: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("empty.jpg", b"")
+    source = HuggingFaceImages(table(hugging_face, [address.format(root=tmp_path)]))
+    with pytest.raises(error, match=message):
+        source.read(np.array([0]))
+
+
 def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp_path: Path) -> None:
     source = HuggingFaceImages(table(hugging_face, [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]))
     for index, reason in enumerate(["has no image", "cannot be read: No such file"]):
@@ -768,7 +867,16 @@ def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp
         (lambda pets, _: pets, {"label": "fine"}, "a column 'fine', but has image"),
         (lambda pets, _: pets, {"image": "name"}, r"'name' must hold images, but holds Value: .*cast_column"),
         (lambda pets, _: pets.select([]), {}, "at least one sample, but rows is empty"),
-        (lambda pets, hf: pets.map(lambda row: {"name": ""}), {"label": "name"}, r"but dataset\[0\] has none: write"),
+        (
+            lambda pets, hf: pets.map(lambda row: {"name": ""}),
+            {"label": "name"},
+            r"but dataset\[0\]\['name'\] has none: write",
+        ),
+        (
+            lambda pets, _: pets,
+            {"label": "image"},
+            "column 'image' must hold labels of whole images, but holds images:",
+        ),
     ],
 )
 def test_a_hugging_face_dataset_of_another_kind_is_refused_with_a_remedy(

@@ -26,7 +26,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source import Source
+from dalirefurb.source import Source, TorchDataset
 from tests.pictures import write_folder
 
 
@@ -82,8 +82,19 @@ def test_sources_can_be_added(folder: ImageFolder) -> None:
     together = first + rest
     assert together.fingerprint() == Concat([first, rest]).fingerprint()
     assert together.labels.tolist() == folder.labels[[2, 0, 1]].tolist()
-    with pytest.raises(TypeError, match="unsupported operand"):
-        first + 1  # type: ignore[operator]
+    assert sum([first, rest]).fingerprint() == together.fingerprint()  # type: ignore[union-attr]
+    for add in (lambda: first + 1, lambda: first + "a.jpg", lambda: 1 + first, lambda: None + first):  # type: ignore[operator]
+        with pytest.raises(ConfigurationError, match=r"what is put together must be sources, but number [01] is a"):
+            add()
+
+
+def test_sources_of_decoded_images_and_of_files_are_put_together_as_the_error_says(folder: ImageFolder) -> None:
+    arrays = TorchDataset(folder.subset([1]))
+    with pytest.raises(ConfigurationError, match=r"TorchDataset\(source\) is one with decoded images"):
+        arrays + folder
+    both = arrays + TorchDataset(folder)
+    np.testing.assert_array_equal(both[0][0], folder[1][0])
+    np.testing.assert_array_equal(both[1][0], folder[0][0])
 
 
 def test_each_repeat_is_a_sample_with_versions_of_its_own() -> None:

@@ -135,7 +135,6 @@ def test_a_list_reads_the_files_asked_for_in_that_order(tmp_path: Path) -> None:
     [
         (["a", "b"], [0], "one label per sample, but there are 1 for 2 paths"),
         (["a"], 0, "one label per sample, but there are a single number for 1 paths"),
-        (["a"], ["cat"], "labels must be numbers, but are <U3: number names by np.unique"),
         (
             ["a", "b"],
             [2**63, 2**64 - 1],
@@ -174,6 +173,7 @@ def test_a_csv_file_lists_paths_beside_it_or_below_a_root(tmp_path: Path) -> Non
 
 
 def test_names_in_a_csv_file_are_numbered_in_sorted_order(tmp_path: Path) -> None:
+    fill(tmp_path, "1.jpg", "2.jpg", "3.jpg")
     path = write_csv(tmp_path / "list.csv", "file,kind", "1.jpg,dog", "2.jpg,ant", "3.jpg,dog")
     source = FileList.from_csv(path, image="file", label="kind")
     assert source.labels.tolist() == [1, 0, 1]
@@ -208,6 +208,42 @@ def test_a_csv_file_that_is_no_list_is_refused_with_its_line(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         FileList.from_csv(write_csv(tmp_path / "list.csv", *lines))
+
+
+def photos_csv(tmp_path: Path, count: int = 210) -> Path:
+    """Write a list of files in `photos`, as which they are there, in a folder for lists."""
+    names = [f"photos/{number}.jpg" for number in range(count)]
+    fill(tmp_path, *names)
+    (tmp_path / "lists").mkdir()
+    return write_csv(tmp_path / "lists/all.csv", "path,label", *(f"{name},1" for name in names))
+
+
+def test_a_wrong_root_is_found_when_the_list_is_read_and_the_right_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = photos_csv(tmp_path)
+    told = r"paths in .*all.csv must lead to files, but of 16 that were looked at 16 do not, the first is "
+    with pytest.raises(ConfigurationError, match=rf"{told}.*lists/photos/0.jpg: pass root='{tmp_path}'"):
+        FileList.from_csv(path)
+    with pytest.raises(ConfigurationError, match=rf"{told}/elsewhere/photos/0.jpg: pass root='where they begin'"):
+        FileList.from_csv(path, root="/elsewhere")
+    with pytest.raises(ConfigurationError, match=rf"{told}.*photos/photos/0.jpg: pass root='{tmp_path}'"):
+        FileList.from_csv(path, root=tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"all.csv must .*: pass root='\.'"):
+        FileList.from_csv("lists/all.csv")
+    assert contents(FileList.from_csv("lists/all.csv", root="."))[209] == b"photos/209.jpg"
+
+
+def test_some_files_of_a_list_that_are_not_there_are_warned_of(tmp_path: Path) -> None:
+    path = photos_csv(tmp_path)
+    for number in range(100, 210):
+        (tmp_path / f"photos/{number}.jpg").unlink()
+    with pytest.warns(
+        UserWarning, match=r"of 16 that were looked at 8 do not, the first is .*photos/111.jpg"
+    ) as caught:
+        assert len(FileList.from_csv(path, root=tmp_path)) == 210
+    assert (len(caught), caught[0].filename) == (1, __file__)
 
 
 def test_a_csv_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+import re
 import resource
 import tarfile
 import warnings
@@ -142,6 +143,34 @@ def test_long_and_foreign_names_are_read(tmp_path: Path, tar_format: int) -> Non
         source = TarShards(tmp_path / "long.tar")
         assert source.name(0) == f"{tmp_path}/long.tar:{key}.jpg"
         assert contents(source) == [b"beetle"]
+
+
+def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> None:
+    """Here, and at any address; a name that holds a pattern's signs stands for itself where there is such a file."""
+    filesystem = fsspec.filesystem("memory")
+    for number in (10, 2, 1):
+        members = [(f"{number}.jpg", str(number).encode()), (f"{number}.cls", b"1")]
+        write_tar(tmp_path / f"train-{number:02d}.tar", members)
+        filesystem.pipe(f"/stars/train-{number:02d}.tar", tar_bytes(members))
+    write_tar(tmp_path / "odd[1].tar", PETS)
+    for pattern in (
+        f"{tmp_path}/train-*.tar",
+        tmp_path / "train-??.tar",
+        f"file://{tmp_path}/{{train,val}}-0[12].tar",
+        "memory://stars/train-*.tar",
+    ):
+        if "val" in str(pattern):
+            with pytest.raises(
+                ConfigurationError, match=r"stand for shards, but .*/val-0\[12\].tar does for none: check"
+            ):
+                TarShards(pattern)
+        else:
+            assert contents(TarShards(pattern)) == [b"1", b"2", b"10"]
+    assert contents(TarShards(f"{tmp_path}/odd[1].tar")) == [b"first", b"the second", b"third"]
+    assert contents(TarShards([f"{tmp_path}/odd*.tar", f"{tmp_path}/train-0*.tar"]))[-1] == b"2"
+    for pattern in (f"{tmp_path}/none-*.tar", "memory://stars/none-*.tar"):
+        with pytest.raises(ConfigurationError, match=rf"stand for shards, but {re.escape(pattern)} does for none"):
+            TarShards(pattern)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ BAD = {
     2: "missing",
     5: "text",
     6: "JPEG cut short",
-    9: "WebP cut short",
-    10: "WebP cut short",
+    9: "PNG damaged",
+    10: "PNG damaged",
     13: "too large",
     17: "empty",
     20: "TIFF cut short",
@@ -41,12 +41,14 @@ def encoded(format_: str, *, seed: int = 0) -> bytes:
 
 
 def bad_content(kind: str) -> bytes:
-    """Only the graph notices a WebP that is cut short; of a TIFF the windows above the cut could be decoded."""
-    good = jpeg(picture(0, height=60, width=80))
+    """Only the graph notices a PNG that is damaged; of a TIFF the windows above the cut could be decoded."""
+    good, png = jpeg(picture(0, height=60, width=80)), encoded("PNG")
+    start = png.index(b"IDAT") + 90
     return {
         "text": b"<html>404</html>",
         "JPEG cut short": good[: len(good) // 2],
         "header cut short": good[:100],
+        "PNG damaged": png[:start] + bytes(200) + png[start + 200 :],
         "WebP cut short": encoded("WEBP")[:-300],
         "TIFF cut short": encoded("TIFF")[:-3000],
         "too large": jpeg(picture(0, height=300, width=201)),

@@ -319,7 +319,7 @@ def test_the_report_lists_the_bad_samples_and_the_reasons(source: ImageFolder) -
     assert reasons["empty"] == "is empty"
     assert "not an image that can be decoded" in reasons["text"]
     assert "60,000 pixels at most, but its header declares 300 x 201" in reasons["too large"]
-    for kind in ("JPEG cut short", "WebP cut short", "TIFF cut short"):
+    for kind in ("JPEG cut short", "PNG damaged", "TIFF cut short"):
         assert reasons[kind].startswith("decoding failed (")
 
 
@@ -340,7 +340,7 @@ def test_all_bad_samples_of_a_run_are_found_at_once(tmp_path: Path) -> None:
     source = ImageFolder(write_folder(tmp_path, num_samples=NUM_SAMPLES))
     bad = range(0, NUM_SAMPLES, 2)
     for index in bad:
-        spoil(Path(source.name(index)), "WebP cut short")
+        spoil(Path(source.name(index)), "PNG damaged")
     counting, planner = Counting(source), Standard(NUM_SAMPLES, batch_size=NUM_SAMPLES)
     with replacing(counting, RECIPE, planner, look_ahead=1) as loader:
         assert_same(expected(source, RECIPE, planner, epochs=1, bad=set(bad)), served(loader, 1))
@@ -650,7 +650,7 @@ def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: Im
         replacing(source, RECIPE, planner, store)
 
 
-@pytest.mark.parametrize("kind", ["text", "WebP cut short"])
+@pytest.mark.parametrize("kind", ["text", "WebP cut short", "PNG damaged"])
 def test_what_is_raised_has_no_chain_of_dalis_tracebacks(tmp_path: Path, kind: str) -> None:
     source = among_good_ones(tmp_path / "files", bad_content(kind))
     with Loader(source, RECIPE, Standard(3, batch_size=3)) as loader, pytest.raises(SampleError) as caught:

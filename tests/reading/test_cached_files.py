@@ -248,9 +248,10 @@ def run(source: Source, store: Store | None, epochs: int = 2, **options: Any) ->
     [
         (bad_content("text"), "not an image that can be decoded"),
         (encoded("BMP")[:-3000], "decoding failed"),  # Its header is good.
+        (bad_content("PNG damaged"), "decoding failed"),  # Only DALI's decoder notices it.
         (bad_content("too large"), "60,000 pixels at most"),
     ],
-    ids=["text", "BMP cut short", "too large"],
+    ids=["text", "BMP cut short", "PNG damaged", "too large"],
 )
 def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_asked_for_again(
     content: bytes, reason: str, kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -285,7 +286,7 @@ def test_among_repeats_the_file_that_cannot_be_decoded_is_blamed_and_no_other(
     index: int, kernels: Kernels, tmp_path: Path
 ) -> None:
     """What fails is told by its row in the batch, which is not its place among what was read."""
-    source = spoilt(tmp_path, encoded("BMP")[:-3000], index=index)
+    source = spoilt(tmp_path, bad_content("PNG damaged"), index=index)
     planner = Echo(Standard(NUM_SAMPLES, batch_size=10, seed=7), echoing_factor=2.5, buffer_size=1)
     with Loader(
         source, FILES, planner, MemoryStore(), kernels=kernels, bad_samples=BadSamplePolicy(on_bad_sample="replace")
@@ -295,7 +296,7 @@ def test_among_repeats_the_file_that_cannot_be_decoded_is_blamed_and_no_other(
 
 
 def test_a_bad_file_is_not_stored(tmp_path: Path) -> None:
-    source = spoilt(tmp_path, encoded("BMP")[:-3000])
+    source = spoilt(tmp_path, bad_content("PNG damaged"))
     with MemoryStore() as store:
         run(source, store, on_bad_sample="replace")
         assert [index for index, file in enumerate(held(store)) if file is None] == [3]

@@ -85,7 +85,9 @@ def test_both_kernels_go_on_with_another_kind_of_file(kernels: str, source: Imag
         assert_same(epoch(loader), found)
 
 
-@pytest.mark.parametrize("kind", ["text", "JPEG cut short", "WebP cut short", "TIFF cut short", "too large", "empty"])
+@pytest.mark.parametrize(
+    "kind", ["text", "JPEG cut short", "PNG damaged", "WebP cut short", "TIFF cut short", "too large", "empty"]
+)
 def test_a_file_that_breaks_is_named(kernels: str, kind: str, source: ImageFolder) -> None:
     with loader_of(source, kernels, max_pixels=60_000) as loader:
         epoch(loader)
@@ -96,7 +98,7 @@ def test_a_file_that_breaks_is_named(kernels: str, kind: str, source: ImageFolde
 
 
 def test_files_that_break_are_replaced(kernels: str, source: ImageFolder) -> None:
-    broken = dict(zip(CHANGED, ("text", "JPEG cut short", "WebP cut short"), strict=True))
+    broken = dict(zip(CHANGED, ("text", "JPEG cut short", "PNG damaged"), strict=True))
     with loader_of(source, kernels, on_bad_sample="replace") as loader:
         epoch(loader)
         assert loader.bad_samples() == []
@@ -114,7 +116,7 @@ def test_a_file_that_is_repaired_is_served_where_bad_ones_raise(kernels: str, so
     good = Path(source.name(7)).read_bytes()
     with loader_of(source, kernels) as loader:
         wanted = epoch(loader)
-    for kind in ("text", "WebP cut short"):
+    for kind in ("text", "PNG damaged"):
         with loader_of(source, kernels) as loader:
             write(source, 7, bad_content(kind))
             with pytest.raises(SampleError):

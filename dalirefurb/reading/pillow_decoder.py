@@ -146,9 +146,9 @@ class PillowDecoder:
         content, reason = encoded.tobytes(), "of no format that Pillow knows" if len(encoded) else "empty"
         for name in Image.ID:
             factory, accepts = Image.OPEN[name]
-            accepted = accepts is None
+            accepted = False
             try:
-                accepted = accepted or accepts(content[:16]) is True
+                accepted = accepts is None or accepts(content[:16]) is True
                 if accepted and name not in _RUN_PROGRAMS:
                     return factory(io.BytesIO(content), "")
             except (SyntaxError, IndexError, TypeError, struct.error) as error:

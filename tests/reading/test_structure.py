@@ -152,7 +152,7 @@ def test_an_image_that_exif_data_turn_is_taken(format_: str) -> None:
     assert looked_at(turned) == (57, 190)
 
 
-@pytest.mark.filterwarnings("ignore:Tag data larger than file")
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_the_reason_is_told() -> None:
     reasons = {}
     for name, content in HARMFUL.items():

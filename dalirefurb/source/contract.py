@@ -178,7 +178,7 @@ class Source(metaclass=Explained):
         Raises:
             ConfigurationError: If the first one is of that kind.
         """
-        with suppress(SampleError):  # Whether it may be bad is for the loader to say.
+        with suppress(SampleError, OSError):  # Whether it may be bad is for the loader to say.
             refuse_mask(self.labels[0], self.name(0), lambda: self[0][0].shape[:2])
 
     def _hash(self, index: int) -> str | None:

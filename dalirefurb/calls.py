@@ -57,7 +57,7 @@ INSTEAD: Mapping[str, str] = {
     "Loader.world_size": "pass rank=(rank, world_size)",
     **{
         name: f"pass prefetch=Prefetch({name}=...) to the loader"
-        for name in ("num_threads", "replicas", "look_ahead", "batches_per_group")
+        for name in ("num_threads", "replicas", "look_ahead", "batches_per_group", "memory")
     },
     **{
         name: f"pass bad_samples=BadSamplePolicy({name}=...) to the loader"

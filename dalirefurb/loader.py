@@ -79,7 +79,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
     Raises:
         ConfigurationError: If the parts do not fit together.
-        OutOfMemoryError: If the store's slots exceed the memory at hand.
+        OutOfMemoryError: If the store and what is on its way exceed the memory at hand.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
 
         def assembled(part: Planner, depths: Depths) -> Assembly:
-            return assemble(configuration, part, depths, substitutes)
+            return assemble(configuration, part, depths, prefetch, substitutes)
 
         self._fingerprint = json.dumps(fingerprint)
         self._assembler = Assembler(planner, chosen=chosen(rank), choose_depths=choose_depths, assemble=assembled)

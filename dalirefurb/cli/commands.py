@@ -15,7 +15,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import HEIGHT, WIDTH, Photographs
 from dalirefurb.cli.importing import importing
-from dalirefurb.cli.limits import check_alone, check_room, require
+from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.show import PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
@@ -48,7 +48,6 @@ def train(options: argparse.Namespace) -> None:
         images = ImageFolder(options.folder)
     source, held_out = _parted(images, options.val_share)
     planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
-    check_room(planner, options.size)
     judged = (
         ", none of them to judge by (see --val-share)"
         if held_out is None
@@ -143,7 +142,6 @@ def demo(options: argparse.Namespace) -> None:
     numbers = {"batch_size": options.batch_size, "seed": options.seed}
     refurbish = Refurbish(options.images, reuse_factor=options.reuse_factor, **numbers)
     paper, crop_last = (rand_augment(options.size, order=order) for order in ("paper", "crop_last"))
-    check_room(refurbish, options.size)
     check_folder(options.out, PICTURES)
     with ExitStack() as stack:
         source = ImageFolder(stack.enter_context(photographs.folder(options.folder)))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, how_to_install
-from dalirefurb.planning.planner import Planner
 from dalirefurb.store import available
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.launch_env import launched
@@ -33,21 +31,6 @@ def check_memory(nbytes: int, what: str, remedy: str) -> None:
         raise ConfigurationError(
             f"memory must hold {what}, which is at least {amount(nbytes)}, but {amount(free)} are available: {remedy}"
         )
-
-
-def check_room(planner: Planner, size: int) -> None:
-    """Refuse images of which the batches that are made ahead fill the memory.
-
-    Raises:
-        ConfigurationError: If they do.
-    """
-    depths = Prefetch().depths(planner)
-    batches = min(len(planner), depths.look_ahead * depths.batches_per_group)
-    check_memory(
-        batches * planner.batch_size * PIXEL_BYTES * size**2,
-        f"{batches} batches of {planner.batch_size} images of {size} x {size}",
-        "pass a smaller --size or --batch-size",
-    )
 
 
 def check_alone() -> None:

@@ -68,8 +68,8 @@ class Assembler:
 
     @property
     def depths(self) -> Depths:
-        """How far ahead it does so."""
-        return self._depths(self.part)
+        """How far ahead it does so; once the parts are together, what memory has room for."""
+        return self._depths(self.part) if self._assembly is None else self._assembly.depths
 
     @property
     def assembly(self) -> Assembly | None:

@@ -21,10 +21,10 @@ from dalirefurb.engine.configuration import Configuration, are_apart, traced
 from dalirefurb.engine.diagnosis import Diagnosis, diagnose
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
-from dalirefurb.engine.gpu_memory import GroupSizes, gpu_memory
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.prefetch import Depths
+from dalirefurb.engine.memory import BESIDE_STORE, Account
+from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.prepare_thread import OnComputed, PrepareThread
 from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Stats, Tally
@@ -36,6 +36,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.store import DeviceStore, StoreSpec
+from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 
 
@@ -47,12 +48,14 @@ class Assembly:
         engine: Engine that carries out the plans.
         planner: Planner of this rank's batches.
         assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
+        depths: Numbers of threads and of batch groups on their way.
         facts: What decides the engine's work, for a diagnosis of it.
     """
 
     engine: Engine
     planner: Planner
     assistant: Assistant | None
+    depths: Depths
     facts: Facts
 
     def diagnose(self, since: Stats | None) -> Diagnosis:
@@ -68,19 +71,24 @@ class Assembly:
 
 
 def assemble(
-    configuration: Configuration, planner: Planner, depths: Depths, substitutes: Substitutes | None
+    configuration: Configuration,
+    planner: Planner,
+    depths: Depths,
+    prefetch: Prefetch,
+    substitutes: Substitutes | None,
 ) -> Assembly:
     """Put together what carries out a planner's batches.
 
     Args:
         configuration: Configuration of the loader.
         planner: Planner of the configuration, or of a rank's part of its batches.
-        depths: Numbers of threads and of batch groups on their way.
+        depths: Numbers of threads and of batch groups on their way; smaller ones are taken where memory is short.
+        prefetch: What the user has chosen of these, and of memory.
         substitutes: Substitutes for bad samples; None: these raise an error.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
-        OutOfMemoryError: If the store's slots, or all that is needed on a GPU, exceed the memory at hand.
+        OutOfMemoryError: If all that is needed exceeds the memory at hand.
     """
     source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
@@ -110,9 +118,10 @@ def assemble(
         # An Assistant looks at partial images on the host.
         stay = devices.partial == "gpu" and planner.feedback_lag is None
         devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
-    if devices.final == "gpu":
-        sizes = GroupSizes.of(recipe, source.image_shape, spec, max_rows)
-        gpu_memory(depths, devices, sizes, apart=apart, encoded=source.encoded, store=store, spec=spec).check()
+    taken = Taken() if store is None or spec is None else store.takes(spec)
+    account = Account(configuration, planner.batch_size, devices, apart, spec, taken)
+    depths, needs = account.fitted(depths, prefetch)
+    max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
         store.open(spec)
     buffer: BatchBuffer | None = None
@@ -164,10 +173,11 @@ def assemble(
         finish_thread,
         reader=reader,
         factory=factory,
-        ready=depths.ready,
+        depths=depths,
+        nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
     )
-    return Assembly(engine, planner, assistant, Facts.of(planner, recipe, configuration.store, depths))
+    return Assembly(engine, planner, assistant, depths, Facts.of(planner, recipe, configuration.store, depths))
 
 
 def _fill(features: FeatureTable) -> OnComputed:

@@ -23,8 +23,9 @@ from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
-from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.planning.planner import DerivedPlanner, Planner, RankPlanner
 from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.planning.shuffle import BatchShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.pillow_decoder import pillow_version
@@ -158,7 +159,8 @@ class Configuration:
 
         def choose(planner: Planner) -> Depths:
             apart = are_apart(recipe, planner, stored=stored)
-            return prefetch.depths(planner, pixels=pixels, hits_together=hits_together, devices=devices, apart=apart)
+            together = hits_together and not _always_misses(planner)
+            return prefetch.depths(planner, pixels=pixels, hits_together=together, devices=devices, apart=apart)
 
         return choose
 
@@ -191,6 +193,14 @@ def are_apart(recipe: Recipe, planner: Planner, *, stored: bool) -> bool:
     custom = any(isinstance(stage, Custom) for stage in recipe.partial)
     seen = (stored and planner.peak_slots > 0) or custom or planner.feedback_lag is not None
     return seen and not recipe.caches_encoded
+
+
+def _always_misses(planner: Planner) -> bool:
+    """Tell whether each batch has rows to compute, since batches miss equally, within one; if in doubt, not."""
+    inner = planner.planner if isinstance(planner, RankPlanner) else planner
+    if not isinstance(inner, Refurbish) or not isinstance(inner.batch_shuffler, BatchShuffler):
+        return False
+    return planner.batch_size * (1 - inner.coverage + inner.coverage / inner.reuse_factor) >= 2
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:

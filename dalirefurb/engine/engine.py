@@ -24,11 +24,13 @@ from dalirefurb.engine.batch_group import GroupFailed, Position
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.course import Course, Steady
 from dalirefurb.engine.finish_thread import FinishThread, Served
+from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.prepare_thread import Prepared, PrepareThread
 from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.errors import LoaderError
 from dalirefurb.reading.reader import Reader
+from dalirefurb.store.available import promise_to
 from dalirefurb.system.threads import close_all, others_at_work
 
 _END_S = 60.0
@@ -53,7 +55,8 @@ class Engine:
             over.
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
-        ready: Number of batch groups that wait between the two threads.
+        depths: Numbers of batch groups on their way.
+        nbytes: What all of it takes of this machine's memory beside the store, at most.
         tally: Counter of what both threads and the engine do, see `Stats`.
     """
 
@@ -65,7 +68,8 @@ class Engine:
         *,
         reader: Reader,
         factory: BackendFactory,
-        ready: int,
+        depths: Depths,
+        nbytes: int,
         tally: Tally,
     ) -> None:
         self._schedule: Schedule | None = schedule
@@ -74,7 +78,9 @@ class Engine:
         self._reader = reader
         self._factory = factory
         self._num_batches = schedule.num_batches
-        self._ready = ready
+        self._ready = depths.ready
+        self._batches_made = depths.batches_made
+        self._nbytes = nbytes
         self._tally = tally
         self._course = Course(tally)
         self._threads: list[threading.Thread] = []
@@ -83,11 +89,17 @@ class Engine:
         self._closed = False
         # Each part is carried out by one thread at a time, however late one that was interrupted gets to run.
         self._turns = threading.Lock(), threading.Lock()
-        self._prepared: ClosableQueue[Prepared] = ClosableQueue(ready)
+        self._prepared: ClosableQueue[Prepared] = ClosableQueue(depths.ready)
         self._batches: ClosableQueue[Served] = ClosableQueue(1)
         self._expected: Position | None = None
         self._owner_pid = os.getpid()
         _ALIVE.add(self)
+        promise_to(self)
+
+    @property
+    def untouched_bytes(self) -> int:
+        """Bytes that it may take yet, beside the store; from when all that can be made ahead has been, the rest."""
+        return 0 if self._closed or self._tally.batches > self._batches_made else self._nbytes
 
     def seek(self, position: Position) -> None:
         """Make `position` the next batch to be taken; free where it is already.

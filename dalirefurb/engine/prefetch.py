@@ -16,6 +16,7 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
+from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
@@ -111,9 +112,12 @@ class Prefetch(metaclass=Explained):
             into as many more as take no more memory, up to 2,048; with compiled kernels twice as many, up to 2,048,
             where all rows are hits; but no more than a quarter of an epoch, and with AutoAssist 1.
         reading_threads: Threads that read files.
+        memory: The most that a loader takes of this machine's memory beside its store, "2GB", "10%" of what is
+            available, or bytes; by default what is available. To fit, the loader has less on its way than it would
+            choose: shorter groups, fewer of them, at last fewer replicas. What is chosen here is kept.
 
     Raises:
-        ConfigurationError: If a number is not positive.
+        ConfigurationError: If a number is not positive, or `memory` is no budget.
     """
 
     num_threads: int | None = None
@@ -121,9 +125,12 @@ class Prefetch(metaclass=Explained):
     look_ahead: int | None = None
     batches_per_group: int | None = None
     reading_threads: int = 4
+    memory: Budget | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
+        if self.memory is not None:
+            budget_bytes(self.memory, available=lambda: 0)  # Refuses what is no budget.
+        for field in fields(self)[:-1]:
             number = getattr(self, field.name)
             if number is not None or field.default is not None:
                 number = integer(field.name, number, 1, None, "pass a positive number, or leave it out")
@@ -181,6 +188,30 @@ class Prefetch(metaclass=Explained):
             of_hits = min(of_hits, most, depths.look_ahead * together)
             depths = replace(depths, batches_per_group=together, hits_per_group=max(together, of_hits))
         return depths
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        """What the user has chosen of the numbers that decide how much is on its way, by name."""
+        names = ("replicas", "look_ahead", "batches_per_group")
+        return {name: number for name in names if (number := getattr(self, name)) is not None}
+
+    def smaller(self, depths: Depths) -> Depths | None:
+        """Return depths that take less memory, the next ones by what that costs; None if there are none.
+
+        What the user has chosen stays as it is.
+        """
+        least = {"hits_per_group": depths.batches_per_group, "look_ahead": depths.final_replicas}
+        for name in ("hits_per_group", "look_ahead", "ready", "batches_per_group", "replicas", "read_ahead"):
+            number = getattr(depths, name)
+            fewer = max(least.get(name, 1), number // 2)
+            if fewer < number and name not in self.chosen:
+                smaller = replace(depths, **{name: fewer})
+                if name == "replicas":  # With as many threads in all.
+                    threads_each = -(-number * depths.threads_each // fewer)
+                    final_replicas = max(1, depths.final_replicas // 2)
+                    smaller = replace(smaller, threads_each=threads_each, final_replicas=final_replicas)
+                return smaller
+        return None
 
 
 def _within_lag(depths: Depths, lag: int, *, adjustable: bool) -> Depths:

@@ -1,24 +1,53 @@
-"""Memory that a process can still take: the least of what the machine and its control groups leave."""
+"""Memory that a process can still take: the least of what the machine and its control groups leave.
+
+What was set aside and never touched is free to the system, though it is promised. So whoever sets memory aside, or is
+going to, says how much of it is untouched, as long as it lives; what is touched the system knows.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
+from weakref import WeakValueDictionary
 
 from dalirefurb.system.control_groups import Group, groups, text
 from dalirefurb.system.sharing import local_processes
+
+
+class Taker(Protocol):
+    """What takes memory bit by bit: a store's contents, a loader's engine."""
+
+    @property
+    def untouched_bytes(self) -> int:
+        """Bytes that it may take yet."""
+
+
+_takers: WeakValueDictionary[int, Taker] = WeakValueDictionary()
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Estimate the bytes that can be allocated without swapping; None where Linux's accounts are missing.
 
     Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up. Processes
-    that train together on this machine share all of it equally, see `system/sharing.py`.
+    that train together on this machine share all of it equally, see `system/sharing.py`. What stores and loaders of
+    this process are going to take is not available.
 
     Args:
         root: The folder that holds `proc` and `sys`.
     """
-    amounts = [*_machine(root), *_groups(root)]
-    return max(0, min(amounts)) // local_processes() if amounts else None
+    amounts, promised = [*_machine(root), *_groups(root)], promised_bytes() if root == Path("/") else 0
+    return max(0, min(amounts) // local_processes() - promised) if amounts else None
+
+
+def promise_to(taker: Taker) -> None:
+    """Count what a taker has not touched yet as taken, as long as it lives."""
+    _takers[id(taker)] = taker
+
+
+def promised_bytes() -> int:
+    """Return what is promised in this process, and not touched yet."""
+    takers = (reference() for reference in _takers.valuerefs())  # A list, whoever adds to it meanwhile.
+    return sum(taker.untouched_bytes for taker in takers if taker is not None)
 
 
 def _machine(root: Path) -> list[int]:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from threading import Lock
 from types import TracebackType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,13 @@ def checked_keys(indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Key
             "convert them with .astype(np.int64)"
         )
     return indices.astype(np.int64, copy=False), versions.astype(np.int64, copy=False)
+
+
+class Taken(NamedTuple):
+    """Bytes that a store sets aside, of this machine's memory, pinned memory included, and of a GPU's."""
+
+    host: int = 0
+    device: int = 0
 
 
 class Contents(ABC):
@@ -143,9 +150,9 @@ class Store(metaclass=Explained):
             else:
                 self._contents.spec.check_same(spec)
 
-    def gpu_bytes(self, spec: StoreSpec, *, pinned: bool) -> int:
-        """Tell how many bytes opening takes of a GPU's memory, or of pinned host memory; 0 if the store is open."""
-        return 0
+    def takes(self, spec: StoreSpec) -> Taken:
+        """Tell how many bytes opening takes, at most; none if the store is open."""
+        return Taken()
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:
         """Lend the samples of these indices, shape (n,), in these versions, shape (n,).

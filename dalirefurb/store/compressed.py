@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store.base import Contents, Keys, Store, Taken
 from dalirefurb.store.lease import Lease
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
@@ -83,14 +83,22 @@ class Compressed(Store):
         self._num_threads = num_threads or usable_cores()
 
     def _open(self, spec: StoreSpec) -> Contents:
+        self._store.open(self._inner(spec))
+        return _Contents(spec, self._store, self._store._opened(), self._num_threads)
+
+    def takes(self, spec: StoreSpec) -> Taken:
+        """Tell how many bytes opening takes; see `Store.takes`."""
+        return self._store.takes(self._inner(spec))
+
+    def _inner(self, spec: StoreSpec) -> StoreSpec:
+        """Return what the store of the compressed samples is open for."""
         fingerprint = {
             "compression": {"codec": "differences of rows, zstd", "format": _FORMAT},
             "slot_shape": spec.slot_shape,
             "samples": spec.fingerprint,
         }
         arena_bytes = max(1, int(spec.nbytes / self._expected_ratio) + spec.slots * _SLOT_EXTRA)
-        self._store.open(StoreSpec(None, spec.slots, fingerprint, arena_bytes))
-        return _Contents(spec, self._store, self._store._opened(), self._num_threads)
+        return StoreSpec(None, spec.slots, fingerprint, arena_bytes)
 
 
 class _Contents(Contents):

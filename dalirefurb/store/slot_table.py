@@ -35,6 +35,9 @@ class SlotTable:
         slots: Slots that are held or hidden at a time, at most.
         spare: Slots that are in use at a time by those who reserved them, at most, named ones included.
 
+    Attributes:
+        fresh: The first of the slots that were never taken.
+
     Example:
         >>> table, key = SlotTable(1), (np.array([7]), np.array([0]))
         >>> table.take(*key).tolist()
@@ -57,8 +60,7 @@ class SlotTable:
         self._hidden = 0
         self._used = 0
         self._free: list[int] = []
-        # Slots from here on were never taken.
-        self._fresh = 0
+        self.fresh = 0
 
     def __len__(self) -> int:
         """Count the versions held."""
@@ -141,8 +143,8 @@ class SlotTable:
         self._names.add_any(slots, indices, versions)
         self._states[slots] = _HELD
         self._held += len(slots)
-        self._fresh = int(slots[-1]) + 1 if len(slots) else 0
-        self._free = np.setdiff1d(np.arange(self._fresh), slots)[::-1].tolist()
+        self.fresh = int(slots[-1]) + 1 if len(slots) else 0
+        self._free = np.setdiff1d(np.arange(self.fresh), slots)[::-1].tolist()
 
     def hide(self, indices: Numbers) -> Hidden:
         """Forget every version of n indices."""
@@ -179,8 +181,8 @@ class SlotTable:
         slots = self._free[start:][::-1]
         del self._free[start:]
         fresh = count - len(slots)
-        slots += range(self._fresh, self._fresh + fresh)
-        self._fresh += fresh
+        slots += range(self.fresh, self.fresh + fresh)
+        self.fresh += fresh
         return np.array(slots, np.int64)
 
     def _release(self, slots: Numbers) -> None:

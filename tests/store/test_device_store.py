@@ -23,7 +23,7 @@ from nvidia.dali.pipeline import pipeline_def
 from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
-from dalirefurb.engine import backend_factory, gpu_memory
+from dalirefurb.engine import backend_factory, memory
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
@@ -217,7 +217,7 @@ def test_samples_of_varying_size_are_refused_with_the_remedies() -> None:
 
 def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies() -> None:
     expected = (
-        "1000 slots need 0.15 GB and 0.05 GB are allowed by max_bytes: "
+        "1000 slots need 150.53 MB and 50.00 MB are allowed by max_bytes: "
         "use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
     )
     store = DeviceStore(device="cpu", max_bytes=50 * 10**6)
@@ -231,9 +231,9 @@ def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies() -> 
 @pytest.mark.parametrize("pinned_host", [False, True])
 def test_more_than_there_is_is_refused(pinned_host: bool) -> None:
     shape = (224, 224, 3)
-    with pytest.raises(OutOfMemoryError, match=r"need 1505280000\.00 GB and \d+\.\d\d GB are available"):
+    with pytest.raises(OutOfMemoryError, match=r"need 1505280\.00 TB and \d+\.\d\d [MG]B are available"):
         DeviceStore(device="cpu", pinned_host=pinned_host).open(StoreSpec(shape, 10**13, {}))
-    with pytest.raises(OutOfMemoryError, match="GB and they cannot be allocated"):
+    with pytest.raises(OutOfMemoryError, match="TB and they cannot be allocated"):
         DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes=10**19).open(StoreSpec(shape, 10**13, {}))
 
 
@@ -456,7 +456,7 @@ def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what
     monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(gpu_memory, "free_bytes", lambda: 2**34)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2**34)
     store = DeviceStore(device="cpu")
     store.device = "gpu"
     with store:

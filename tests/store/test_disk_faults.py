@@ -285,7 +285,7 @@ def test_a_damaged_store_can_be_purged(path: Path) -> None:
 
 
 def test_a_store_that_does_not_fit_on_its_disk_is_refused_with_both_numbers(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"needs \d+\.\d\d GB more and \d+\.\d\d GB are free: use a smaller"):
+    with pytest.raises(StoreError, match=r"needs \d+\.\d\d [GT]B more and \d+\.\d\d [GT]B are free: use a smaller"):
         opened(path, slots=10**8)
     assert not path.exists()
 
@@ -299,7 +299,9 @@ def test_a_disk_that_fills_up_meanwhile_gets_its_room_back(path: Path, monkeypat
         fill(store)
     before = path.stat().st_size
     monkeypatch.setattr(os, "posix_fallocate", take_a_part)
-    with pytest.raises(StoreError, match=r"GB are free \(No space left on device\): use a smaller"):
+    with pytest.raises(
+        StoreError, match=r"needs \d+\.\d\d KB more and .*B are free \(No space left on device\): use a smaller"
+    ):
         opened(path, slots=2 * SLOTS)
     assert path.stat().st_size == before
 
@@ -329,7 +331,7 @@ def test_a_store_that_cannot_be_set_aside_is_refused_and_what_was_there_is_kept(
         """
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 for place in (path, path.with_name("new")):
-    with pytest.raises(StoreError, match=r"GB more and .* GB are free \\(File too large\\): use a smaller"):
+    with pytest.raises(StoreError, match=r"needs [1-9].* [KM]B more and .*B are free \\(File too large\\): use a"):
         opened(place, slots=100 * SLOTS)
 """,
     )

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store.base import Contents, Keys, Store, Taken
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory
 from dalirefurb.store.device.slots import DeviceSlots
 from dalirefurb.store.lease import Lease
+from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.slot_contents import SlotContents
 from dalirefurb.store.slot_table import SlotTable
 from dalirefurb.store.spec import StoreSpec
@@ -61,10 +62,10 @@ class DeviceStore(Store):
             raise _out_of_memory(spec, "they cannot be allocated") from error
         return _Contents(spec, self.memory, room)
 
-    def gpu_bytes(self, spec: StoreSpec, *, pinned: bool) -> int:
-        """Tell how many bytes opening takes of a GPU's memory, or of pinned memory; see `Store.gpu_bytes`."""
-        takes = self.device == "gpu" and self._contents is None and pinned == self._pinned_host
-        return spec.nbytes if takes else 0
+    def takes(self, spec: StoreSpec) -> Taken:
+        """Tell how many bytes opening takes; see `Store.takes`."""
+        nbytes = spec.nbytes if self._contents is None else 0
+        return Taken(nbytes) if self._pinned_host or self.device == "cpu" else Taken(device=nbytes)
 
     @property
     def slot_shape(self) -> tuple[int, int, int]:
@@ -78,7 +79,7 @@ class DeviceStore(Store):
         given = self._max_bytes is not None
         limit = self._max_bytes if given else self.memory.available_bytes(pinned=self._pinned_host)
         if limit is not None and spec.nbytes > limit:
-            raise _out_of_memory(spec, f"{limit / 1e9:.2f} GB are {'allowed by max_bytes' if given else 'available'}")
+            raise _out_of_memory(spec, f"{amount(limit)} are {'allowed by max_bytes' if given else 'available'}")
 
 
 class DeviceLease(Lease):
@@ -169,6 +170,6 @@ class _Contents(SlotContents):
 
 def _out_of_memory(spec: StoreSpec, why: str) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"the slots must fit in the device's memory, but {spec.slots} slots need {spec.nbytes / 1e9:.2f} GB and "
+        f"the slots must fit in the device's memory, but {spec.slots} slots need {amount(spec.nbytes)} and "
         f"{why}: use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
     )

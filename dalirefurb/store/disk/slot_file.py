@@ -20,6 +20,7 @@ from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
 from dalirefurb.store.disk.records import RECORD, Records, Table, believable, read_table, sizes
 from dalirefurb.store.disk.slot_reader import SlotReader
+from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import StoreSpec, differences
 
 _ZEROS = bytes(PAGE)
@@ -183,8 +184,8 @@ def _set_aside(fd: int, nbytes: int, path: Path) -> None:
             os.ftruncate(fd, present)
             reason = f" ({error.strerror})"
     raise StoreError(
-        f"a store must fit on its disk, but {path} needs {(nbytes - present) / 1e9:.2f} GB more and "
-        f"{free / 1e9:.2f} GB are free{reason}: use a smaller reuse factor, a coverage below 1, a smaller image, "
+        f"a store must fit on its disk, but {path} needs {amount(nbytes - present)} more and "
+        f"{amount(free)} are free{reason}: use a smaller reuse factor, a coverage below 1, a smaller image, "
         "or a path on another disk"
     )
 

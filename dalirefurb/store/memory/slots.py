@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store.allocator import ALIGNMENT, Allocator
+from dalirefurb.store.memory_budget import amount
 
 REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
 """What helps where memory is short."""
@@ -110,7 +111,7 @@ def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"the store must fit in memory, but {nbytes / 1e9:.2f} GB cannot be allocated: {REMEDY}"
+            f"the store must fit in memory, but {amount(nbytes)} cannot be allocated: {REMEDY}"
         ) from error
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

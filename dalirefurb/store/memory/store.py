@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import Contents, Keys, Store
+from dalirefurb.store import available
+from dalirefurb.store.base import Contents, Keys, Store, Taken
 from dalirefurb.store.lease import Lease
 from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
@@ -49,9 +49,17 @@ class MemoryStore(Store):
     def _open(self, spec: StoreSpec) -> Contents:
         return _Contents(spec, self._affordable(spec))
 
+    def takes(self, spec: StoreSpec) -> Taken:
+        """Tell how many bytes opening takes, those for images on their way here included."""
+        if self._contents is not None:
+            return Taken()
+        if self._max_bytes is not None:
+            spec = _within(budget_bytes(self._max_bytes), spec)
+        return Taken(spec.nbytes + _spare(spec) * math.prod(spec.slot_shape or ()))
+
     def _affordable(self, spec: StoreSpec) -> StoreSpec:
         """Return what there is memory for: all that is asked for, or as much as `max_bytes` allows."""
-        limit = available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
+        limit = available.available_bytes() if self._max_bytes is None else budget_bytes(self._max_bytes)
         if limit is None or spec.nbytes <= limit:
             return spec
         need = f"{spec.slots} slots need {amount(spec.nbytes)} and {amount(limit)} are"
@@ -65,9 +73,19 @@ class MemoryStore(Store):
             f"so batches miss unequally; to cache evenly, {REMEDY}",
             stacklevel=4,
         )
-        if spec.slot_shape is None:
-            return replace(spec, arena_bytes=max(1, limit))
-        return replace(spec, slots=limit // math.prod(spec.slot_shape))
+        return _within(limit, spec)
+
+
+def _within(nbytes: int, spec: StoreSpec) -> StoreSpec:
+    """Return what of a spec these bytes have room for."""
+    if spec.slot_shape is None:
+        return replace(spec, arena_bytes=max(1, min(nbytes, spec.arena_bytes)))
+    return replace(spec, slots=min(spec.slots, nbytes // math.prod(spec.slot_shape)))
+
+
+def _spare(spec: StoreSpec) -> int:
+    """Return how many slots there are beyond those that are asked for, where all are of one shape."""
+    return min(spec.slots, max(_SPARE, _SPARE_BYTES // math.prod(spec.slot_shape))) if spec.slot_shape else 0
 
 
 class _User:
@@ -83,18 +101,18 @@ class _Contents(SlotContents):
     """
 
     def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
-        slots, shape = affordable.slots, spec.slot_shape
+        slots, spare, shape = affordable.slots, _spare(affordable), spec.slot_shape
         self._room: Rows | Blocks
         if shape is None:
-            spare = 0
             self._room = Blocks(affordable.arena_bytes, slots)
         else:
-            spare = min(slots, max(_SPARE, _SPARE_BYTES // math.prod(shape)))
             self._room = Rows(shape, slots + spare)
         super().__init__(spec, SlotTable(slots, spare))
         self._nbytes = affordable.nbytes
+        self._slots = slots + spare
         # Slots that were reserved, and whose images are gone; the garbage collector finds them, under whichever lock.
         self._left: Remains[NDArray[np.int64]] = Remains()
+        available.promise_to(self)
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples where they lie."""
@@ -137,6 +155,12 @@ class _Contents(SlotContents):
     def nbytes(self) -> int:
         """Bytes set aside for samples, but for those on their way here."""
         return self._nbytes
+
+    @property
+    def untouched_bytes(self) -> int:
+        """Bytes of the slots that no sample has been in yet."""
+        slots, shape = self._slots - self.slot_table.fresh, self.spec.slot_shape
+        return slots * math.prod(shape) if shape else self._nbytes * slots // max(1, self._slots)
 
     def _copy(self, rows: NDArray[np.int64], keys: Keys, samples: Sequence[Image]) -> NDArray[np.int64]:
         """Copy the samples of some rows into slots of their own; return those for which there are no bytes."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import Contents, Store
+from dalirefurb.store.base import Contents, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.memory.store import MemoryStore
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.store.tiered.tiers import Tiers
 from dalirefurb.system.sharing import local_processes
@@ -116,22 +116,17 @@ class TieredStore(Store):
 
     def _open(self, spec: StoreSpec) -> Contents:
         stores: list[Store] = []
-        missing = spec.slots
+        parts = self._parts(spec)
+        missing = spec.slots - sum(part.slots for _, part in parts)
         try:
-            for tier in self._tiers:
-                slots = tier.slots(spec) if missing > 0 else 0
-                if spec.slot_shape is not None:
-                    slots = min(slots, missing)
-                if slots:
-                    arena_bytes = spec.arena_bytes * slots // spec.slots
-                    tier.store.open(replace(spec, slots=slots, arena_bytes=arena_bytes))
-                    stores.append(tier.store)
-                    missing -= slots
+            for tier, part in parts:
+                tier.store.open(part)
+                stores.append(tier.store)
             contents = Tiers(spec, stores)
             if missing > 0:
                 held = spec.slots - missing
                 warnings.warn(
-                    f"the plan needs {spec.slots} slots, {spec.nbytes / 1e9:.2f} GB, but the tiers' budgets pay for "
+                    f"the plan needs {spec.slots} slots, {amount(spec.nbytes)}, but the tiers' budgets pay for "
                     f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
                     f"{held / spec.slots:.2f} times the present one",
                     stacklevel=4,
@@ -142,10 +137,22 @@ class TieredStore(Store):
             raise
         return contents
 
-    def gpu_bytes(self, spec: StoreSpec, *, pinned: bool) -> int:
-        """Tell how many bytes its tiers take of a GPU's memory, or of pinned memory; see `Store.gpu_bytes`."""
-        specs = (replace(spec, slots=tier.slots(spec)) for tier in self._tiers)
-        return sum(tier.store.gpu_bytes(each, pinned=pinned) for tier, each in zip(self._tiers, specs, strict=True))
+    def takes(self, spec: StoreSpec) -> Taken:
+        """Tell how many bytes opening its tiers takes; see `Store.takes`."""
+        taken = [tier.store.takes(each) for tier, each in self._parts(spec)]
+        return Taken(sum(each.host for each in taken), sum(each.device for each in taken))
+
+    def _parts(self, spec: StoreSpec) -> list[tuple[Tier, StoreSpec]]:
+        """Return the tiers that have slots, and what each is opened for."""
+        parts, missing = [], spec.slots
+        for tier in self._tiers:
+            slots = tier.slots(spec) if missing > 0 else 0
+            if spec.slot_shape is not None:
+                slots = min(slots, missing)
+            if slots:
+                parts.append((tier, replace(spec, slots=slots, arena_bytes=spec.arena_bytes * slots // spec.slots)))
+                missing -= slots
+        return parts
 
     @property
     def hits(self) -> tuple[int, ...]:

@@ -1,0 +1,187 @@
+"""Memory: what a loader is going to hold, held against what is free before any of it is taken.
+
+Most of it is taken while the loader works, by DALI's pools and by batches that wait, so nothing but this would say so
+early. Fewer batches are on their way then, before anything is refused; what is served stays the same.
+What trains is not counted: this refuses what cannot work, not what leaves a model no room.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dalirefurb.engine.backend_factory import Devices
+from dalirefurb.engine.configuration import Configuration
+from dalirefurb.engine.prefetch import Depths, Prefetch
+from dalirefurb.errors import OutOfMemoryError
+from dalirefurb.store import StoreSpec, available
+from dalirefurb.store.base import Taken
+from dalirefurb.store.device.gather import KERNEL_BYTES
+from dalirefurb.store.memory_budget import amount, budget_bytes
+
+DECODER_BYTES = 2**28
+"""Allowance for DALI's decoder in each pipeline that decodes on the GPU, beside images."""
+
+THREAD_BYTES = 2**22
+"""Allowance for each thread that computes on the CPU, and for what DALI has for it."""
+
+FILE_BYTES = 100_000
+"""Allowance for a photograph's file, where its size is not known."""
+
+COMPRESSION = 6
+"""Bytes of a photograph that is decoded whole by those of its file, about."""
+
+_TAKEN_GROUPS = 3
+"""Groups of final images after the last step: handed over, in the model's hands, and let go but still being read."""
+
+_WORKING_COPIES = 3
+"""Copies of a group's images inside a GPU's pipeline: what an operator reads and writes, and what another waits for."""
+
+STORE = "the store's slots"
+HOST, BESIDE_STORE, DEVICE = "memory", "memory beside the store, of which Prefetch says how much,", "the GPU's memory"
+
+Needs = dict[str, Counter[str]]
+"""Bytes by what they are for, of each kind of memory; pinned memory is the host's."""
+
+_log = logging.getLogger("dalirefurb.engine")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What decides how much memory a loader takes, beside its depths.
+
+    Attributes:
+        configuration: Configuration of the loader.
+        batch_size: Rows of a batch.
+        devices: Devices of the parts, and where partial images are in between.
+        apart: Whether the parts are apart, see `are_apart`.
+        spec: What the store is going to be opened for, which knows the mean size where sizes vary; None without one.
+        store: Bytes that the store takes when it is opened.
+    """
+
+    configuration: Configuration
+    batch_size: int
+    devices: Devices
+    apart: bool
+    spec: StoreSpec | None = None
+    store: Taken = Taken()  # noqa: RUF009
+
+    @cached_property
+    def row_bytes(self) -> tuple[int, int, int, int]:
+        """Bytes of a sample as the source gives it, of its whole image, its partial and its final one."""
+        recipe, spec, entering = self.configuration.recipe, self.spec, self.configuration.source.image_shape
+        file_bytes = self._file_bytes() if recipe.encoded else FILE_BYTES
+        decoded = COMPRESSION * file_bytes if entering is None else math.prod(entering)
+        sides = recipe.partial_size(None if entering is None else entering[:2])
+        if sides is not None:
+            partial = 3 * math.prod(sides)
+        else:
+            partial = -(-spec.nbytes // spec.slots) if spec is not None and not recipe.caches_encoded else decoded
+        # DALI makes float32 of what is to be bfloat16.
+        halves = ("float16", "bfloat16") if self.configuration.kernels == "numba" else ("float16",)
+        itemsize = 2 if recipe.output.dtype in halves else 4
+        final = itemsize * recipe.output.channels * math.prod(recipe.output.sides)
+        return file_bytes if recipe.encoded else decoded, decoded, partial, final
+
+    def _file_bytes(self) -> int:
+        """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
+        source = self.configuration.source
+        try:
+            rows = np.linspace(0, len(source.labels) - 1, 64).astype(int).tolist()
+            return int(np.mean([Path(source.name(row)).stat().st_size for row in rows]))
+        except (OSError, ValueError):
+            return FILE_BYTES
+
+    def needs(self, depths: Depths) -> Needs:
+        """Count all that a loader is going to take with so many groups on their way."""
+        recipe, devices, numba = self.configuration.recipe, self.devices, self.configuration.kernels == "numba"
+        rows = depths.batches_per_group * self.batch_size
+        read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
+        final = final * depths.hits_per_group // depths.batches_per_group
+        one_step = numba or not self.apart
+        begun = depths.partial_ahead if self.apart else depths.look_ahead
+        host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
+        decoding, leaving, finishing, entering = (
+            device if each == "gpu" else host
+            for each in (devices.partial, devices.leaving, devices.final, devices.entering)
+        )
+        waiting = depths.ready + 2 if recipe.caches_encoded else 1
+        host["samples as they were read"] = (depths.read_ahead + begun + waiting) * read
+        host["threads"] = depths.replicas * depths.threads_each * THREAD_BYTES
+        if numba:
+            host["decoding"] = recipe.encoded * decoded
+        elif decoding is host:
+            host["decoding"] = depths.replicas * max(recipe.encoded * decoded, partial)
+        else:
+            whole = 2 * decoded + recipe.encoded * DECODER_BYTES
+            device["decoding"] = depths.replicas * (whole + _WORKING_COPIES * partial)
+        if self.apart and numba:
+            # The store has room for some.
+            spare = 0 if self.spec is None else max(0, self.store.host - self.spec.nbytes)
+            host["partial images on their way"] = max(0, (begun + depths.ready + 2) * partial - spare)
+        elif self.apart:
+            leaving["partial images on their way"] = (begun + depths.ready + depths.look_ahead) * partial
+        final_groups = (begun + depths.ready + 1 if one_step else depths.look_ahead) + _TAKEN_GROUPS
+        finishing["final images on their way"] = final_groups * final
+        if finishing is device:
+            pipelines = depths.final_replicas if self.apart else depths.replicas
+            device["work on final images"] = pipelines * _WORKING_COPIES * partial
+        elif not one_step:
+            host["work on final images"] = depths.final_replicas * partial
+        if self.configuration.pin_memory and finishing is host:
+            host["final images in pinned memory"] = (_TAKEN_GROUPS + 1) * final
+        if finishing is device and self.apart:
+            device["partial images for the final part"] = depths.look_ahead * partial
+        if entering is device:
+            # One group is laid out; CuPy's temporary arrays are those of a put and of laying out, both there and ahead.
+            device["partial images laid out"] = partial + 4 * min(KERNEL_BYTES, partial)
+        elif finishing is device:
+            host["partial images for the final part"] = depths.look_ahead * partial
+        return {HOST: host, BESIDE_STORE: host - Counter({STORE: host[STORE]}), DEVICE: device}
+
+    def fitted(self, depths: Depths, prefetch: Prefetch) -> tuple[Depths, Needs]:
+        """Return depths with which the loader fits into memory, smaller ones if need be, and what it takes with these.
+
+        Raises:
+            OutOfMemoryError: If it does not fit.
+        """
+        free = {BESIDE_STORE: None if prefetch.memory is None else budget_bytes(prefetch.memory)}
+        free |= {HOST: available.available_bytes(), DEVICE: free_bytes() if self.devices.final == "gpu" else None}
+        fitting, needs = depths, self.needs(depths)
+        first = lack = _lack(needs, free)
+        while lack and (smaller := prefetch.smaller(fitting)):
+            fitting, needs = smaller, self.needs(smaller)
+            lack = _lack(needs, free)
+        if lack:
+            kept = ", ".join(f"{name}={value}" for name, value in prefetch.chosen.items())
+            raise OutOfMemoryError(
+                f"{lack}: use a smaller store (a coverage below 1, a smaller reuse factor, max_bytes, a DiskStore), "
+                f"a smaller batch_size, smaller images, or fewer threads, Prefetch(num_threads=1)"
+                + (f"; and smaller numbers, or none, in place of Prefetch({kept})" if kept else "")
+            )
+        if first and prefetch.memory is None:
+            after = vars(fitting)
+            changes = [f"{name} {old} -> {after[name]}" for name, old in vars(depths).items() if old != after[name]]
+            _log.warning("%s: so less is on its way (%s); the same is served", first, ", ".join(changes))
+        return fitting, needs
+
+
+def _lack(needs: Needs, free: dict[str, int | None]) -> str:
+    """Say what does not fit, with its parts; nothing if all does."""
+    for name, there in free.items():
+        if there is not None and (total := needs[name].total()) > there:
+            parts = ", ".join(f"{part} {amount(nbytes)}" for part, nbytes in needs[name].items() if nbytes)
+            return f"{name} must hold what the loader takes, {amount(total)} ({parts}), but {amount(there)} are free"
+    return ""
+
+
+def free_bytes() -> int:
+    """Return the bytes of the current CUDA device's memory that nobody has."""
+    return int(torch.cuda.mem_get_info()[0])

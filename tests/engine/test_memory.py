@@ -1,0 +1,417 @@
+"""What a loader takes of memory is known, and made to fit, or refused, before it takes any."""
+
+from __future__ import annotations
+
+import gc
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dalirefurb import (
+    Arrays,
+    DeviceStore,
+    Frozen,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    TieredStore,
+    rand_augment,
+)
+from dalirefurb.engine import backend_factory, build, memory
+from dalirefurb.engine.backend_factory import Devices
+from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
+from dalirefurb.errors import ConfigurationError, OutOfMemoryError
+from dalirefurb.image_batch import Images
+from dalirefurb.store import Store, StoreSpec, available
+from dalirefurb.store.base import Taken
+from dalirefurb.store.device import gather
+from dalirefurb.store.device.batch_buffer import BatchBuffer
+from dalirefurb.store.device.store import DeviceLease
+from dalirefurb.store.memory_budget import budget_bytes
+from tests.ordered_device import OrderedDevice
+
+SIZE = 32
+NUM_SAMPLES = 64
+ROWS = 16
+RECIPE = rand_augment(SIZE, raw=True)
+SPEC = StoreSpec((SIZE, SIZE, 3), NUM_SAMPLES, {})
+READ = DECODED = PARTIAL = ROWS * SIZE * SIZE * 3
+FINAL = 4 * PARTIAL
+PLANNER = Refurbish(NUM_SAMPLES, batch_size=ROWS, reuse_factor=2)
+CPU, CPU_GPU, GPU_GPU = Devices(), Devices("cpu", "gpu"), Devices("gpu", "gpu")
+STAYING = Devices("gpu", "gpu", "gpu", "gpu")
+
+
+def account(
+    devices: Devices,
+    *,
+    recipe: Recipe = RECIPE,
+    shape: tuple[int, int, int] | None = (SIZE, SIZE, 3),
+    source: Any = None,
+    kernels: str = "dali",
+    apart: bool = True,
+    pin_memory: bool = False,
+    spec: StoreSpec | None = SPEC,
+    store: Store | None = None,
+) -> Account:
+    source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=np.zeros(NUM_SAMPLES))
+    configuration: Any = SimpleNamespace(recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory)
+    return Account(configuration, ROWS, devices, apart, spec, Taken() if store is None else store.takes(SPEC))
+
+
+def counted(devices: Devices, *, apart: bool = True, given: dict[str, Any] | None = None, **options: Any) -> Needs:
+    prefetch = Prefetch(num_threads=8, **(given or {}))
+    depths = prefetch.depths(PLANNER, devices=(devices.partial, devices.final), apart=apart)
+    return account(devices, apart=apart, **options).needs(depths)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> OrderedDevice:
+    device = OrderedDevice()
+    device.install(monkeypatch)
+    return device
+
+
+def test_what_a_sample_takes_is_what_its_arrays_take(tmp_path: Path) -> None:
+    image = SIZE * SIZE * 3
+    assert account(CPU).row_bytes == (image, image, image, 4 * image)
+    assert account(CPU, recipe=RECIPE.with_output(dtype="float16")).row_bytes[3] == 2 * image
+    brain = RECIPE.with_output(dtype="bfloat16")
+    assert [account(CPU, recipe=brain, kernels=kernels).row_bytes[3] for kernels in ("numba", "dali")] == [
+        2 * image,
+        4 * image,
+    ]
+    varying, stored = rand_augment(SIZE).at(1), replace(SPEC, slot_shape=None, arena_bytes=NUM_SAMPLES * 1234)
+    of_files = account(CPU, recipe=varying, shape=None, spec=stored).row_bytes
+    assert of_files == (memory.FILE_BYTES, memory.COMPRESSION * memory.FILE_BYTES, 1234, 4 * image)
+    (tmp_path / "a").write_bytes(bytes(5000))
+    files = SimpleNamespace(image_shape=None, name=lambda _: str(tmp_path / "a"), labels=np.zeros(9))
+    assert account(CPU, recipe=varying, source=files, spec=None).row_bytes[:3] == (5000, 30_000, 30_000)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("where", [HOST, DEVICE])
+@pytest.mark.parametrize("devices", [CPU, CPU_GPU, GPU_GPU, STAYING])
+def test_more_work_at_a_time_takes_more(devices: Devices, where: str, apart: bool) -> None:
+    def taken(replicas: int = 1, look_ahead: int = 1, recipe: Recipe = RECIPE) -> int:
+        given = {"replicas": replicas, "look_ahead": look_ahead}
+        return counted(devices, apart=apart, given=given, recipe=recipe)[where].total()
+
+    if where == DEVICE and devices == CPU:
+        assert taken() == 0
+        return
+    assert taken() <= taken(replicas=2)
+    assert taken() < taken(look_ahead=2) or (where == HOST and devices != CPU)
+    decoding = taken(recipe=rand_augment(SIZE)) - taken()
+    assert (decoding >= memory.DECODER_BYTES) == (where == DEVICE and devices.partial == "gpu")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(("devices", "where"), [(GPU_GPU, DEVICE), (CPU, HOST)])
+def test_no_more_final_images_are_counted_than_there_can_be(devices: Devices, where: str, apart: bool) -> None:
+    """Each group more that is on its way is counted once."""
+    one, two = (
+        counted(devices, apart=apart, given={"replicas": 1, "look_ahead": ahead})[where]["final images on their way"]
+        for ahead in (1, 2)
+    )
+    assert two - one == FINAL
+
+
+def test_images_in_pinned_memory_are_counted_beside_those_they_are_copied_from() -> None:
+    pinned, plain = (counted(CPU, pin_memory=pin_memory)[HOST].total() for pin_memory in (True, False))
+    assert pinned - plain == 4 * FINAL
+
+
+@pytest.mark.parametrize("pinned_host", [False, True])
+def test_what_a_device_store_and_its_buffer_allocate_is_counted(device: OrderedDevice, pinned_host: bool) -> None:
+    with DeviceStore(pinned_host=pinned_host) as store:
+        needs = counted(STAYING, store=store)
+        where, other = (HOST, DEVICE) if pinned_host else (DEVICE, HOST)
+        assert needs[other][STORE] == 0
+        store.open(SPEC)
+        assert device.nbytes("pinned" if pinned_host else "device") == needs[where][STORE]
+        before = device.nbytes("device")
+        buffer = BatchBuffer(store, max_rows=ROWS, max_groups=5)
+        laid_out = device.nbytes("device") - before
+        images = list(np.zeros((ROWS, SIZE, SIZE, 3), np.uint8))
+        for first in (0, ROWS):
+            keys = np.arange(first, first + ROWS)
+            store.put(keys, keys, images)
+            with store.get(keys[:8], keys[:8]) as lease, buffer.on_stream():
+                assert isinstance(lease, DeviceLease)
+                buffer.fill(ROWS, lease, np.arange(8), [(np.arange(8, ROWS), Images(images[8:]))])
+        taken = laid_out + device.nbytes("temporary")
+        # And the numbers of slots and rows.
+        assert taken <= needs[DEVICE]["partial images laid out"] + 100 * ROWS * 8
+        # What is open takes nothing any more.
+        again = counted(STAYING, store=store)
+        assert again[DEVICE][STORE] == again[HOST][STORE] == 0
+
+
+def test_of_large_groups_a_kernel_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "partial images laid out"
+    whole = counted(STAYING)[DEVICE][name]
+    monkeypatch.setattr(memory, "KERNEL_BYTES", PARTIAL // 2)
+    assert whole - counted(STAYING)[DEVICE][name] == 2 * PARTIAL
+    assert PARTIAL < gather.KERNEL_BYTES
+
+
+def test_of_a_tiered_store_the_tier_on_the_device_is_counted(device: OrderedDevice) -> None:
+    store = TieredStore(device=SPEC.nbytes // 4, memory="50%")
+    spare = SPEC.nbytes * 3 // 4  # As many again, for images on their way.
+    assert store.takes(SPEC) == (SPEC.nbytes * 3 // 4 + spare, SPEC.nbytes // 4)
+
+
+def test_what_a_store_in_memory_takes_is_what_it_sets_aside() -> None:
+    image = SIZE * SIZE * 3
+    assert MemoryStore().takes(SPEC) == (2 * SPEC.nbytes, 0)
+    assert MemoryStore(max_bytes=10 * image + 1).takes(SPEC) == (20 * image, 0)
+    many = replace(SPEC, slots=100_000)
+    assert MemoryStore().takes(many).host == (100_000 + (32 << 20) // image) * image
+    varying = replace(SPEC, slot_shape=None, arena_bytes=10**9)
+    assert MemoryStore().takes(varying) == (10**9, 0)
+    assert MemoryStore(max_bytes=7).takes(varying) == (7, 0)
+    with MemoryStore() as store:
+        store.open(SPEC)
+        assert store.takes(SPEC) == (0, 0)
+
+
+@pytest.fixture
+def arrays() -> Arrays:
+    images = np.random.default_rng(0).integers(0, 256, (NUM_SAMPLES, SIZE, SIZE, 3), dtype=np.uint8)
+    return Arrays(images, np.arange(NUM_SAMPLES))
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU that torch finds, and what is made for it."""
+    made: list[str] = []
+
+    def make_buffer(*_: Any, **__: Any) -> Any:
+        made.append("a buffer")
+        return SimpleNamespace(images=None)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(backend_factory, "Replicas", lambda *_, **__: made.append("pipelines"))
+    monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
+    monkeypatch.setattr(build, "BatchBuffer", make_buffer)
+    return made
+
+
+def load(arrays: Arrays, store: Store | None, recipe: Recipe = RECIPE, **options: Any) -> None:
+    with Loader(arrays, recipe, PLANNER, store, final_device="gpu", **options):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["none", "memory", "device"])
+def test_a_loader_that_does_not_fit_is_refused_before_it_takes_anything(
+    device: OrderedDevice, made: list[str], arrays: Arrays, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = {"none": None, "memory": MemoryStore(), "device": DeviceStore()}[kind]
+    monkeypatch.setattr(memory, "free_bytes", lambda: 700_000)
+    with pytest.raises(
+        OutOfMemoryError,
+        match=r"^the GPU's memory must hold what the loader takes, [\d.]+ [KM]B \(.*final images on their "
+        r"way [\d.]+ [KM]B.*\), but 700\.00 KB are free: use a smaller store .*, a smaller batch_size, .*fewer threads",
+    ) as caught:
+        load(arrays, store, partial_device="cpu")
+    assert ("the store's slots" in str(caught.value)) == (kind == "device")
+    assert made == []
+    assert store is None or store.nbytes == 0
+    assert device.nbytes("device") == 0
+    needed = re.search(r"takes, ([\d.]+)( [KM]B)", str(caught.value))
+    assert needed is not None
+    monkeypatch.setattr(memory, "free_bytes", lambda: int(1.01 * budget_bytes(needed[1] + needed[2])))
+    load(arrays, store, partial_device="cpu")
+    assert made.count("pipelines") == (1 if store is None else 2)
+    assert made.count("a buffer") == (kind == "device")
+
+
+def test_a_loader_that_pins_more_than_there_is_is_refused(
+    device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2**34)
+    monkeypatch.setattr(available, "available_bytes", lambda: 1000)
+    with pytest.raises(OutOfMemoryError, match=r"^memory must hold .*slots.*, but 1\.00 KB are free: use"):
+        load(arrays, DeviceStore(pinned_host=True))
+    assert made == []
+    assert device.nbytes("pinned") == 0
+
+
+def test_what_is_chosen_explicitly_is_taken_and_counted(
+    device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Prefetch(num_threads=8, replicas=1, look_ahead=1, batches_per_group=1)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2_500_000)
+    with pytest.raises(OutOfMemoryError, match=r"none, in place of Prefetch\(look_ahead=9\)$"):
+        load(arrays, DeviceStore(), partial_device="gpu", prefetch=Prefetch(num_threads=8, look_ahead=9))
+    load(arrays, DeviceStore(), partial_device="gpu", prefetch=small)
+
+
+def test_on_the_cpu_no_gpu_is_asked(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: pytest.fail("it is asked"))
+    with Loader(arrays, RECIPE, PLANNER, MemoryStore()) as loader:
+        next(iter(loader))
+
+
+def room(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
+    """Have the machine leave so many bytes."""
+    monkeypatch.setattr(available, "_machine", lambda _: [nbytes])
+    monkeypatch.setattr(available, "_groups", lambda _: [])
+
+
+@pytest.fixture
+def needed(monkeypatch: pytest.MonkeyPatch) -> list[Needs]:
+    """What each loader takes that is made; threads take nothing, beside which images of this size would be little."""
+    monkeypatch.setattr(memory, "THREAD_BYTES", 0)
+    needed: list[Needs] = []
+
+    def fitted(account: Account, *arguments: Any, fitted: Any = Account.fitted) -> Any:
+        depths, needs = fitted(account, *arguments)
+        needed.append(needs)
+        return depths, needs
+
+    monkeypatch.setattr(Account, "fitted", fitted)
+    return needed
+
+
+def served(arrays: Arrays, **options: Any) -> tuple[list[torch.Tensor], int]:
+    """The images of two epochs, and how many batches were made ahead."""
+    with MemoryStore() as store, Loader(arrays, RECIPE, PLANNER, store, **options) as loader:
+        return [images for _ in range(2) for images, _ in loader], loader.batches_ahead
+
+
+def test_where_memory_is_short_less_is_on_its_way_and_the_same_is_served(
+    arrays: Arrays, needed: list[Needs], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    prefetch = Prefetch(num_threads=8)
+    usual, ahead = served(arrays, prefetch=prefetch)
+    room(monkeypatch, needed[0][HOST].total())
+    assert served(arrays, prefetch=prefetch)[1] == ahead
+    assert not caplog.records
+    room(monkeypatch, needed[0][HOST].total() - 1)
+    images, less_ahead = served(arrays, prefetch=prefetch)
+    assert less_ahead < ahead
+    assert all(torch.equal(*pair) for pair in zip(images, usual, strict=True))
+    assert needed[2][HOST].total() < needed[0][HOST].total()
+    assert re.search(
+        r"^memory must hold what the loader takes, .*look_ahead \d+ -> \d+.*the same is served",
+        caplog.messages[0],
+    )
+    room(monkeypatch, needed[0][HOST][STORE] + 1000)
+    with pytest.raises(OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use a smaller"):
+        served(arrays, prefetch=prefetch)
+
+
+def test_a_budget_is_what_a_loader_takes_beside_its_store(
+    arrays: Arrays, needed: list[Needs], caplog: pytest.LogCaptureFixture
+) -> None:
+    usual, ahead = served(arrays)
+    most = needed[0][BESIDE_STORE].total()
+    assert most == needed[0][HOST].total() - needed[0][HOST][STORE]
+    images, less_ahead = served(arrays, prefetch=Prefetch(memory=most - 1))
+    assert less_ahead < ahead
+    assert needed[1][BESIDE_STORE].total() < most
+    assert all(torch.equal(*pair) for pair in zip(images, usual, strict=True))
+    assert not caplog.records  # It is what was asked for.
+    with pytest.raises(
+        OutOfMemoryError, match=r"beside the store, of which Prefetch says how much, must .* 2\.00 KB are"
+    ):
+        served(arrays, prefetch=Prefetch(memory="2KB"))
+    with pytest.raises(ConfigurationError, match=r"'16GB', '500MiB' or '60%', got 'a lot'"):
+        Prefetch(memory="a lot")
+
+
+def test_what_was_chosen_is_kept_and_named_where_it_does_not_fit(
+    arrays: Arrays, needed: list[Needs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = Prefetch(num_threads=2, look_ahead=40, batches_per_group=4)
+    served(arrays, prefetch=chosen)
+    room(monkeypatch, needed[0][HOST].total() // 2)
+    with pytest.raises(OutOfMemoryError, match=r"in place of Prefetch\(look_ahead=40, batches_per_group=4\)$"):
+        served(arrays, prefetch=chosen)
+    served(arrays, prefetch=Prefetch(num_threads=2))
+
+
+def test_depths_shrink_to_the_least_and_no_number_that_was_chosen_does() -> None:
+    for given in ({}, {"look_ahead": 5}, {"batches_per_group": 3}, {"replicas": 4}):
+        prefetch = Prefetch(num_threads=8, **given)
+        depths = prefetch.depths(Frozen(1000, batch_size=4), hits_together=True)
+        steps = [depths]
+        while smaller := prefetch.smaller(steps[-1]):
+            steps.append(smaller)
+        wholes = [account(CPU).needs(each)[HOST].total() for each in steps]
+        assert wholes == sorted(wholes, reverse=True)
+        assert all(each.replicas * each.threads_each == 8 for each in steps)
+        least = vars(steps[-1])
+        names = ("replicas", "look_ahead", "batches_per_group", "ready", "read_ahead")
+        assert {name: least[name] for name in names} == {**dict.fromkeys(names, 1), **given} | (
+            {"look_ahead": 4} if "replicas" in given else {}
+        )
+        assert steps[-1].hits_per_group == steps[-1].batches_per_group
+
+
+def test_two_loaders_count_each_other(arrays: Arrays, needed: list[Needs], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one promises, and has not touched, the other one does not have."""
+    room(monkeypatch, 2**33)
+    before = available.available_bytes()
+    assert before is not None
+    with MemoryStore() as store, Loader(arrays, RECIPE, PLANNER, store) as loader:
+        assert available.available_bytes() == before - needed[0][HOST].total()
+        room(monkeypatch, needed[0][HOST].total() * 5 // 3)
+        with MemoryStore() as other, Loader(arrays, RECIPE, PLANNER, other) as validation:
+            assert validation.batches_ahead < loader.batches_ahead
+            assert needed[0][HOST].total() + needed[1][HOST].total() <= needed[0][HOST].total() * 5 // 3
+        room(monkeypatch, 2**33)
+        assert available.available_bytes() == before - needed[0][HOST].total()
+        batches = 0
+        while batches <= loader.batches_ahead:
+            batches += sum(1 for _ in loader)
+        # All that waits is there now, which the system knows, and what was stored.
+        images = SIZE * SIZE * 3
+        assert available.available_bytes() == before - store.nbytes * 2 + images * store._opened().slot_table.fresh  # type: ignore[attr-defined]
+        loader.close()
+        assert available.promised_bytes() <= store.nbytes * 2
+    assert available.available_bytes() == before
+
+
+def test_a_loader_that_is_collected_gives_its_share_back(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    room(monkeypatch, 2**33)
+    before = available.promised_bytes()
+    loader = Loader(arrays, RECIPE, PLANNER)
+    assert available.promised_bytes() > before
+    del loader
+    gc.collect()
+    assert available.promised_bytes() == before
+
+
+def test_a_closed_loader_that_is_kept_promises_nothing(arrays: Arrays) -> None:
+    before = available.promised_bytes()
+    loader = Loader(arrays, RECIPE, PLANNER)
+    loader.close()
+    assert available.promised_bytes() == before
+    assert len(loader) == 4
+
+
+@pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), None])
+def test_a_store_promises_what_no_sample_has_been_in(shape: tuple[int, int, int] | None) -> None:
+    before = available.promised_bytes()
+    image = SIZE * SIZE * 3
+    spec = StoreSpec(shape, NUM_SAMPLES, {}, 0 if shape else 2 * NUM_SAMPLES * image)
+    with MemoryStore() as store:
+        taken = store.takes(spec).host
+        store.open(spec)
+        assert available.promised_bytes() - before == taken
+        keys = np.arange(NUM_SAMPLES // 2)
+        store.put(keys, keys, [*np.zeros((len(keys), SIZE, SIZE, 3), np.uint8)])
+        assert available.promised_bytes() - before == (taken - len(keys) * image if shape else taken // 2)
+    assert available.promised_bytes() == before

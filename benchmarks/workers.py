@@ -140,7 +140,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def rest(pid: int) -> None:
-    """Wait until a process and its descendants take less than a tenth of a core.
+    """Wait until a process and its descendants take less than a tenth of a core, and do not wait for one either.
 
     Raises:
         RuntimeError: If they work for two minutes.
@@ -149,9 +149,19 @@ def rest(pid: int) -> None:
     while time.perf_counter() - began < _REST_LIMIT_S:
         before = _worked_s(pid)
         time.sleep(_CHECK_S)
-        if _worked_s(pid) - before <= max(_CHECK_S / 10, _TICK_S):
+        if _worked_s(pid) - before <= max(_CHECK_S / 10, _TICK_S) and not _has_to_do(pid):
             return
     raise RuntimeError(f"a competitor must come to rest after its turn, but worked on for {_REST_LIMIT_S:.0f} s")
+
+
+def _has_to_do(pid: int) -> bool:
+    """Tell whether a thread of a process or of its descendants could go on, beside others on all cores, or reads."""
+    tasks = (task for each in [pid, *descendants(pid)] for task in Path(f"/proc/{each}/task").glob("*/stat"))
+    for task in tasks:
+        with suppress(OSError):  # it has ended
+            if task.read_text().rpartition(")")[2].split()[0] in "RD":
+                return True
+    return False
 
 
 def _worked_s(pid: int) -> float:

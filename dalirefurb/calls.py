@@ -1,7 +1,4 @@
-"""Calls with wrong arguments: Python's refusal, with what takes the argument's place here.
-
-Nothing of this is reached unless a call has failed, so that it costs nothing.
-"""
+"""Calls: NumPy's numbers become Python's, and of wrong arguments is told what takes the argument's place here."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from dalirefurb.checks import plain
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -195,13 +194,23 @@ class Explained(ABCMeta):
             return inspect.signature(functools.partial(cls.__init__, None))
 
 
+class TakesNumbers(Explained):
+    """Class of classes that are made of Python's numbers and tuples, so that fingerprints are JSON; see `plain`."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            """Make one."""
+            return super().__call__(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+
+
 def explains(function: Function) -> Function:
-    """Have a function explain wrong arguments."""
+    """Have a function explain wrong arguments, and take numbers as `TakesNumbers` does."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
         except TypeError:
             explanation = explained(function, function.__name__, args, kwargs)
             if explanation is None:

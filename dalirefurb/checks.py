@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
@@ -13,6 +12,23 @@ from dalirefurb.errors import ConfigurationError
 
 Interval = tuple[float, float]
 """A low number and a high one."""
+
+LAST_EPOCH = 2**31 - 1
+"""Versions, which are epochs, are looked up by numbers of 64 bits that sample and version share."""
+
+
+def plain(value: Any) -> Any:
+    """Return numbers of NumPy or torch as Python's, exactly, arrays and lists as tuples; anything else as it is.
+
+    >>> plain(np.float32(0.5)), plain(np.array([[8, 9]])), plain([np.int64(3), "a"])
+    (0.5, ((8, 9),), (3, 'a'))
+    """
+    if isinstance(value, np.floating):  # of which `tolist` leaves long doubles as they are
+        return float(value)
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    listed = isinstance(value, (tuple, list)) and not hasattr(value, "_fields")
+    return tuple(map(plain, value)) if listed else value
 
 
 def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:
@@ -26,31 +42,28 @@ def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> 
 
 
 def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:
-    """Return an integer argument as a plain int; NumPy's integers pass, bools and floats do not.
+    """Return an integer argument as a plain int; those of NumPy and torch pass, bools and floats do not.
 
     Raises:
         ConfigurationError: If `value` is not an integer in least..most; None is no limit.
     """
     limits = "" if least is None else f" in {least}..{most}" if most is not None else f" of at least {least}"
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        holds = False
-    else:
-        inside = (least is None or number >= least) and (most is None or number <= most)
-        holds = inside and not isinstance(value, (bool, np.bool_))
-    require(holds, name, f"an int{limits}", value, remedy)
-    return number
+    given = plain(value)
+    holds = isinstance(given, int) and not isinstance(given, bool)
+    holds = holds and (least is None or given >= least) and (most is None or given <= most)
+    require(holds, name, f"an int{limits}", given, remedy)
+    return int(given)
 
 
-def positive(name: str, value: object, remedy: str) -> None:
-    """Refuse what is not a plain int of at least 1.
+def epoch_of(epoch: object, remedy: str = "epochs count from 0") -> int:
+    """Return the number of an epoch as a plain int.
 
     Raises:
-        ConfigurationError: If `value` is something else.
+        ConfigurationError: If there is no such epoch.
     """
-    holds = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    require(holds, name, "a positive integer", value, remedy)
+    number = integer("epoch", epoch, 0, None, remedy)
+    require(number <= LAST_EPOCH, "epoch", f"at most {LAST_EPOCH}", number, remedy)
+    return number
 
 
 def rank_of(rank: object, world_size: object) -> tuple[int, int]:
@@ -76,9 +89,10 @@ def number(name: str, value: Any, limits: str, within: Callable[[float], bool], 
     Raises:
         ConfigurationError: If `value` is not a number, or not an allowed one.
     """
-    holds = isinstance(value, Real) and not isinstance(value, bool) and within(value)  # type: ignore[arg-type]
-    require(holds, name, f"a number {limits}", value, remedy)
-    return float(value)
+    given = plain(value)
+    holds = isinstance(given, Real) and not isinstance(given, bool) and within(given)  # type: ignore[arg-type]
+    require(holds, name, f"a number {limits}", given, remedy)
+    return float(given)
 
 
 def interval(name: str, value: object, wanted: str, within: Callable[[float, float], bool], remedy: str) -> Interval:
@@ -94,7 +108,8 @@ def interval(name: str, value: object, wanted: str, within: Callable[[float, flo
     Raises:
         ConfigurationError: If `value` is not two numbers, or not allowed ones.
     """
-    pair: Any = value if isinstance(value, (tuple, list)) and len(value) == 2 else (None, None)
+    given = plain(value)
+    pair: Any = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
     holds = all(isinstance(each, Real) and not isinstance(each, bool) for each in pair) and within(*pair)
-    require(holds, name, wanted, value, remedy)
+    require(holds, name, wanted, given, remedy)
     return float(pair[0]), float(pair[1])

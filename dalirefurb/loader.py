@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained
-from dalirefurb.checks import integer
+from dalirefurb.checks import epoch_of
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
@@ -163,7 +163,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             ConfigurationError: If `epoch` is no int from 0 on, or another one than the next where an Assistant plans.
         """
-        epoch = integer("epoch", epoch, 0, None, "epochs are counted from 0")
+        epoch = epoch_of(epoch, "epochs are counted from 0")
         upcoming = self._cursor.upcoming_epoch
         if epoch == upcoming:
             return

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
@@ -27,7 +27,7 @@ _DRAWS = 66
 
 
 @dataclass(frozen=True)
-class Mix(metaclass=Explained):
+class Mix(metaclass=TakesNumbers):
     """MixUp, CutMix, or either at random, of batches.
 
         mix = Mix(num_classes=1000, mixup=0.2, cutmix=1.0, label_smoothing=0.1)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_LIMIT_S = 300.0
+_LIMIT_S = 900.0
 
 
 def threads() -> list[str]:

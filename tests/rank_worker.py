@@ -30,7 +30,7 @@ def main(root: str, out: str, steps: str) -> None:
     with Loader(
         source, simple(SIZE), planner_for(source), store, prefetch=Prefetch(num_threads=1), with_indices=True
     ) as loader:
-        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=200))
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=800))
         state = folder / "state.json"
         if state.exists():
             loader.load_state_dict(json.loads(state.read_text()))

@@ -75,7 +75,7 @@ def newcomer(folder):
     (folder / "script.py").write_text(NEWCOMER.text)
     command = [sys.executable, "-W", "error", "script.py"]
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -19,7 +19,7 @@ GROUND = {"errors", "image_batch", "rng"}
 SAMPLES = {"augment", "calls", "checks", "errors", "planning", "source", "store"}
 MAY_IMPORT = {
     "errors": set(),
-    "calls": set(),
+    "calls": {"checks"},
     "checks": {"errors", "numpy"},
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},
@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy"},
     "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
     "source": {"calls", "checks", "errors", "image_batch", "PIL", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
-    "store": {"calls", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
+    "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},

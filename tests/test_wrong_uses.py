@@ -533,19 +533,19 @@ def test_threads_that_share_a_pass_are_told() -> None:
 
         def slowly() -> Any:
             waiting.set()
-            assert release.wait(30)
+            assert release.wait(600)
             return serve()
 
         batches._serve = slowly  # type: ignore[attr-defined]
         other = threading.Thread(target=next, args=(batches,))
         other.start()
-        assert waiting.wait(30)
+        assert waiting.wait(600)
         with pytest.raises(
             DalirefurbError, match="a loader serves one thread, but another one waits for a batch of it"
         ):
             next(batches)
         release.set()
-        other.join(30)
+        other.join(600)
 
 
 CALLS: list[Any] = [Refurbish, Standard, Evaluate, Echo, MemoryStore, ImageFolder, Arrays, Recipe, Output, rand_augment]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dalirefurb.augment.size import Size, checked_size, sides_of
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 
@@ -32,7 +32,7 @@ _MOST = {
 
 
 @dataclass(frozen=True)
-class Output(metaclass=Explained):
+class Output(metaclass=TakesNumbers):
     """What the model receives: float images, (B, channels, height, width), (pixel / 255 - mean) / std.
 
     Attributes:
@@ -78,7 +78,7 @@ class Output(metaclass=Explained):
 
     def _of_channels(self, name: str, given: Any) -> tuple[float, ...]:
         """Return one number for each channel."""
-        numbers = tuple(given) if isinstance(given, (tuple, list)) else (given,) * self.channels
+        numbers = given if isinstance(given, tuple) else (given,) * self.channels
         holds = len(numbers) in (3, self.channels)
         holds = holds and all(isinstance(each, Real) and not isinstance(each, bool) for each in numbers)
         if not holds or (name == "std" and not all(0 < std < math.inf for std in numbers)):

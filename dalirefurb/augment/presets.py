@@ -27,7 +27,7 @@ from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import explains
-from dalirefurb.checks import positive, require
+from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError
 
 Order = Literal["paper", "crop_last"]
@@ -121,7 +121,7 @@ def rand_augment(
     The operations' stages are named rand_augment_1, rand_augment_2, ...; before them, or around them, are decode,
     random_resized_crop (or random_crop), and flip.
     """
-    positive("layers", layers, "use simple() for none")
+    layers = integer("layers", layers, 1, None, "use simple() for none")
     operations = [
         RandAugmentLayer(f"rand_augment_{layer}", interpolation, fill, magnitude, num_magnitude_bins)
         for layer in range(1, layers + 1)
@@ -238,6 +238,7 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
         ConfigurationError: If the recipe does not have as many.
     """
     operations = [stage.name for stage in recipe.stages if isinstance(stage, OperationLayer)]
+    layers = plain(layers)
     if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= len(operations):
         raise ConfigurationError(
             f"layers must be a positive integer, at most the recipe's operations, got {layers!r} for "

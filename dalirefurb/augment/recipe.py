@@ -25,13 +25,13 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.augment.views import with_suffix
-from dalirefurb.calls import Explained
-from dalirefurb.checks import positive, require
+from dalirefurb.calls import TakesNumbers
+from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Recipe(metaclass=Explained):
+class Recipe(metaclass=TakesNumbers):
     """Stages in order, of which the first `split` are partial, and the output, which is always final.
 
     Attributes:
@@ -178,7 +178,7 @@ class Recipe(metaclass=Explained):
         Args:
             number: Number of the view, at least 1: the names end in it.
         """
-        positive("number", number, "the first view is 1")
+        number = integer("number", number, 1, None, "the first view is 1")
         return Recipe(with_suffix(self.stages, f"_{number}"), self.output, self.split)
 
     def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -241,8 +241,8 @@ class Recipe(metaclass=Explained):
         Raises:
             ConfigurationError: If `reuse_factor` is not a positive integer.
         """
-        positive("reuse_factor", reuse_factor, "2 or 3 is usual")
-        return diversity(self.stages, self.split, reuse_factor)
+        uses = integer("reuse_factor", reuse_factor, 1, None, "2 or 3 is usual")
+        return diversity(self.stages, self.split, uses)
 
     def __str__(self) -> str:
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""

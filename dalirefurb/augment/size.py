@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import require
+from dalirefurb.checks import plain, require
 
 Size = int | tuple[int, int]
 """Side of squares in pixels, or (height, width)."""
@@ -28,12 +28,13 @@ def checked_size(name: str, size: object, *, side: str = "the side in pixels") -
     Raises:
         ConfigurationError: If it is not one or two positive integers.
     """
-    sides = tuple(size) if isinstance(size, (tuple, list)) else (size, size)
+    given = plain(size)
+    sides = given if isinstance(given, tuple) else (given, given)
     holds = len(sides) == 2 and all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in sides)
     wanted = "a positive integer, or two as (height, width)"
-    require(holds, name, wanted, size, f"pass {side}, such as 224, or (256, 128)")
+    require(holds, name, wanted, given, f"pass {side}, such as 224, or (256, 128)")
     height, width = sides
-    return height if not isinstance(size, (tuple, list)) or height == width else (height, width)
+    return height if height == width else (height, width)
 
 
 def sides_of(size: Size) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.checks import require
+from dalirefurb.checks import plain, require
 from dalirefurb.errors import ConfigurationError
 
 
@@ -29,8 +29,8 @@ def partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:
         return len(names)
     if isinstance(split, str) and split not in names:
         raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
-    count = names.index(split) if isinstance(split, str) else split
+    count = names.index(split) if isinstance(split, str) else plain(split)
     holds = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= len(names)
     wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
-    require(holds, "split", wanted, split, f"the stages are {', '.join(names)}")
-    return count
+    require(holds, "split", wanted, count, f"the stages are {', '.join(names)}")
+    return int(count)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.size import Sizes as Sizes
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import require
 
 Node = Any
@@ -32,7 +32,7 @@ Interpolation = Literal["nearest", "bilinear"]
 
 
 @dataclass(frozen=True)
-class Parameter:
+class Parameter(metaclass=TakesNumbers):
     """One per-sample input of a stage.
 
     Attributes:
@@ -44,10 +44,11 @@ class Parameter:
     shape: tuple[int, ...] = ()
 
 
-class Stage(metaclass=Explained):
+class Stage(metaclass=TakesNumbers):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
-    So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields. Derive from this class: kernels
+    So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields; and NumPy's numbers, arrays and
+    lists that a constructor is given are Python's numbers and tuples in the fields. Derive from this class: kernels
     and fused operators know the library's stages by class, and leave what is derived from one of them to its `apply`.
 
     Attributes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dalirefurb.checks import integer
+from dalirefurb.checks import epoch_of, integer, plain
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 
@@ -58,10 +58,11 @@ def restored(
     """
     if not isinstance(state, Mapping):
         raise _damaged((), f"it must be a mapping, got {type(state).__name__}")
-    if "format" in state and state["format"] != _FORMAT:
+    form = plain(state.get("format", _FORMAT))
+    if form != _FORMAT or isinstance(form, bool):
         raise StateMismatchError(
             ("format",),
-            f"a state must have format {_FORMAT}, got {state['format']!r}; "
+            f"a state must have format {_FORMAT}, got {form!r}; "
             f"it was saved by another version of dalirefurb: load it with that one",
         )
     needed = {"format", "epoch", "batch", "fingerprint"} | ({"assistant"} if assisted else set())
@@ -79,17 +80,17 @@ def restored(
         raise StateMismatchError(
             keys, f"the state belongs to another configuration; these differ: {', '.join(keys)}; {remedy}"
         )
-    if state["batch"] and state.get("division", []) != [*division]:
+    try:
+        epoch, most = epoch_of(state["epoch"]), num_batches - 1
+        batch = integer("batch", state["batch"], 0, most, f"an epoch has {num_batches} batches")
+    except ConfigurationError as error:
+        raise _damaged((str(error).split()[0],), str(error)) from error
+    if batch and plain(state.get("division", ())) != division:
         raise StateMismatchError(
             ("division",),
             "a state of the middle of an epoch must be loaded by ranks that divide an epoch into the same batches, but "
             "another number of them saved it: load it with as many, or save states between epochs",
         )
-    try:
-        epoch = integer("epoch", state["epoch"], 0, None, "epochs count from 0")
-        batch = integer("batch", state["batch"], 0, num_batches - 1, f"an epoch has {num_batches} batches")
-    except ConfigurationError as error:
-        raise _damaged((str(error).split()[0],), str(error)) from error
     return Position(epoch, batch)
 
 
@@ -102,15 +103,17 @@ def _damaged(keys: tuple[str, ...], reason: str) -> StateMismatchError:
 def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
     """Name the leaves at which two JSON values differ; of two that are not of one kind the path to them alone."""
     if isinstance(saved, dict) and isinstance(present, dict):
-        if path and any(saved.get(kind) != present.get(kind) for kind in _KINDS):
+        if path and any(_differing(saved.get(kind), present.get(kind)) for kind in _KINDS):
             return (path,)
-        keys = sorted(saved.keys() | present.keys())
+        keys = sorted(saved.keys() | present.keys(), key=str)
         return tuple(
             leaf
             for key in keys
-            for leaf in _differing(saved.get(key), present.get(key), f"{path}.{key}" if path else key)
+            for leaf in _differing(saved.get(key), present.get(key), f"{path}.{key}" if path else str(key))
         )
-    if isinstance(saved, list) and isinstance(present, list) and len(saved) == len(present):
+    if isinstance(saved, (list, tuple)) and isinstance(present, list) and len(saved) == len(present):
         pairs = zip(saved, present, strict=True)
         return tuple(leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]"))
-    return () if saved == present else (path,)
+    given = plain(saved)
+    alike = type(given) is type(present) or {type(given), type(present)} == {int, float}  # but not a bool and 1
+    return () if alike and given == present else (path or "fingerprint",)

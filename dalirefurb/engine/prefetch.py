@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from dalirefurb.augment.stage import Device
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
@@ -93,7 +93,7 @@ class Depths:
 
 
 @dataclass(frozen=True)
-class Prefetch(metaclass=Explained):
+class Prefetch(metaclass=TakesNumbers):
     """How many threads work for a loader, and how far ahead. What is None is chosen by the loader.
 
     Attributes:
@@ -133,8 +133,7 @@ class Prefetch(metaclass=Explained):
         for field in fields(self)[:-1]:
             number = getattr(self, field.name)
             if number is not None or field.default is not None:
-                number = integer(field.name, number, 1, None, "pass a positive number, or leave it out")
-                object.__setattr__(self, field.name, number)
+                integer(field.name, number, 1, None, "pass a positive number, or leave it out")
 
     def depths(
         self,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch.distributed
 
-from dalirefurb.checks import integer, rank_of
+from dalirefurb.checks import integer, plain, rank_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.system.launch_env import launched
 
@@ -44,6 +44,7 @@ def chosen(rank: Rank | tuple[int, int] | tuple[int, int, int] | None) -> Rank |
     """
     if rank is None:
         return None
+    rank = plain(rank)
     if not isinstance(rank, tuple) or len(rank) not in (2, 3):
         raise ConfigurationError(
             f"rank must be (rank, world_size), got {rank!r}: pass this process's number and how many there are, or "

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.checks import epoch_of, integer, number
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
@@ -244,22 +245,28 @@ class Assistant:
             StateMismatchError: If it is damaged; nothing is changed then.
         """
         try:
-            numbers = [state[name] for name in ("threshold", "accuracy", "candidates", "epoch", "row", "observed")]
+            averages = [
+                number(each, state[each], "", lambda x: 0 <= x < 1e99, "") for each in ("threshold", "accuracy")
+            ]
+            candidates, row, served, observed = (
+                integer(name, state[name], 0, None, "") for name in ("candidates", "row", "served", "observed")
+            )
             weights = _unpacked(state["weights"], "<f8").astype(np.float64)
-            moment = _Moment(Belief(weights, *numbers[:2]), *numbers[2:5])
+            moment = _Moment(Belief(weights, *averages), candidates, epoch_of(state["epoch"]), row)
             indices = _unpacked(state["indices"], "<i4").astype(np.int64).reshape(-1, self._planner.batch_size)
             losses = _unpacked(state["losses"], "<f4").astype(np.float32).reshape(-1, self._planner.batch_size)
-            served, observed = int(state["served"]), int(state["observed"])
             needed = min(served, self._planner.lag)
             sound = (
-                all(isinstance(number, (int, float)) and number >= 0 for number in numbers)
-                and observed <= served
+                observed <= served
+                and row <= self._planner.planner.rows_per_epoch
+                and np.isfinite(weights).all()
+                and np.isfinite(losses).all()
                 and len(weights) == len(self._moment.belief.weights)
-                and len(indices) >= needed
-                and len(losses) >= needed - (served - observed)
+                and needed <= len(indices) <= served
+                and needed - (served - observed) <= len(losses) <= observed
                 and ((indices >= 0) & (indices < self._planner.num_samples)).all()
             )
-        except (KeyError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):  # A `ConfigurationError` is a `ValueError`.
             sound = False
         if not sound:
             raise StateMismatchError(

@@ -6,8 +6,8 @@
     batch 2     6 7 8 9           rank 0:  6 7     rank 1:  8 9
 
 Ranks have equally many batches, so that none waits for another in vain, and batch after batch, rank after rank, the
-rows are the samples in the source's order. Batches differ by one row at most, and no rank has an empty one: where
-`batch_size` is less than the number of ranks, batches are as large as that.
+rows are the samples in the source's order. Batches differ by one row at most, and no rank has an empty one: that may
+take fewer and larger batches than `batch_size` asks for, where it is less than 2 * ranks - 1 rows.
 
 Some gather by exchanging tensors of one shape. For these `pad` fills the last batches up:
 
@@ -41,6 +41,8 @@ class Evaluate(Planner):
 
     Batches have at most `batch_size` rows, and as evenly many as can be: of 72 samples, by 32, three of 24, where a
     `DataLoader` serves 32, 32 and 8. So a mean over batches is nearly that over samples, and ranks have equally many.
+    On so many ranks that one would have an empty batch, there are as many batches as all have a sample in: of 10
+    samples, by 4, on 4 ranks two of 5, never more rows than the larger one of `batch_size` and 2 * ranks - 1.
 
     Each sample has one version, so with a recipe in which nothing is random, as `evaluate()` is, a store holds finished
     images, and a `DiskStore` those of the next run, too. Any number of ranks divides the batches.
@@ -50,12 +52,12 @@ class Evaluate(Planner):
     [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
 
     Attributes:
-        batch_size: Most rows of a batch of all ranks together; more than there are samples make one batch.
+        batch_size: Most rows of a batch of all ranks together, see above; more than there are samples make one batch.
         coverage: Share of the samples that is cached, in 0..1, spread evenly over the source; the others are computed
             in every epoch.
-        pad: Whether all batches of all ranks have equally many rows. Those that only fill a batch up are its last ones,
-            those of all ranks together the last ones of an epoch; they have index -1, so the loader needs
-            `with_indices`.
+        pad: Whether all batches of all ranks have `batch_size` / ranks rows, rounded up. Those that only fill a batch
+            up are its last ones, those of all ranks together the last ones of an epoch; they have index -1, so the
+            loader needs `with_indices`.
 
     Raises:
         ConfigurationError: If `shards` or `drop_last` is given: batches are divided as they are, and all are served.
@@ -192,9 +194,14 @@ class EvaluatePart(DerivedPlanner):
         largest = whole.batch_size if whole.pad else -(-self.num_samples // len(self))
         return -(-largest // self.world_size)
 
-    @property
+    @cached_property
     def shard_slots(self) -> tuple[int, ...]:
-        """Samples of the rank that are cached, shape (1,)."""
+        """Samples of the rank that are cached, shape (1,): counted batch by batch where some are, on several ranks."""
+        (cached,) = self.planner.cached(np.array([self.num_samples])).tolist()
+        if self.world_size == 1 or cached in (0, self.num_samples):
+            full, rest = divmod(self.num_samples, self._rows * self.world_size)
+            of_rank = full * self._rows + min(max(rest - self.rank * self._rows, 0), self._rows)
+            return (min(cached, of_rank if self.planner.pad else self.rows_per_epoch),)
         slots = 0
         for first in range(0, len(self), _AT_ONCE):
             starts, ends = self._bounds(np.arange(first, min(first + _AT_ONCE, len(self))))

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from dalirefurb.calls import Explained
-from dalirefurb.checks import integer, number, require
+from dalirefurb.calls import TakesNumbers
+from dalirefurb.checks import epoch_of, integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.rng import Bijection, key
@@ -28,7 +28,7 @@ _LATEST = "_latest_made"
 
 
 @dataclass(frozen=True)
-class Planner(metaclass=Explained):
+class Planner(metaclass=TakesNumbers):
     """Decides which sample is served in which batch with which version. Subclasses are frozen dataclasses.
 
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to
@@ -240,7 +240,7 @@ class Planner(metaclass=Explained):
     def _check(self, epoch: int, batch: int = 0) -> tuple[int, int]:
         """Refuse a batch that there is not; return the numbers as plain ints, with which nothing overflows."""
         return (
-            integer("epoch", epoch, 0, None, "epochs count from 0"),
+            epoch_of(epoch),
             integer("batch", batch, 0, len(self) - 1, "batches of an epoch count from 0"),
         )
 
@@ -258,8 +258,8 @@ class Planner(metaclass=Explained):
         return made
 
     def _integer(self, name: str, least: int | None, most: int | None, remedy: str) -> None:
-        """Check an argument and make it a plain int."""
-        object.__setattr__(self, name, integer(name, getattr(self, name), least, most, remedy))
+        """Check an argument that is an int."""
+        integer(name, getattr(self, name), least, most, remedy)
 
     def _number(self, name: str, limits: str, within: Callable[[float], bool], remedy: str) -> None:
         """Check an argument and make it a plain float."""

@@ -85,7 +85,7 @@ class SmartCache(ClosedFormPlanner):
             warnings.warn(
                 f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
                 f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def __len__(self) -> int:

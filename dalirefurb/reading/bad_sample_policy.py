@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
@@ -19,7 +19,7 @@ OnBadSample = Literal["raise", "replace"]
 
 
 @dataclass(frozen=True)
-class BadSamplePolicy(metaclass=Explained):
+class BadSamplePolicy(metaclass=TakesNumbers):
     """What a loader does about samples that cannot be used, and about storage that fails.
 
     Attributes:
@@ -68,10 +68,8 @@ class BadSamplePolicy(metaclass=Explained):
                 stacklevel=4,
             )
         if self.max_pixels is not None:
-            pixels = integer("max_pixels", self.max_pixels, 1, None, "None for any size")
-            object.__setattr__(self, "max_pixels", pixels)
-        retry_s = number("retry_s", self.retry_s, "of at least 0", lambda seconds: seconds >= 0, "0: never ask again")
-        object.__setattr__(self, "retry_s", retry_s)
+            integer("max_pixels", self.max_pixels, 1, None, "None for any size")
+        number("retry_s", self.retry_s, "of at least 0", lambda seconds: seconds >= 0, "0: never ask again")
 
     def substitutes(self, planner: Planner, *, source: dict[str, Any]) -> Substitutes | None:
         """Return what replaces bad samples, or None where they raise.

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.calls import Explained
+from dalirefurb.calls import TakesNumbers
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.lease import Lease
@@ -121,7 +121,7 @@ class Contents(ABC):
         """Count the versions held."""
 
 
-class Store(metaclass=Explained):
+class Store(metaclass=TakesNumbers):
     """Holds partially augmented samples by (index, version). Safe to use from several threads.
 
     Two versions of one index can be held, but putting a newer one evicts the older ones. To write a kind of store is to

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from numbers import Integral
 
+from dalirefurb.checks import plain
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.store.available import available_bytes
 
@@ -37,8 +37,9 @@ def budget_bytes(budget: Budget, *, available: Callable[[], int | None] = availa
         >>> budget_bytes("1.5GB"), budget_bytes("2 KiB"), budget_bytes("60%", available=lambda: 1000)
         (1500000000, 2048, 600)
     """
-    if isinstance(budget, Integral) and not isinstance(budget, bool) and budget >= 0:
-        return int(budget)
+    budget = plain(budget)
+    if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
+        return budget
     form = _FORM.fullmatch(budget.strip()) if isinstance(budget, str) else None
     number = Decimal(form[1]) if form else Decimal(0)
     if form is None or (form[2] == "%" and number > 100):

@@ -73,7 +73,7 @@ def load_of_ranks(loader: Loader, state: Mapping[str, Any]) -> None:
     Raises:
         StateMismatchError: If the state belongs to another configuration or another number of ranks, or is damaged.
     """
-    if (states := state.get("ranks")) is not None:
+    if isinstance(state, Mapping) and isinstance(states := state.get("ranks"), (list, tuple)):
         if len(states) != _world_size():
             raise StateMismatchError(
                 ("world_size",),

@@ -63,28 +63,30 @@ def shown(choice: Choice) -> list[Prediction]:
 
 
 def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) -> str:
-    """Return Python that makes the recommended loader."""
+    """Return Python that makes the recommended loader, of several ranks that of the one in whose process it runs."""
     configuration = choice.recommended.configuration
     recipe = recipes.get(configuration.split.recipe, configuration.split.recipe)
     batch_size = choice.workload.batch_size
     partial, final = configuration.split.devices
     places = "" if (partial, final) == ("cpu", "cpu") else f', partial_device="{partial}", final_device="{final}"'
     lines = [f"source = {source}"]
+    shards = "" if choice.machine.ranks == 1 else f", shards={choice.machine.ranks}"
     if configuration.reuse_factor == 1:
         lines += [
             f"recipe = {recipe}",
-            f"planner = Standard(source, batch_size={batch_size})",
+            f"planner = Standard(source, batch_size={batch_size}{shards})",
             f"loader = Loader(source, recipe, planner{places})",
         ]
         return "\n".join(lines)
     coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
-    shards = "" if choice.machine.ranks == 1 else f", shards={choice.machine.ranks}"
     for_ever = "  # all epochs: what is kept is not random" * is_for_ever(configuration, choice.workload)
     plan = f"batch_size={batch_size}, reuse_factor={configuration.reuse_factor}{coverage}{shards}"
+    store = _store(choice, configuration, path)
+    lines[:0] = ["import os", ""] if "os.environ" in store else []
     lines += [
         f"recipe = {recipe}.at({configuration.split.split})  # the final part begins with {configuration.split.final}",
         f"planner = Refurbish(source, {plan}){for_ever}",
-        f"loader = Loader(source, recipe, planner, {_store(choice, configuration, path)}{places})",
+        f"loader = Loader(source, recipe, planner, {store}{places})",
     ]
     return "\n".join(lines)
 
@@ -218,9 +220,12 @@ def _assumed(choice: Choice) -> str:
 def _store(choice: Choice, configuration: Configuration, path: str) -> str:
     if configuration.tier in ("memory", "device"):
         return "MemoryStore()" if configuration.tier == "memory" else "DeviceStore()"
+    # Each rank has a file of its own, and its share of the memory.
+    ranks = choice.machine.ranks
+    file = repr(path) if ranks == 1 else f'{path + "-"!r} + os.environ["RANK"]'
     if configuration.tier == "disk":
-        return f'DiskStore("{path}")'
-    return f'TieredStore(memory={choice.machine.memory_bytes}, path="{path}")'
+        return f"DiskStore({file})"
+    return f"TieredStore(memory={choice.machine.memory_bytes // ranks}, path={file})"
 
 
 def _duration(seconds: float) -> str:

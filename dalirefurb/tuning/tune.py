@@ -12,7 +12,7 @@ import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
-from dalirefurb.checks import number, positive, require
+from dalirefurb.checks import integer, number, require
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import Source
@@ -69,7 +69,7 @@ class Advice:
         Args:
             source: Code of the source.
             recipes: Code of each recipe by its name; by default the names themselves.
-            path: Path of the file of a `DiskStore`.
+            path: Path of the file of a `DiskStore`; several ranks have a file each, of that name and their number.
         """
         return report.code(self.choice, source=source, recipes=recipes or {}, path=path)
 
@@ -132,8 +132,8 @@ def tune(
     require(bool(recipes), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
     for each in recipes.values():
         require(isinstance(each, Recipe), "recipe", "a Recipe, or several by name", each, "pass such as rand_augment()")
-    positive("batch_size", batch_size, "64 is usual")
-    positive("epochs", epochs, "pass the number of epochs of the run")
+    batch_size = integer("batch_size", batch_size, 1, None, "64 is usual")
+    epochs = integer("epochs", epochs, 1, None, "pass the number of epochs of the run")
     min_kept = number("min_kept", min_kept, "in 0..1", lambda share: 0 <= share <= 1, "0.95 is usual")
     limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "90 is usual")
     if step is not None and not callable(step):

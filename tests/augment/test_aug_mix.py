@@ -120,7 +120,7 @@ def test_what_chains_make_is_blended(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         ({"severity": -1}, "aug_mix: severity must be a number of at least 0, got -1: 3 is the paper's"),
-        ({"mixture_width": 0}, "aug_mix: mixture_width must be a positive integer, got 0: 3 is the paper's"),
+        ({"mixture_width": 0}, "aug_mix: mixture_width must be an int of at least 1, got 0: 3 is the paper's"),
         ({"chain_depth": 0}, "aug_mix: chain_depth must be -1 or at least 1, got 0: -1 draws it"),
         ({"chain_depth": -2}, "aug_mix: chain_depth must be an int of at least -1, got -2: -1 draws it"),
         ({"alpha": 0}, "aug_mix: alpha must be a number above 0, got 0: 1 is the paper's"),

@@ -137,7 +137,7 @@ def test_a_recipe_prints_what_each_split_keeps() -> None:
 
 @pytest.mark.parametrize("reuse_factor", [0, -1, 1.5, True])
 def test_a_reuse_factor_that_is_no_positive_integer_is_refused(reuse_factor: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"reuse_factor must be a positive integer, got {reuse_factor}"):
+    with pytest.raises(ConfigurationError, match=f"reuse_factor must be an int of at least 1, got {reuse_factor}"):
         simple().diversity(reuse_factor)
 
 

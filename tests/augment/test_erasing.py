@@ -237,12 +237,12 @@ def test_cutout_happens_with_its_probability() -> None:
         ({"ratio": (1, math.inf)}, r"random_erasing: ratio must be .* < inf, got \(1, inf\)"),
         (
             {"value": "random"},
-            r"value must be a level in 0..255, 3 of them, or \"mean\", .* got 'random': torch",
+            r"value must be a level in 0 .. 255, 3 of them, or \"mean\", .* got 'random': torch",
         ),
-        ({"value": 256}, r"random_erasing: value must be a level in 0..255, .*, got 256"),
-        ({"value": (1, 2)}, r"random_erasing: value must be a level in 0..255, 3 of them, .*, got \(1, 2\)"),
-        ({"value": True}, r"random_erasing: value must be a level in 0..255, .*, got True"),
-        ({"value": 0.5}, r"random_erasing: value must be a level in 0..255, .*, got 0.5"),
+        ({"value": 256}, r"random_erasing: value must be a level in 0 .. 255, .*, got 256"),
+        ({"value": (1, 2)}, r"random_erasing: value must be a level in 0 .. 255, 3 of them, .*, got \(1, 2\)"),
+        ({"value": True}, r"random_erasing: value must be a level in 0 .. 255, .*, got True"),
+        ({"value": 0.5}, r"random_erasing: value must be a level in 0 .. 255, .*, got 0.5"),
         ({"count": 0}, r"random_erasing: count must be an int of at least 1, got 0: 1 is usual"),
         ({"count": (3, 2)}, r"random_erasing: count must be an int .*, or two with 1 <= low <= high, got \(3, 2\)"),
         ({"count": (1, 2, 3)}, r"random_erasing: count must be an int .*, got \(1, 2, 3\)"),
@@ -262,7 +262,7 @@ def test_a_wrong_argument_of_random_erasing_is_refused_in_one_line(changes: dict
     [
         ({"size": 0}, r"cutout: size must be a positive integer, .*, got 0"),
         ({"probability": -1}, r"cutout: probability must be a number in 0..1, got -1"),
-        ({"fill": -1}, r"cutout: fill must be a level in 0..255, or 3 of them, got -1: use 0 for black"),
+        ({"fill": -1}, r"cutout: fill must be a level in 0 .. 255, or 3 of them, got -1: use 0 for black"),
         ({"holes": 0}, r"cutout: holes must be an int of at least 1, got 0: 1 is usual"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_view_renames_what_follows_another_stage() -> None:
     assert (first.name, second.name) == ("auto_augment_1_2", "auto_augment_2_2")
     assert second.follows == first
     assert not isinstance(second, AutoAugmentSecond)
-    with pytest.raises(ConfigurationError, match="number must be a positive integer, got 0"):
+    with pytest.raises(ConfigurationError, match="number must be an int of at least 1, got 0"):
         recipe.view(0)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.timm_operations import SETS
 from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
 from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
@@ -68,3 +70,16 @@ def test_a_second_stage_needs_its_first_before_it() -> None:
         ConfigurationError, match=r"there is TimmPolicyFirst.*put that stage before it, and give both the"
     ):
         Recipe([timm_auto_augment("v0")[0], second], Output(32), 0)
+
+
+@pytest.mark.parametrize("operations", SETS)
+def test_the_outcomes_are_what_is_drawn_each_sign_of_an_operation_apart(operations: str) -> None:
+    """Of one magnitude: what an operation does with its sign and against it, and what it does where it has none."""
+    layer, count = LAYER(operations=operations, magnitude=5, probability=0.75), 100_000
+    uniforms = np.random.default_rng(0).random((count, layer.num_uniforms))
+    drawn = layer.draw(uniforms, np.full(count, 200), np.full(count, 300))
+    rows = np.concatenate([values.reshape(count, -1) for values in drawn.values()], axis=1).astype(np.float64)
+    _, seen = np.unique(rows, axis=0, return_counts=True)
+    assert len(seen) == len(layer.outcomes)
+    assert np.sort(seen / count) == pytest.approx(np.sort(layer.outcomes), abs=0.006)
+    assert layer.outcomes.sum() == pytest.approx(1)

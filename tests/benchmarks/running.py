@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 
-def run(script, *arguments, timeout=240):
+def run(script, *arguments, timeout=900):
     """Run a benchmark as its user does."""
     environment = {**os.environ, "PYTHONPATH": str(BENCHMARKS.parent)}
     command = [sys.executable, "-W", "error", str(BENCHMARKS / script), *map(str, arguments)]

@@ -25,7 +25,7 @@ RIGHT = Finding("a", "b", "c", True)
 
 def first_light(*arguments):
     command = [sys.executable, "-W", "error", str(BENCHMARKS / "first_light"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -271,7 +271,7 @@ def test_an_error_leaves_no_thread(photographs, tmp_path, capsys):
     before = set(threading.enumerate())
     error_of(capsys, "train", folder, *SMALL)
     # Reading threads can take a moment to end after the loader is closed.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not set(threading.enumerate()) - before

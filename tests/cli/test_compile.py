@@ -38,7 +38,7 @@ print(compiled)
 def carry_out(folder: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
     where = {"NUMBA_CACHE_DIR": str(folder), "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]), **more}
     return subprocess.run(
-        [sys.executable, *command], env=os.environ | where, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, *command], env=os.environ | where, capture_output=True, text=True, timeout=900, check=False
     )
 
 

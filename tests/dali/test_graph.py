@@ -196,7 +196,8 @@ def test_threads_take_their_share_like_those_of_any_other_program(part: Part) ->
     before = schedules()
     replica = Replica.of(graph, graph.serialize(max_batch_size=4, num_threads=2), num_threads=2, device_id=None)
     made = {schedule for thread, schedule in schedules().items() if thread not in before}
-    assert made == {before[threading.get_native_id()]} == {(os.SCHED_OTHER, 0)}
+    assert made == {before[threading.get_native_id()]}
+    assert os.SCHED_IDLE not in {policy for policy, _ in made}
     replica.restart()
 
 

@@ -253,7 +253,7 @@ def test_what_hangs_is_a_finding_and_what_it_found_before_is_kept(monkeypatch: p
 
     def hanging(*_: object) -> Iterator[Finding]:
         yield Finding("shared memory", "good", "is there")
-        released.wait(60)
+        released.wait(600)
 
     monkeypatch.setattr("dalirefurb.doctor._LONGEST_S", 0.5)
     monkeypatch.setattr(packages, "versions", lambda: iter([Finding("packages", "good", "some")]))

@@ -215,7 +215,7 @@ def test_closing_a_loader_ends_the_kernels_threads(arrays: Arrays) -> None:
         return [each.name for each in threading.enumerate() if each.name.startswith("dalirefurb-kernels")]
 
     epochs(Loader(arrays, rand_augment(SIZE, raw=True), Standard(NUM_SAMPLES, batch_size=6), kernels="numba"), 1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running()

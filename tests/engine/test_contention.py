@@ -15,7 +15,7 @@ from dalirefurb import ImageFolder, Loader, MemoryStore, Refurbish, rand_augment
 from dalirefurb.engine.backend_factory import Kernels
 from tests.pictures import jpeg, picture
 
-LIMIT_S = 400
+LIMIT_S = 900
 BUSY = 8
 
 TRAINING = """

@@ -380,7 +380,7 @@ def run_ranks(world_size: int, root: Path, out: Path, batches: int) -> list[Batc
         command = [sys.executable, *command[-5:]]
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"} if world_size == 1 else {}
     environment = {**os.environ, **alone, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=900)
     assert done.returncode == 0, done.stderr
     states = [(out / f"state-{rank}.json").read_text() for rank in range(world_size)]
     assert len(set(states)) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, islice
@@ -13,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import dalirefurb
@@ -37,10 +39,11 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.errors import LoaderError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
+from dalirefurb.trainers.trainer_loader import load_of_ranks
 from tests.engine.test_bit_identity import assert_same
 from tests.loading import flat_loader
 from tests.pictures import write_folder
@@ -212,7 +215,11 @@ BAD_STATES = [
     pytest.param(lambda state: {**state, "epoch": -1}, ("epoch",), "int of at least 0, got -1", id="epoch"),
     pytest.param(lambda state: {**state, "batch": 4}, ("batch",), r"in 0\.\.3, got 4: an epoch has 4", id="batch"),
     pytest.param(lambda state: {**state, "batch": 1.5}, ("batch",), r"in 0\.\.3, got 1\.5", id="half a batch"),
-    pytest.param(lambda state: {**state, "fingerprint": 3}, ("",), "another configuration", id="fingerprint"),
+    pytest.param(
+        lambda state: {**state, "fingerprint": 3}, ("fingerprint",), "these differ: fingerprint;", id="fingerprint"
+    ),
+    pytest.param(lambda state: {**state, "epoch": 2**63}, ("epoch",), "at most 2147483647, got 9223372", id="far"),
+    pytest.param(lambda state: {**state, "format": True}, ("format",), "format 1, got True;", id="a bool"),
 ]
 
 
@@ -288,6 +295,116 @@ def test_an_assistants_state_that_is_damaged_is_refused_and_changes_nothing(
         assert_same(expected[1:6], list(islice(batches, 5)))
         with pytest.raises(StateMismatchError, match="lacks assistant"):
             loader.load_state_dict(without(state, "assistant"))
+
+
+OTHER_VALUES: list[Any] = [
+    *(None, True, False, -1, 2**31, 2**63, 2**64, 10**400, 1.5, float("nan"), float("inf"), "", "x", "\u00e9", b"AAAA"),
+    *([], [None], {}, {"x": 1}, {1: 2, "x": None}, (), np.float32(0.5), np.arange(3), np.array(1), torch.ones(2)),
+]
+
+
+def parts_of(state: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to each value in a state, the whole and lists and mappings included."""
+    yield path
+    inner = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    for key, value in inner:
+        yield from parts_of(value, (*path, key))
+
+
+def changed(state: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    """Return a copy in which `change` was applied to the container of a value, and its key."""
+    whole = {"state": copy.deepcopy(state)}
+    inner: Any = whole
+    for key in ("state", *path)[:-1]:
+        inner = inner[key]
+    change(inner, ("state", *path)[-1])
+    return whole["state"]
+
+
+def put(value: Any) -> Callable[[Any, Any], None]:
+    def change(container: Any, key: Any) -> None:
+        container[key] = value
+
+    return change
+
+
+def add(container: Any, key: Any) -> None:
+    if isinstance(container[key], dict):
+        container[key][3] = container[key]["more"] = 1
+    elif isinstance(container[key], list):
+        container[key].append(1)
+
+
+def remove(container: Any, key: Any) -> None:
+    del container[key]
+
+
+def is_in(state: Any, given: Any) -> bool:
+    """Whether a mapping has all of a state's values, more of its own aside."""
+    if isinstance(state, dict):
+        return all(is_in(value, given.get(key)) for key, value in state.items())
+    return bool(np.all(state == given))
+
+
+def refusal_of(loader: Loader, state: Any) -> StateMismatchError | None:
+    try:
+        loader.load_state_dict(state)
+    except StateMismatchError as refusal:
+        return refusal
+    return None
+
+
+@pytest.mark.parametrize("name", ["refurbished", "evaluated", "assisted"])
+def test_a_state_with_any_value_changed_is_what_is_loaded_or_refused_by_name(name: str, source: ImageFolder) -> None:
+    with loader_of(source, name) as loader:
+        batches = batches_of(loader, TECHNIQUES[name][1])
+        for _ in range(6):
+            next(batches)
+        state = loader.state_dict()
+        changes = [*map(put, OTHER_VALUES), add, remove]
+        refused = 0
+        for path in parts_of(state):
+            for change in changes if path else changes[:-1]:
+                given = changed(state, path, change)
+                if (refusal := refusal_of(loader, given)) is None:
+                    # What is not asked for is left out: unknown keys, and the division where an epoch begins.
+                    assert path[:1] == ("division",) or is_in(loader.state_dict(), given), (path, given)
+                    loader.load_state_dict(state)
+                    continue
+                refused += 1
+                assert all(isinstance(key, str) and key for key in refusal.keys), (path, refusal)
+                assert refusal.keys or not isinstance(given, dict), (path, refusal)
+                assert not re.search(r": ;|object|Traceback|sequence|ambiguous|Error|convert", str(refusal)), refusal
+                assert loader.state_dict() == state
+        assert refused > 500
+        assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("epoch", [2**31, 2**63 - 1, 2**63, 2**64, 10**30, np.uint64(2**63)])
+def test_an_epoch_without_end_is_refused_wherever_it_is_named(epoch: Any, source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader:
+        for ask in (loader.set_epoch, loader.planner.epoch, lambda number: loader.planner.plan(number, 0)):
+            with pytest.raises(ConfigurationError, match=r"epoch must be at most 2147483647, got \d+: epochs "):
+                ask(epoch)
+        with pytest.raises(StateMismatchError, match=r"epoch must be at most 2147483647, got \d+: epochs ") as caught:
+            loader.load_state_dict({**loader.state_dict(), "epoch": epoch})
+        assert caught.value.keys == ("epoch",)
+
+
+@pytest.mark.parametrize("name", TECHNIQUES)
+def test_the_last_epoch_is_planned_as_any_other(name: str) -> None:
+    planner = TECHNIQUES[name][1]
+    for batch in range(len(planner)):
+        if planner.feedback_lag is None:
+            plan = planner.plan(2**31 - 1, batch)
+            assert ((plan.indices >= 0) & (plan.indices < NUM_SAMPLES) & (plan.version >= 0)).all()
+            assert planner.wanted(2**31 - 1, batch, plan.indices, plan.version)[~plan.miss].all()
+
+
+@pytest.mark.parametrize("given", [None, 3, "state", [], {"ranks": 3}, {"ranks": None}, {"ranks": [3]}])
+def test_what_is_no_state_of_a_trainers_loader_is_refused(given: Any, source: ImageFolder) -> None:
+    with loader_of(source, "refurbished") as loader, pytest.raises(StateMismatchError, match="is not what state_dict"):
+        load_of_ranks(loader, given)
 
 
 def test_a_loader_that_is_pickled_says_where_to_make_it(source: ImageFolder) -> None:

@@ -67,7 +67,7 @@ def carry_out(script: Path, folder: Path, *arguments: str) -> str:
         "PYTHONPATH": str(Path(dalirefurb.__file__).parents[1]),
     }
     command = [sys.executable, str(script), *arguments]
-    done = subprocess.run(command, env=os.environ | where, check=True, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=os.environ | where, check=True, capture_output=True, text=True, timeout=900)
     return done.stdout.strip()
 
 

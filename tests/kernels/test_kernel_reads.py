@@ -55,7 +55,7 @@ KERNELS = [
 
 def run(name: str, beyond: int = 0, beyond_result: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", SCRIPT, name, str(beyond), str(beyond_result)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")

@@ -360,7 +360,7 @@ def test_no_two_threads_take_the_same_row():
     begun, rows, all_there = np.zeros(1, np.int64), np.empty((threads, each), np.int64), threading.Barrier(threads)
 
     def work(mine):
-        all_there.wait(60)
+        all_there.wait(600)
         take(begun, mine)
 
     with ThreadPoolExecutor(threads) as pool:

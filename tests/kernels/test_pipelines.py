@@ -231,6 +231,18 @@ def counted(rows: int) -> tuple[Work, NDArray[np.int64]]:
     return work_of(rows, targets=count).part(np.arange(rows)), count
 
 
+def wait_until_begun(work: Work) -> None:
+    """Wait until a thread has taken the first row."""
+    begun = memory_of(int(work.record["begun"][0]))
+    deadline = time.monotonic() + 600
+    while not begun[0] and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def memory_of(address: int) -> NDArray[np.int64]:
+    return np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int64 * 1).from_address(address))
+
+
 @pytest.fixture
 def run_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def use(seconds: float) -> None:
@@ -284,7 +296,7 @@ def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
     mine = pool._threads
     del pool
     for thread in mine:
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
 
 
@@ -320,11 +332,11 @@ def test_work_that_is_left_keeps_its_memory_until_nobody_is_at_it(
     address = done.ctypes.data
 
     def at_end() -> None:
-        counts[0] = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int64 * 1).from_address(address))[0]
+        counts[0] = memory_of(address)[0]
 
     weakref.finalize(done, at_end)
     lane.submit(work, {})
-    time.sleep(0.05)
+    wait_until_begun(work)
     del work, done
     if leave == "drop":
         del lane
@@ -343,7 +355,7 @@ def test_a_pipeline_that_somebody_refers_to_does_not_go_on_after_a_restart(
     given = [counted(2) for _ in range(3)]
     for work, _ in given:
         lane.submit(work, {})
-    time.sleep(0.05)
+    wait_until_begun(given[0][0])
     pipeline = lane._replica._pipeline
     assert pipeline is not None
     lane.restart()

@@ -442,14 +442,14 @@ def test_planning_and_observing_may_be_done_by_two_threads():
 
     def owner():
         while len(plans) < 60:
-            assert observed.acquire(timeout=20)
+            assert observed.acquire(timeout=600)
             plans.append(assistant.plan())
             planned.release()
 
     thread = threading.Thread(target=owner)
     thread.start()
     for number in range(60):
-        assert planned.acquire(timeout=20)
+        assert planned.acquire(timeout=600)
         assistant.serve()
         assistant.state()
         assistant.report()

@@ -51,6 +51,39 @@ def test_batches_are_no_larger_than_asked_for_unless_a_rank_would_have_none(size
 
 
 @given(sizes=SIZES)
+@example(sizes=(10, 4, 4))
+def test_larger_batches_than_asked_for_are_as_small_as_can_be(sizes: tuple[int, int, int]) -> None:
+    """Where one more would leave a rank without a sample in one of them; `batch_size` of two rows a rank always do."""
+    num_samples, batch_size, world_size = sizes
+    world_size = min(world_size, num_samples)
+    parts = parts_of(num_samples, batch_size, world_size)
+    largest = max(sum(len(plan.indices) for plan in batches) for batches in zip(*parts, strict=True))
+    if largest > batch_size:
+        assert (len(parts[0]) + 1) * world_size > num_samples
+        assert batch_size < 2 * world_size - 1
+
+
+def test_ten_samples_by_four_on_four_ranks_are_two_batches_of_five() -> None:
+    """As its documentation says."""
+    assert "of 10\n    samples, by 4, on 4 ranks two of 5" in str(Evaluate.__doc__)
+    first, second = zip(*parts_of(10, 4, 4), strict=True)
+    assert [plan.indices.tolist() for plan in first] == [[0], [1], [2], [3, 4]]
+    assert [plan.indices.tolist() for plan in second] == [[5], [6], [7], [8, 9]]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize(("coverage", "world_size"), [(0.0, 7), (0.37, 1), (1.0, 1), (1.0, 7)])
+def test_slots_are_told_without_looking_at_each_of_ten_billion_samples(
+    pad: bool, coverage: float, world_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for some of them on several ranks, which are counted batch by batch."""
+    monkeypatch.setattr("dalirefurb.planning.evaluate.EvaluatePart._bounds", None)
+    planner = Evaluate(10**10, batch_size=64, coverage=coverage, pad=pad)
+    ranks = [planner.for_rank(rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert sum(rank.peak_slots for rank in ranks) == planner.peak_slots == round(coverage * 10**10)
+
+
+@given(sizes=SIZES)
 @example(sizes=(1, 1, 4))
 @example(sizes=(5, 4, 3))
 def test_padded_batches_are_all_alike_and_their_padding_comes_last(sizes: tuple[int, int, int]) -> None:

@@ -17,6 +17,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
+from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.echo import Echo
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.frozen import Frozen
@@ -244,6 +245,19 @@ def test_what_is_wanted_after_a_jump_is_what_will_be_served(kind, data):
     else:
         assert wanted == held & coming
     assert not again(planner).wanted(epoch, batch, indices, versions + 99).any()
+
+
+@given(data=st.data())
+def test_what_is_made_in_a_later_epoch_is_not_wanted_after_a_jump_back(kind, data):
+    """A store that has been further on holds it already: kept, it would take the slots of what is served before."""
+    planner = data.draw(kind)
+    if not isinstance(planner, ClosedFormPlanner):
+        return
+    epoch = data.draw(st.integers(0, 4))
+    batch = data.draw(st.integers(0, len(planner) - 1))
+    later = {pair for number in range(epoch + 1, epoch + 4) for plan in planner.epoch(number) for pair in pairs(plan)}
+    if unborn := sorted(pair for pair in later if pair[1] > epoch):  # A version is the epoch of its birth.
+        assert not planner.wanted(epoch, batch, *np.array(unborn).T).any()
 
 
 @given(data=st.data())

@@ -57,9 +57,9 @@ while count:
 """
 
 
-def fuzzer(trouble: str, found: Path) -> Fuzzer:
+def fuzzer(trouble: str, found: Path, silent_s: float = 600) -> Fuzzer:
     program = SERVES.format(round=ROUND, trouble=trouble)
-    return Fuzzer("JPEG", seed=0, found=found, silent_s=5, command=(sys.executable, "-c", program))
+    return Fuzzer("JPEG", seed=0, found=found, silent_s=silent_s, command=(sys.executable, "-c", program))
 
 
 def test_a_file_that_a_process_dies_of_is_found_and_the_rest_is_served(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_what_is_raised_is_told(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_silent_hangs(tmp_path: Path) -> None:
-    report = fuzzer("time.sleep(600)", tmp_path).run(2 * ROUND)
+    report = fuzzer("time.sleep(9999)", tmp_path, silent_s=15).run(2 * ROUND)
     assert report.hung == [f"JPEG-0-{ROUND} or {ROUND - 1} that follow"]
     assert report.broken == 2 * ROUND
 

@@ -27,7 +27,7 @@ from tests.reading.test_structure import of_many_bits
 BATCH = 64
 """DALI's threads work on a batch of this size together: only then does what is thrown end the process."""
 
-LIMIT_S = 300
+LIMIT_S = 900
 
 REPORTED = [
     "reports/apng_default_image.png",

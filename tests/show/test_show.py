@@ -106,7 +106,7 @@ def test_cached_pictures_are_exactly_what_the_store_holds_in_training(source, pi
             loader.set_epoch(birth)
             next(iter(loader))
             # It is stored a moment after it is served, and evicted when two batches more are taken.
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 600
             while len(store) < len(source) and time.monotonic() < deadline:
                 time.sleep(0.01)
             with store.get(np.array([4, 1]), np.full(2, birth)) as lease:

@@ -526,7 +526,7 @@ def read_by_threads(source: Source) -> int:
     together = threading.Barrier(4)
 
     def read(number: int) -> None:
-        together.wait(60)
+        together.wait(600)
         order = np.random.default_rng(number).permutation(len(MANY))
         np.testing.assert_array_equal(source.read(order), MANY[order])
 
@@ -551,7 +551,7 @@ class Meeting(OfOneThread):
 
     def image(self, index: int) -> Any:
         if threading.current_thread() is not threading.main_thread():
-            self.arrived.wait(60)
+            self.arrived.wait(600)
         return MANY[index]
 
 
@@ -592,13 +592,13 @@ def test_a_forked_process_reads_though_a_thread_of_its_parent_has_its_turn(tmp_p
         def image(self, index: int) -> Any:
             if threading.current_thread() is not threading.main_thread():
                 begun.set()
-                ended.wait(60)
+                ended.wait(600)
             return MANY[index]
 
     waiting = TorchDataset(Waiting(tmp_path / "others"))
     with ThreadPoolExecutor(1) as pool:
         pool.submit(waiting.read, np.arange(1))
-        assert begun.wait(60)
+        assert begun.wait(600)
         try:
             assert in_child(lambda: np.array_equal(source.read(np.arange(3)), MANY[:3]))
         finally:

@@ -156,7 +156,7 @@ def test_sources_are_sent_to_spawned_processes_and_used_in_forked_ones(sources: 
     wanted = [look(source) for source in sources.values()]  # The decoder is in use when processes are forked.
     for method in ("spawn", "fork"):
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
-            assert list(pool.map(look, sources.values(), timeout=120)) == wanted
+            assert list(pool.map(look, sources.values(), timeout=600)) == wanted
 
 
 def test_pickled_shards_are_those_that_they_were(folder: ImageFolder, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monk
 
     def bring(*_: Any) -> int:
         began.set()
-        assert goes_on.wait(10)
+        assert goes_on.wait(600)
         return 1
 
     store = opened(path, slot_shape=(32, 32, 3), slots=1000)
@@ -271,7 +271,7 @@ def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monk
     monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
     monkeypatch.setattr(mapped.Mapped, "bring", bring)
     store.prefetch(index, index)
-    assert began.wait(10)
+    assert began.wait(600)
     threading.Timer(0.05, goes_on.set).start()
     store.close()
     assert goes_on.is_set()

@@ -42,7 +42,7 @@ class Disk:
         return (start - START) // BLOCK in self.there
 
     def bring(self, start, buffer):
-        assert self.goes_on.wait(10)
+        assert self.goes_on.wait(600)
         first, rest = divmod(start - START, BLOCK)
         assert rest == 0
         blocks = range(first, min(first + -(-len(buffer) // BLOCK), BLOCKS))
@@ -125,7 +125,7 @@ def test_waiting_is_for_what_was_asked_for_and_nothing_else(disk, announced):
     waiting.join(0.05)
     assert waiting.is_alive()
     disk.goes_on.set()
-    waiting.join(10)
+    waiting.join(600)
     assert not waiting.is_alive()
 
 
@@ -144,7 +144,7 @@ def test_the_thread_ends_when_nothing_is_left_and_a_new_one_begins(disk, announc
         ahead.wait(*places(block))
         for thread in threading.enumerate():
             if thread.name == "dalirefurb-read-ahead":
-                thread.join(10)
+                thread.join(600)
         assert "dalirefurb-read-ahead" not in thread_names()
     assert disk.read == [1, 60]
 

@@ -495,7 +495,7 @@ def test_threads_see_whole_samples_of_the_version_they_asked_for(store: Store) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert not failures
     assert not any(thread.is_alive() for thread in threads)
     store.clear()

@@ -190,7 +190,7 @@ class Gate(MemoryStore):
 
         def wait_and_put(keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
             self.reached.set()
-            assert self.open_gate.wait(10)
+            assert self.open_gate.wait(600)
             return put(keys, samples)
 
         contents.put = wait_and_put  # type: ignore[method-assign]
@@ -205,10 +205,10 @@ def test_who_asks_does_not_wait_for_a_slow_tier_to_be_filled() -> None:
     slow.reached.clear()
     filler = threading.Thread(target=put, args=(store, 3, 4))
     filler.start()
-    assert slow.reached.wait(10)
+    assert slow.reached.wait(600)
     assert [held(store, index) for index in range(5)] == [True, True, True, False, False]
     slow.open_gate.set()
-    filler.join(10)
+    filler.join(600)
     assert [tier_of(store, index) for index in range(5)] == [0, 0, 1, 1, 1]
     store.close()
 
@@ -221,13 +221,13 @@ def test_two_who_put_the_same_sample_put_it_once() -> None:
     slow.reached.clear()
     threads = [threading.Thread(target=put, args=(store, 1)) for _ in range(2)]
     threads[0].start()
-    assert slow.reached.wait(10)
+    assert slow.reached.wait(600)
     store._opened()._tiers[0].evict(ints(0))  # type: ignore[attr-defined]
     threads[1].start()
     threads[1].join(0.05)
     slow.open_gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(600)
     assert (len(store), tier_of(store, 1)) == (1, 1)
     store.close()
 

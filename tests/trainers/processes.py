@@ -41,7 +41,7 @@ def in_two_processes(module: str, folder: Path) -> list[Any]:
         start_new_session=True,
     )
     try:
-        _, errors = process.communicate(timeout=280)
+        _, errors = process.communicate(timeout=900)
     finally:
         with suppress(ProcessLookupError):  # Both ranks, whichever is left.
             os.killpg(process.pid, signal.SIGKILL)

@@ -381,7 +381,7 @@ def test_two_processes_serve_what_one_does_and_resume_exactly(strategy: str, tmp
     command = [sys.executable, "-m", "tests.trainers.lightning_worker", strategy, str(tmp_path), *begins]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(
-        command, check=True, timeout=280, cwd=Path(__file__).parents[2], capture_output=True, env=environment
+        command, check=True, timeout=900, cwd=Path(__file__).parents[2], capture_output=True, env=environment
     )
     for name, begin in begins.items():
         ranks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(2)]

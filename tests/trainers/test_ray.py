@@ -61,7 +61,7 @@ def run(script: str, folder: Path) -> str:
         start_new_session=True,
     )
     try:
-        said, _ = process.communicate(timeout=550)
+        said, _ = process.communicate(timeout=900)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from dalirefurb import Refurbish
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.tuning import report
 from dalirefurb.tuning.choice import choose
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.tune import advise, workload_of
-from tests.tuning.made import MS, costs, machine, split, workload
+from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, workload
 
 STANDARD_BATCH_MS = 256 * 0.7
 
@@ -127,6 +128,22 @@ def test_with_too_little_memory_a_share_is_covered_and_the_code_says_so():
 
 def test_with_no_memory_and_no_disk_reuse_is_left_off():
     assert chosen(costs(step_ms=10), machine(memory_bytes=0)).leave_off
+
+
+def test_a_tiered_store_is_told_by_what_it_has_in_each_place():
+    on = machine(memory_bytes=2_000_000_000, disk_bytes=1 << 50, page_cache_bytes=0, disk_read_bytes_per_s=1e9)
+    choice = chosen(costs(split(), step_ms=10), on)
+    taken = choice.recommended
+    slots = Refurbish(100_000, batch_size=256, reuse_factor=taken.configuration.reuse_factor).peak_slots
+    on_disk = slots * PARTIAL_BYTES - 2_000_000_000
+    assert (taken.configuration.tier, taken.memory_bytes, taken.disk_bytes) == ("tiered", 2_000_000_000, on_disk)
+    (line,) = (line for line in report.table(choice).splitlines() if line.startswith("* "))
+    assert ", tiered  " in line
+    assert f"  2.00 GB  {on_disk / 1e9:.2f} GB  " in line
+    code = report.code(choice, source="source", recipes={}, path="x")
+    assert "TieredStore(memory=2000000000, path='x')" in code
+    assert report.names_of(choice) == ["Loader", "Refurbish", "TieredStore"]
+    assert report.as_dict(choice)["recommended"]["tier"] == "tiered"
 
 
 def test_a_disk_takes_what_memory_cannot():

@@ -72,6 +72,21 @@ def test_a_disk_that_is_not_in_the_page_cache_is_read():
     assert predicted.disk_bytes > 0 == predicted.memory_bytes
 
 
+def test_a_fifth_of_the_page_cache_takes_writes_at_once():
+    """The kernel's own default, `vm.dirty_ratio`: what is evicted while it waits there is never written."""
+    disk = replace(REUSED, tier="disk", reuse_factor=2)
+    slow = machine(disk_bytes=UNLIMITED, page_cache_bytes=0, disk_read_bytes_per_s=1e15, disk_write_bytes_per_s=1e7)
+    whole = predict(costs(), slow, workload(), disk)
+    unwritten = 1 / (PARTIAL_BYTES / 2 / 1e7)
+    assert whole.images_per_s == pytest.approx(unwritten, rel=1e-3)
+    for share, written in ((0.5, 0.9), (1, 0.8), (2.5, 0.5)):
+        some = predict(costs(), replace(slow, page_cache_bytes=int(share * whole.disk_bytes)), workload(), disk)
+        assert some.bound == "disk"
+        assert some.images_per_s == pytest.approx(unwritten / written, rel=1e-3), share
+    large = replace(slow, page_cache_bytes=5 * whole.disk_bytes)
+    assert predict(costs(), large, workload(), disk).bound == "cores"
+
+
 def test_a_tiered_cache_fills_memory_first():
     some = machine(memory_bytes=4_000_000_000, disk_bytes=UNLIMITED)
     predicted = predict(costs(), some, workload(), replace(REUSED, tier="tiered"))

@@ -2,7 +2,10 @@
 
 import inspect
 import json
+import os
 import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -23,7 +26,7 @@ from dalirefurb.tuning.samples import read_some, rows_of
 from dalirefurb.tuning.tune import advise
 from tests.one_line import error_of
 from tests.pictures import write_folder
-from tests.tuning.made import costs, machine, workload
+from tests.tuning.made import costs, machine, split, workload
 
 QUICK = {"batch_size": 16, "limit_s": 1.0, "epochs": 10}
 
@@ -92,6 +95,62 @@ def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tm
     said = capsys.readouterr().out
     assert "shards=8" in said or "Standard(" in said
     assert "run: 90 epochs" in said
+
+
+RUN = """
+import runpy, sys
+for script in sys.argv[1:]:
+    with runpy.run_path(script)["loader"] as loader:
+        batches = [len(images) for _ in range(3) for images, labels in loader]
+        stats = loader.stats()
+        print(script, len(loader), batches, stats.hits > 0, stats.recomputed, stats.declined)
+"""
+
+
+def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, capsys):
+    image, samples, ranks = 32 * 32 * 3, 48, 2
+    sized = {"image_bytes": image, "largest_bytes": image}
+    made = [split(place=3, **sized), split("crop_last", 3, **sized)]
+    rooms = {
+        "MemoryStore()": 'memory = "1GB"',
+        f"DiskStore('{tmp_path}/cache-' + os.environ[\"RANK\"])": 'memory = 0\ndisk = "1GB"',
+        f"TieredStore(memory={10 * image}, path='{tmp_path}/cache-' + os.environ[\"RANK\"])": (
+            f'memory = {ranks * 10 * image}\ndisk = "1GB"'
+        ),
+        "Standard(source, batch_size=16, shards=2)": "memory = 0",
+    }
+    scripts = []
+    for number, (needed, room) in enumerate(rooms.items()):
+        (tmp_path / "costs.json").write_text(json.dumps(advise(costs(*made), machine(), workload()).as_dict()))
+        described = tmp_path / "machine.toml"
+        training = f"[training]\nnum_samples = {samples}\nbatch_size = 16\nepochs = 90\n"
+        described.write_text(f"[machine]\ncores = 2\ngpus = {ranks}\n{room}\n{training}")
+        command = ["tune", str(folder), "--costs", str(tmp_path / "costs.json"), "--machine", str(described)]
+        assert main([*command, "--preset", "trivial_augment", "--size", "32", "--disk", str(tmp_path)]) == 0
+        said = capsys.readouterr().out
+        code = said[said.index("from dalirefurb") :]
+        assert needed in code
+        scripts.append(tmp_path / f"code_{number}.py")
+        scripts[-1].write_text(code)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RUN, *map(str, scripts)],
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    for process in processes:
+        told, errors = process.communicate(timeout=900)
+        assert process.returncode == 0, errors
+        reused = ["True"] * (len(rooms) - 1) + ["False"]
+        rows = [8] * 9
+        assert told.splitlines() == [
+            f"{script} 3 {rows} {hits} 0 0" for script, hits in zip(scripts, reused, strict=True)
+        ]
+    assert sorted(file.name for file in tmp_path.glob("cache-*")) == ["cache-0", "cache-1"]
 
 
 @pytest.mark.parametrize(

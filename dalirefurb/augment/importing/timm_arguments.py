@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dalirefurb.calls import explained
+from dalirefurb.checks import plain
 
 _ASK_NOTHING: Mapping[str, tuple[Any, ...]] = {
     "re_split": (False,),
@@ -68,7 +69,7 @@ def separated(arguments: Mapping[str, Any], known: set[str]) -> tuple[list[str],
         known: Names of those that are known.
     """
     unknown = [name for name, value in arguments.items() if name not in known and not _asks_nothing(name, value)]
-    return unknown, {name: value for name, value in arguments.items() if name in known}
+    return unknown, {name: plain(value) for name, value in arguments.items() if name in known}
 
 
 def refusals(unknown: Sequence[str], call: Callable[..., Any]) -> list[str]:
@@ -93,6 +94,5 @@ def _refusal(name: str, call: Callable[..., Any]) -> str:
 def _asks_nothing(name: str, value: Any) -> bool:
     if name not in _ASK_NOTHING:
         return False
-    if name == "img_dtype" and value is not None:
-        value = str(value)
+    value = str(value) if name == "img_dtype" and value is not None else plain(value)
     return value is None or (isinstance(value, (bool, int, float, str)) and value in _ASK_NOTHING[name])

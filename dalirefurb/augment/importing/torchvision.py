@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +23,7 @@ from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.color import RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
+from dalirefurb.checks import plain
 from dalirefurb.errors import ConfigurationError
 
 _MOVING = (HorizontalFlip, VerticalFlip, CenterCrop, RandomCrop)
@@ -80,7 +82,7 @@ class _Reader:
             for each in _inside(transform):
                 self.read(each)
             return
-        _check_origin(transform)
+        transform = _known(transform)
         name = kind(transform)
         if self.padding is not None and name not in _AFTER_PAD:
             refuse("Pad", _PAD)
@@ -101,7 +103,7 @@ class _Reader:
 
     def _stages_of(self, transform: Any) -> list[Stage]:
         """Return the stages of a transform that may be inside of another one."""
-        _check_origin(transform)
+        transform = _known(transform)
         name = kind(transform)
         if name == "RandomApply":
             inner = self._several(transform.transforms)
@@ -197,8 +199,8 @@ def _inside(container: Any) -> Iterable[Any]:
     return inner
 
 
-def _check_origin(transform: Any) -> None:
-    """Refuse a transform that is not torchvision's, nor one of lightly's that is known."""
+def _known(transform: Any) -> Any:
+    """Return a transform with Python's numbers; refuse one that is not torchvision's, nor one of lightly's."""
     name, module = kind(transform), type(transform).__module__
     if module.startswith("timm."):
         refuse(f"timm's {name}", "pass Recipe.from_timm what timm's create_transform was given")
@@ -214,6 +216,9 @@ def _check_origin(transform: Any) -> None:
             )
     elif not module.startswith("torchvision."):
         refuse(f"{name} of {module}", f"pass torchvision's transforms, or {_OWN}")
+    known = copy.copy(transform)
+    vars(known).update((each, plain(value)) for each, value in vars(transform).items())
+    return known
 
 
 def _one_padding(transform: Any) -> int:

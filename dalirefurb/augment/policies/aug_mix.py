@@ -17,7 +17,7 @@ from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
-from dalirefurb.checks import integer, number, positive, require
+from dalirefurb.checks import integer, number, require
 
 _DEEPEST = 3
 """Operations of a chain, at most, where their number is random."""
@@ -59,12 +59,12 @@ class AugMix(OperationLayer):
         super().__post_init__()
         remedy = "3 is the paper's"
         severity = number(f"{self.name}: severity", self.severity, "of at least 0", lambda s: 0 <= s < math.inf, remedy)
-        positive(f"{self.name}: mixture_width", self.mixture_width, remedy)
+        integer(f"{self.name}: mixture_width", self.mixture_width, 1, None, remedy)
         depth = integer(f"{self.name}: chain_depth", self.chain_depth, -1, None, "-1 draws it, from 1 to 3")
         require(depth != 0, f"{self.name}: chain_depth", "-1 or at least 1", depth, "-1 draws it, from 1 to 3")
         alpha = number(f"{self.name}: alpha", self.alpha, "above 0", lambda a: 0 < a < math.inf, "1 is the paper's")
         noise = checked_noise(self.name, self.noise)
-        for name, value in (("severity", severity), ("chain_depth", depth), ("alpha", alpha), ("noise", noise)):
+        for name, value in (("severity", severity), ("alpha", alpha), ("noise", noise)):
             object.__setattr__(self, name, value)
 
     @property

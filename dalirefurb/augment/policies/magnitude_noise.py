@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dalirefurb.augment.policies.leveled import Floats
-from dalirefurb.checks import number, require
+from dalirefurb.checks import number, plain, require
 
 QUANTILES = 32
 """Values that stand for all that a magnitude can be, where outcomes are counted."""
@@ -72,9 +72,9 @@ def checked_noise(name: str, noise: Any) -> MagnitudeNoise:
     Raises:
         ConfigurationError: If it is none.
     """
-    given = isinstance(noise, (tuple, list)) and len(noise) == 3
+    given = isinstance(noise, tuple) and len(noise) == 3
     require(given, f"{name}: noise", "a MagnitudeNoise", noise, "pass such as MagnitudeNoise(std=0.5)")
-    std, most, uniform = noise
+    std, most, uniform = map(plain, noise)
     std = number(f"{name}: std", std, "of at least 0", lambda std: 0 <= std < math.inf, "0.5 is usual")
     most = number(f"{name}: most", most, "above 0", lambda most: 0 < most < math.inf, "10 is usual")
     require(isinstance(uniform, bool), f"{name}: uniform", "True or False", uniform, "False is usual")

@@ -88,7 +88,7 @@ class Posterize(OneOperation):
     group = Group.POSTERIZE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", integer(f"{self.name}: bits", self.bits, 0, 8, "a level has 8 bits"))
+        integer(f"{self.name}: bits", self.bits, 0, 8, "a level has 8 bits")
 
     @property
     def matrix(self) -> NDArray[np.float32]:

@@ -17,21 +17,20 @@ Fill = int | tuple[int, int, int]
 """A level for all channels, or one for each."""
 
 
-def checked_fill(name: str, fill: object) -> Fill:
-    """Return levels as they are written down: an int, or a tuple of three.
+def check_fill(name: str, fill: object, or_else: str = "or 3 of them", remedy: str = "use 0 for black") -> None:
+    """Refuse what is neither a level nor a tuple of three.
 
     Raises:
-        ConfigurationError: If they are something else.
+        ConfigurationError: If it is something else.
     """
-    levels = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,) * 3
-    fits = len(levels) == 3 and all(isinstance(level, int) and 0 <= level <= 255 for level in levels)
-    require(fits, name, "a level in 0 .. 255, or 3 of them", fill, "use 0 for black")
-    return levels if isinstance(fill, (tuple, list)) else levels[0]
+    levels = fill if isinstance(fill, tuple) else (fill,) * 3
+    fits = len(levels) == 3 and all(type(level) is int and 0 <= level <= 255 for level in levels)
+    require(fits, name, f"a level in 0 .. 255, {or_else}", fill, remedy)
 
 
 def levels_of(fill: Fill) -> tuple[int, ...]:
     """Return the levels, one for each channel."""
-    return (fill,) * 3 if isinstance(fill, int) else tuple(fill)
+    return (fill,) * 3 if isinstance(fill, int) else fill
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class OperationLayer(Stage):
 
     def __post_init__(self) -> None:
         check_interpolation(self.name, self.interpolation)
-        object.__setattr__(self, "fill", checked_fill("fill", self.fill))
+        check_fill("fill", self.fill)
 
     @property
     def fill_levels(self) -> tuple[int, ...]:

@@ -32,9 +32,7 @@ class RandAugmentLayer(TableLayer):
         super().__post_init__()
         bins = integer("num_magnitude_bins", self.num_magnitude_bins, 2, None, "the paper has 31")
         remedy = "lower it, or raise num_magnitude_bins"
-        magnitude = integer("magnitude", self.magnitude, 0, bins - 1, remedy)
-        for name, value in (("num_magnitude_bins", bins), ("magnitude", magnitude)):
-            object.__setattr__(self, name, value)
+        integer("magnitude", self.magnitude, 0, bins - 1, remedy)
 
     @cached_property
     def table(self) -> OperationTable:

@@ -28,8 +28,7 @@ class TrivialAugmentLayer(TableLayer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        bins = integer("num_magnitude_bins", self.num_magnitude_bins, 2, None, "the paper has 31")
-        object.__setattr__(self, "num_magnitude_bins", bins)
+        integer("num_magnitude_bins", self.num_magnitude_bins, 2, None, "the paper has 31")
 
     @cached_property
     def table(self) -> OperationTable:

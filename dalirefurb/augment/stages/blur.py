@@ -44,9 +44,8 @@ class GaussianBlur(Stage):
         name, remedy = f"{self.name}: kernel_size", "pass an odd number, such as 23"
         size = integer(name, self.kernel_size, 1, LONGEST_KERNEL, remedy)
         require(size % 2 == 1, name, "odd", size, f"pass {size - 1} or {size + 1}")
-        object.__setattr__(self, "kernel_size", size)
         name, sigma, remedy = f"{self.name}: sigma", self.sigma, "(0.1, 2.0) is usual"
-        if not isinstance(sigma, (tuple, list)):
+        if not isinstance(sigma, tuple):
             one = number(name, sigma, "of at least 0.001", lambda sigma: LEAST_SIGMA <= sigma < math.inf, remedy)
             sigma = one, one
         wanted = "a number of at least 0.001, or two with 0.001 <= low <= high"

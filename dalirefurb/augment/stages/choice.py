@@ -177,7 +177,7 @@ class RandomChoice(_Choosing):
     def __post_init__(self) -> None:
         options, own = self.stages, self.name or "random_choice"
         name = f"{own}: stages"
-        listed = isinstance(options, (list, tuple)) and len(options) > 0
+        listed = isinstance(options, tuple) and len(options) > 0
         require(listed, name, "a list of stages to choose from", options, "pass such as [GaussianBlur(9), Solarize()]")
         object.__setattr__(self, "stages", _checked(own, options))
         if not self.name:
@@ -185,8 +185,8 @@ class RandomChoice(_Choosing):
         if self.probabilities is None:
             return
         given = self.probabilities
-        numbers = isinstance(given, (list, tuple, np.ndarray)) and len(given) == len(options)
-        fits = numbers and all(isinstance(each, (int, float)) and 0 <= each < np.inf for each in given)
+        numbers = isinstance(given, tuple) and len(given) == len(options)
+        fits = numbers and all(type(each) in (int, float) and 0 <= each < np.inf for each in given)
         wanted = f"{len(options)} numbers, one for each choice, whose sum is positive"
         require(fits and sum(given) > 0, f"{self.name}: probabilities", wanted, given, "leave it out for equal ones")
         object.__setattr__(self, "probabilities", tuple(float(each) for each in given))
@@ -223,7 +223,7 @@ def _joined(first: str, between: str, stages: Sequence[Stage]) -> str:
 
 def _checked(name: str, options: Sequence[Stages]) -> tuple[tuple[Stage, ...], ...]:
     """Return the stages of each option; refuse what cannot be one of them."""
-    branches = tuple(tuple(each) if isinstance(each, (list, tuple)) else (each,) for each in options)
+    branches = tuple(each if isinstance(each, tuple) else (each,) for each in options)
     stages = [stage for branch in branches for stage in branch]
     for stage in stages:
         remedy = "pass such as GaussianBlur(9), or a list of stages"

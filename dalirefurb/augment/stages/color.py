@@ -47,7 +47,7 @@ class ColorJitter(Stage):
     def __post_init__(self) -> None:
         for name in JITTERS[:3]:
             given, wanted = getattr(self, name), "a number of at least 0, or two with 0 <= low <= high"
-            if not isinstance(given, (tuple, list)):
+            if not isinstance(given, tuple):
                 change = number(f"{self.name}: {name}", given, "of at least 0", lambda b: 0 <= b < math.inf, _USUAL)
                 given = max(0.0, 1 - change), 1 + change
             given = interval(
@@ -55,7 +55,7 @@ class ColorJitter(Stage):
             )
             object.__setattr__(self, name, given)
         hue, wanted = self.hue, "a number in 0..0.5, or two with -0.5 <= low <= high <= 0.5"
-        if not isinstance(hue, (tuple, list)):
+        if not isinstance(hue, tuple):
             turn = number(f"{self.name}: hue", hue, "in 0..0.5", lambda h: 0 <= h <= 0.5, _USUAL_HUE)
             hue = 0.0 - turn, turn
         hue = interval(f"{self.name}: hue", hue, wanted, lambda low, high: -0.5 <= low <= high <= 0.5, _USUAL_HUE)
@@ -168,7 +168,7 @@ class SolarizeAdd(Stage):
     def __post_init__(self) -> None:
         remedy = "levels are 0 .. 255"
         for name, least, most in (("addition", -255, 255), ("threshold", 0, 256)):
-            object.__setattr__(self, name, integer(f"{self.name}: {name}", getattr(self, name), least, most, remedy))
+            integer(f"{self.name}: {name}", getattr(self, name), least, most, remedy)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Look the levels up."""

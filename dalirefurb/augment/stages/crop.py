@@ -40,8 +40,7 @@ class RandomCrop(SizedStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("margin", "padding") if self.margin is not None else ("padding",):
-            pixels = integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
-            object.__setattr__(self, name, pixels)
+            integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
         known = isinstance(self.padding_mode, str) and self.padding_mode in get_args(PaddingMode)
         require(known, f"{self.name}: padding_mode", '"constant" or "reflect"', self.padding_mode, "choose one")
 

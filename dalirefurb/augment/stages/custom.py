@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dalirefurb.augment.size import checked_size, sides_of
 from dalirefurb.augment.stage import Node, Stage
 from dalirefurb.checks import require
 
@@ -33,6 +34,8 @@ class Custom(Stage):
     def __post_init__(self) -> None:
         remedy = "pass a function that takes a DALI node and returns one"
         require(callable(self.function), f"stage {self.name!r}: function", "callable", self.function, remedy)
+        if self.size is not None:
+            object.__setattr__(self, "size", sides_of(checked_size(f"{self.name}: size", self.size)))
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

@@ -6,13 +6,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
-from dalirefurb.augment.policies.operation_layer import Fill
+from dalirefurb.augment.policies.operation_layer import Fill, check_fill
 from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums
@@ -111,17 +111,15 @@ class RandomErasing(PaintedWindows):
         object.__setattr__(self, "ratio", ratio)
         if not (isinstance(self.value, str) and self.value in ("mean", "channel", "pixel")):
             remedy = 'torchvision\'s 0 is "mean" here, as it comes after normalisation, and its "random" is "pixel"'
-            value = _checked_fill(f"{name}: value", self.value, 'or "mean", "channel" or "pixel"', remedy)
-            object.__setattr__(self, "value", value)
-        counts = self.count if isinstance(self.count, (tuple, list)) else (self.count, self.count)
+            check_fill(f"{name}: value", self.value, '3 of them, or "mean", "channel" or "pixel"', remedy)
+        counts = self.count if isinstance(self.count, tuple) else (self.count, self.count)
         wanted = "an int of at least 1, or two with 1 <= low <= high"
         require(len(counts) == 2, f"{name}: count", wanted, self.count, "1 is usual")
         low, high = (integer(f"{name}: count", each, 1, None, "1 is usual") for each in counts)
         require(low <= high, f"{name}: count", wanted, self.count, "1 is usual")
-        object.__setattr__(self, "count", (low, high) if isinstance(self.count, (tuple, list)) else low)
         for field in ("mean", "std"):
             given, remedy = getattr(self, field), "pass the output's, of pixels in 0..1"
-            channels = given if isinstance(given, (tuple, list)) and len(given) == 3 else (None,)
+            channels: Any = given if isinstance(given, tuple) and len(given) == 3 else (None,)
             within = "in 0..1, for each of 3 channels"
             channels = [number(f"{name}: {field}", each, within, lambda v: 0 <= v <= 1, remedy) for each in channels]
             object.__setattr__(self, field, tuple(channels))
@@ -212,8 +210,8 @@ class Cutout(PaintedWindows):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
         _check_probability(self.name, self.probability)
-        object.__setattr__(self, "fill", _checked_fill(f"{self.name}: fill", self.fill, "", "use 0 for black"))
-        object.__setattr__(self, "holes", integer(f"{self.name}: holes", self.holes, 1, None, "1 is usual"))
+        check_fill(f"{self.name}: fill", self.fill)
+        integer(f"{self.name}: holes", self.holes, 1, None, "1 is usual")
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
@@ -244,16 +242,3 @@ class Cutout(PaintedWindows):
 
 def _check_probability(name: str, probability: float) -> None:
     number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
-
-
-def _checked_fill(name: str, fill: object, or_else: str, remedy: str) -> Fill:
-    """Return a level, or a tuple of three.
-
-    Raises:
-        ConfigurationError: If it is something else.
-    """
-    levels = tuple(fill) if isinstance(fill, (tuple, list)) else (fill,) * 3
-    holds = len(levels) == 3 and all(type(level) is int and 0 <= level <= 255 for level in levels)
-    wanted = "a level in 0..255, " + (f"3 of them, {or_else}" if or_else else "or 3 of them")
-    require(holds, name, wanted, fill, remedy)
-    return levels if isinstance(fill, (tuple, list)) else fill  # type: ignore[return-value]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operation_layer import Fill, checked_fill, levels_of
+from dalirefurb.augment.policies.operation_layer import Fill, check_fill, levels_of
 from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
 from dalirefurb.augment.stage import interpolation_type as dali_interpolation
@@ -36,7 +36,7 @@ class Warp(Stage):
 
     def __post_init__(self) -> None:
         check_interpolation(self.name, self.interpolation)
-        object.__setattr__(self, "fill", checked_fill(f"{self.name}: fill", self.fill))
+        check_fill(f"{self.name}: fill", self.fill)
 
     @property
     def fill_levels(self) -> tuple[int, ...]:
@@ -226,7 +226,7 @@ class RandomPerspective(Warp):
 def _angles(name: str, degrees: object) -> Interval:
     """Return the least and the greatest angle."""
     remedy = "pass such as 15, or (-15, 15)"
-    if not isinstance(degrees, (tuple, list)):
+    if not isinstance(degrees, tuple):
         most = number(f"{name}: degrees", degrees, "of at least 0, or two", lambda d: 0 <= d < math.inf, remedy)
         return -most, most
     wanted = "two finite numbers with low <= high"
@@ -236,7 +236,7 @@ def _angles(name: str, degrees: object) -> Interval:
 def _shears(name: str, shear: Any) -> tuple[float, float, float, float]:
     """Return the least and the greatest angle along x, and those along y."""
     remedy = "pass such as 10, (-10, 10), or (-10, 10, -5, 5)"
-    if not isinstance(shear, (tuple, list)):
+    if not isinstance(shear, tuple):
         most = number(f"{name}: shear", shear, "in 0..90, less than 90, or two or four", lambda d: 0 <= d < 90, remedy)
         shear = -most, most
     wanted = "two or four angles, between -90 and 90, with low <= high"

@@ -54,8 +54,7 @@ class KernelStage(Stage):
         wanted = "a function of three arguments: image, uniforms, out"
         require(fits, f"stage {self.name!r}: function", wanted, str(inspect.signature(function)), remedy)
         object.__setattr__(self, "function", function)
-        count = integer(f"{self.name}: uniforms", self.uniforms, 0, MOST_UNIFORMS, "draw as many as are used")
-        object.__setattr__(self, "uniforms", count)
+        integer(f"{self.name}: uniforms", self.uniforms, 0, MOST_UNIFORMS, "draw as many as are used")
         if self.size is not None:
             object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
 

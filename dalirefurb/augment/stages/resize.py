@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ from dalirefurb.augment.stages.interpolation import (
     draw_interpolation,
     resize_type,
 )
-from dalirefurb.checks import require
+from dalirefurb.checks import interval
 
 WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
@@ -72,16 +71,10 @@ class RandomResizedCrop(SizedStage):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_resize_interpolation(self.name, self.interpolation)
-        for field, given, limit in (("scale", self.scale, 1.0), ("ratio", self.ratio, sys.float_info.max)):
-            wanted = (
-                "two numbers with 0 < low <= high <= 1" if limit == 1 else "two finite numbers with 0 < low <= high"
-            )
-            pair = (
-                isinstance(given, (tuple, list)) and len(given) == 2 and all(isinstance(each, Real) for each in given)
-            )
-            holds = pair and 0 < given[0] <= given[1] <= limit
-            require(holds, f"{self.name}: {field}", wanted, given, "leave it out for the published one")
-            object.__setattr__(self, field, tuple(given))
+        wanted, remedy = "two numbers with 0 < low <= high <= 1", "leave it out for the published one"
+        interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high <= 1, remedy)
+        wanted, most = "two finite numbers with 0 < low <= high", sys.float_info.max
+        interval(f"{self.name}: ratio", self.ratio, wanted, lambda low, high: 0 < low <= high <= most, remedy)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""
@@ -161,7 +154,7 @@ class Resize(Stage):
     def __post_init__(self) -> None:
         size = checked_size(f"{self.name}: size", self.size, side="the shorter side in pixels")
         # (64, 64) and 64 are not the same here: one side is given, or both are.
-        object.__setattr__(self, "size", sides_of(size) if isinstance(self.size, (tuple, list)) else size)
+        object.__setattr__(self, "size", sides_of(size) if isinstance(self.size, tuple) else size)
         check_resize_interpolation(self.name, self.interpolation)
 
     @property

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "image_batch": {"errors", "numpy"},
     "system": {"errors"},
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
-    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy"},
+    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch"},
     "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
     "source": {"calls", "checks", "errors", "image_batch", "PIL", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
@@ -47,6 +47,8 @@ MAY_IMPORT = {
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
+    ("augment", "PIL"): {"augment.importing.functions"},
+    ("augment", "torch"): {"augment.importing.functions"},
     ("dali", "numba"): {"dali.insides"},
     ("kernels", "nvidia"): {"kernels.dali_operator"},
     ("store", "cupy"): {"store.device.memory"},

@@ -86,7 +86,13 @@ class Recipe(metaclass=TakesNumbers):
 
     @classmethod
     def from_torchvision(
-        cls, transform: Any, *, split: int | str | None = None, raw: bool = False, size: Size | None = None
+        cls,
+        transform: Any,
+        *,
+        split: int | str | None = None,
+        raw: bool = False,
+        size: Size | None = None,
+        channels: int = 3,
     ) -> Recipe:
         """Return what torchvision's transforms do to an image; see docs/recipes.md for what differs in pixels.
 
@@ -96,13 +102,14 @@ class Recipe(metaclass=TakesNumbers):
                 factor 3, as `diversity(3)` tells.
             raw: Whether the recipe is for arrays, in place of encoded images.
             size: Side, or height and width, of the images that enter, in pixels; None: any.
+            channels: Number of channels that torchvision is given: 1 of grey images, such as MNIST's; 3 of all others.
 
         Raises:
             ConfigurationError: If a transform cannot be imported; the message tells what to use instead.
         """
         from dalirefurb.augment.importing.torchvision import imported
 
-        return cls(*imported(transform, split=split, raw=raw, size=size))
+        return cls(*imported(transform, split=split, raw=raw, size=size, channels=channels))
 
     @classmethod
     def from_timm(cls, *, split: int | str | None = None, **arguments: Any) -> Recipe:

@@ -4,5 +4,5 @@ All steps of a part are taken for one image after the other, and a batch is shar
 size. The parameters are those that DALI's operators would get. How near the pixels are: see `lower` and `operate`.
 """
 
-VERSION = 2
+VERSION = 3
 """Raised when kernels come to make other pixels."""

@@ -21,8 +21,9 @@ from scipy.stats import chi2_contingency
 from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment import ColorJitter, RandAugmentLayer, RandomErasing, RandomResizedCrop, TrivialAugmentLayer
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.policies.timm_operations import OPERATIONS
+from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, Choice, Group, OperationTable
+from dalirefurb.augment.policies.timm_operations import OPERATIONS as TIMMS
+from dalirefurb.errors import ConfigurationError
 from tests.augment.public_recipes import RECIPES, Torchvision
 from tests.augment.test_importing_torchvision import ONE_BY_ONE
 from tests.augment.torchvision_stand_ins import T
@@ -97,6 +98,49 @@ def test_a_transform_is_a_stage_with_its_arguments(transforms: Any, make: Callab
     crop, tensor = transforms.CenterCrop(32), transforms.ToTensor()
     recipe = Recipe.from_torchvision([crop, transforms.Compose([make(transforms), tensor])])
     assert recipe.stages[2:] == (stage,)
+
+
+CHANNELS: list[Callable[[Any], list[Any]]] = [
+    lambda t: [t.ToTensor()],
+    lambda t: [t.Grayscale(), t.ToTensor()],
+    lambda t: [t.Grayscale(), t.Grayscale(3), t.ToTensor()],
+    lambda t: [t.Grayscale(3), t.Grayscale(1), t.ToTensor(), t.Normalize((0.5,), (0.5,))],
+    lambda t: [t.Lambda(lambda image: image.convert("RGB")), t.ToTensor(), t.Normalize((0.5,) * 3, (0.5,) * 3)],
+    lambda t: [t.ColorJitter(0.4, 0.4, 0.4, 0.1), t.RandomGrayscale(0.5), t.RandAugment(), t.ToTensor()],
+    lambda t: [t.RGB() if hasattr(t, "RGB") else t.Grayscale(3), t.ToTensor()],
+]
+
+
+@pytest.mark.filterwarnings("ignore:The transform `ToTensor:UserWarning")
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("make", CHANNELS, ids=range(len(CHANNELS)))
+def test_there_are_as_many_channels_as_theirs(transforms: Any, make: Callable[[Any], list[Any]], mode: str) -> None:
+    theirs = transforms.Compose([transforms.CenterCrop(16), *make(transforms)])
+    image = picture(0, height=20, width=24).convert(mode)
+    recipe = Recipe.from_torchvision(theirs, channels=len(image.getbands()))
+    assert recipe.output.channels == len(theirs(image))
+
+
+def test_one_channel_is_normalized_by_three_means_as_theirs(torchvision: Any) -> None:
+    for t in (torchvision.transforms, torchvision.transforms.v2):
+        chain = [t.CenterCrop(8), t.Grayscale(), t.PILToTensor(), t.ConvertImageDtype(torch.float32)]
+        theirs = t.Compose([*chain, t.Normalize((0.5, 0.4, 0.3), (0.2, 0.2, 0.2))])
+        image = picture(0, height=20, width=24)
+        if t is torchvision.transforms:
+            with pytest.raises(RuntimeError, match="doesn't match"):
+                theirs(image)
+            with pytest.raises(ConfigurationError, match="Normalize of one channel by three numbers"):
+                Recipe.from_torchvision(theirs)
+        else:
+            assert Recipe.from_torchvision(theirs).output.channels == len(theirs(image)) == 3
+
+
+def test_weights_are_imported_with_and_without_calls(torchvision: Any) -> None:
+    from torchvision.models import ResNet50_Weights
+
+    weights = ResNet50_Weights.DEFAULT
+    made = Recipe.from_torchvision(weights.transforms())
+    assert Recipe.from_torchvision(weights.transforms) == Recipe.from_torchvision(weights) == made
 
 
 # Their images
@@ -297,13 +341,51 @@ def test_operations_come_as_often_as_torchvisions(torchvision: Any, monkeypatch:
     _same(names, [name for name, _ in theirs[:DRAWS]])
 
 
+@pytest.mark.parametrize(
+    ("operations", "policy", "num_bins"),
+    [
+        (OPERATIONS, "RandAugment", 31),
+        (OPERATIONS, "AutoAugment", 10),
+        (WIDE_OPERATIONS, "TrivialAugmentWide", 31),
+        (WIDE_OPERATIONS, "TrivialAugmentWide", 27),
+    ],
+)
+def test_the_magnitude_of_every_bin_is_torchvisions(
+    torchvision: Any, operations: Any, policy: str, num_bins: int
+) -> None:
+    """Translations are by as many whole pixels, of several sides."""
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("without vectors PyTorch spaces numbers otherwise")
+    table, bins = OperationTable(operations, num_bins), np.arange(num_bins)
+    for height, width in ((662, 331), (32, 224), (993, 1655)):
+        size = () if policy == "TrivialAugmentWide" else ((height, width),)
+        theirs = getattr(torchvision.transforms, policy)()._augmentation_space(num_bins, *size)
+        for number, each in enumerate(operations):
+            if not each.ranged:
+                continue
+            magnitudes, signed = theirs[each.name]
+            assert signed == each.signed
+            for negated in {False, each.signed}:
+                choice = Choice(np.full(num_bins, number), bins, np.full(num_bins, negated))
+                sides = {"heights": np.full(num_bins, height), "widths": np.full(num_bins, width)}
+                matrices = table.parameters(choice, **sides)["matrix"]
+                wanted = magnitudes.tolist() if not negated else [-magnitude for magnitude in magnitudes.tolist()]
+                if each.name in ("TranslateX", "TranslateY"):
+                    assert matrices[:, int(each.name == "TranslateY"), 2].tolist() == [
+                        -int(pixels) for pixels in wanted
+                    ]
+                elif each.name == "Posterize":
+                    assert matrices[:, 0, 0].tolist() == [256 - 2 ** (8 - bits) for bits in wanted]
+                else:
+                    exact = np.array([each.matrix(one) for one in wanted])
+                    assert np.allclose(matrices[:, :2, :2], exact[:, :2, :2], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("config", ["rand-m9-mstd0.5-inc1", "rand-m5-n3-p0.7", "rand-m9-t3a"])
 def test_operations_come_as_often_as_timms(timm: Any, config: str) -> None:
     policy, theirs = timm.data.auto_augment.rand_augment_transform(config, {"translate_const": 100}), []
     for operation in policy.ops:
-        operation.aug_fn = lambda image, *_, name=operation.name, **__: (
-            theirs.append(OPERATIONS[name].group.name) or image
-        )
+        operation.aug_fn = lambda image, *_, name=operation.name, **__: theirs.append(TIMMS[name].group.name) or image
     image, layers = Image.new("RGB", (8, 8)), policy.num_layers
     for _ in range(DRAWS // layers):
         policy(image)

@@ -75,6 +75,23 @@ def test_an_operation_is_that_of_torchvisions_tensors_to_the_stated_levels(
 
 
 @by_each
+@pytest.mark.parametrize("factor", [0.3, 2.4, 2.9, 4.0, 5.5, 8.0])
+def test_a_strong_change_is_as_far_off_as_grey_levels_and_the_mean_are(by: Maker, factor: float) -> None:
+    """These are rounded otherwise, by a level at most, which the factor stretches."""
+    noise = np.random.default_rng(0).integers(0, 256, (128, 129, 3), np.uint8)
+    stretched = abs(factor - 1)
+    (served,) = made(only("saturation", factor), [noise], by=by)
+    pillow = np.asarray(ImageEnhance.Color(Image.fromarray(noise)).enhance(factor))
+    furthest = np.abs(served.astype(int) - pillow).max()
+    assert furthest <= stretched + 1.5
+    assert furthest > 2 or factor != 2.9
+    assert np.abs(served.astype(int) - blended(noise, "saturation", factor)).max() <= stretched + 1.5
+    (served,) = made(only("contrast", factor), [noise], by=by)
+    assert np.abs(served.astype(int) - ImageEnhance.Contrast(Image.fromarray(noise)).enhance(factor)).max() <= 1
+    assert np.abs(served.astype(int) - blended(noise, "contrast", factor)).max() <= stretched + 1
+
+
+@by_each
 @pytest.mark.parametrize("hue", HUES)
 def test_a_hue_is_turned_by_a_share_of_the_circle(by: Maker, hue: float) -> None:
     stage = only("hue", hue) if hue else ColorJitter(hue=(0.0, 1e-9))

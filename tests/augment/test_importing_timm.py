@@ -81,8 +81,11 @@ def test_policies_fill_with_the_mean_and_take_jitters_place(config: str, jittere
     mean = (0.5, 0.25, 0.75)
     policy = timm_auto_augment(config, fill=(128, 64, 191))
     assert training(auto_augment=config, mean=mean) == (CROP, FLIP, *policy, *([JITTER] if jittered else []))
-    forced = training(auto_augment=config, mean=mean, force_color_jitter=True)
-    assert forced == (CROP, FLIP, *policy, JITTER)
+
+
+def test_an_argument_that_create_transform_has_not_is_refused() -> None:
+    with pytest.raises(TypeError, match="no argument 'force_color_jitter': create_transform has none: put a ColorJit"):
+        training(force_color_jitter=True)
 
 
 @pytest.mark.parametrize(("mode", "value"), [("const", "mean"), ("rand", "channel"), ("pixel", "pixel")])

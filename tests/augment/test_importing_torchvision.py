@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import enum
+import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from dalirefurb import Arrays, Loader, Output, Recipe, Standard
 from dalirefurb.augment import (
@@ -152,6 +156,88 @@ def test_transforms_are_chosen_among_and_applied_at_random() -> None:
     assert nested == RandomChoice([[RandomApply(RandomApply(Invert(), 0.5), 0.5)], [GaussianBlur(9)]])
 
 
+def test_choices_of_one_class_have_names_of_their_own() -> None:
+    """As torchvision's have none: quarter turns, blurs, and what is nested."""
+    turns = [T.RandomRotation([angle, angle]) for angle in (0, 90, 180)]
+    (choice,) = stages_of(T.RandomChoice(turns))
+    assert isinstance(choice, RandomChoice)
+    assert [stage.name for stage in choice.inner] == ["random_rotation", "random_rotation_2", "random_rotation_3"]
+    blurs = T.RandomChoice([T.GaussianBlur(3), T.RandomApply([T.GaussianBlur(5), T.GaussianBlur(7)], 0.5)])
+    (nested,) = stages_of(T.RandomChoice([blurs, [T.GaussianBlur(9), T.GaussianBlur(3)], blurs]))
+    assert isinstance(nested, RandomChoice)
+    assert len({stage.name for stage in nested.inner}) == 4
+    assert [len(branch) for branch in nested.branches] == [1, 2, 1]
+    assert len({stage.name for stage in stages_of(T.RandomChoice(turns), T.RandomChoice(turns))}) == 2
+    always = [T.RandomApply([T.RandomInvert(1.0)], 1.0)] * 2
+    assert stages_of(T.RandomApply(always, 0.5)) == (RandomApply([Invert(), Invert("invert_2")], 0.5),)
+
+
+def _convert_image_to_rgb(image: Any) -> Any:
+    """CLIP's."""
+    return image.convert("RGB")
+
+
+def _convert_if_needed(image: Any) -> Any:
+    if isinstance(image, Image.Image) and image.mode != "RGB":
+        image = image.convert("RGB")
+    return image
+
+
+class _ToMode:
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+
+    def __call__(self, image: Any) -> Any:
+        return image.convert(self.mode)
+
+
+class _Module(torch.nn.Module):
+    def forward(self, image: Any) -> Any:
+        return image.convert("RGB")
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        _convert_image_to_rgb,
+        _convert_if_needed,
+        lambda image: image.convert("RGB"),
+        T.Lambda(lambda image: image.convert("RGB")),
+        T.Lambda(_convert_image_to_rgb),
+        _ToMode("RGB"),
+        _Module(),
+        torch.nn.Identity(),
+        T.RandomApply([_convert_image_to_rgb]),
+    ],
+)
+def test_conversions_to_rgb_are_nothing(convert: Any) -> None:
+    assert stages_of(convert, T.RandomHorizontalFlip()) == (HorizontalFlip(),)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda image: image.convert("L").convert("RGB"),
+        lambda image: image.convert("L"),
+        lambda image: image.convert("HSV"),
+        lambda image: image.convert("RGB").rotate(0),
+        lambda image: image if np.random.default_rng().random() else image.convert("L"),
+        lambda image, convert=abs: convert(image),
+        _ToMode("L"),
+        T.Lambda(lambda image: image.convert("P").convert("RGB")),
+    ],
+)
+def test_what_does_more_than_convert_to_rgb_is_refused(change: Any) -> None:
+    assert "cannot be imported" in refusal(CROP, change, *END)
+
+
+def test_a_grey_channel_that_is_repeated_is_three() -> None:
+    for repeat in (lambda x: x.repeat(3, 1, 1), lambda x: x.expand(3, -1, -1), lambda x: torch.cat([x, x, x])):
+        assert imported(CROP, T.ToTensor(), T.Lambda(repeat), channels=1).output.channels == 3
+    assert "Lambda cannot be imported" in refusal(CROP, T.ToTensor(), T.Lambda(lambda x: x.repeat(3, 1, 1)))
+    assert "Lambda cannot be imported" in refusal(CROP, T.ToTensor(), T.Lambda(lambda x: x.repeat(1, 1, 2)))
+
+
 def test_what_happens_always_or_never_is_no_choice() -> None:
     inner = [T.ColorJitter(0.4), T.GaussianBlur(9)]
     assert stages_of(T.RandomApply(inner, 1.0)) == (ColorJitter(0.4), GaussianBlur(9))
@@ -172,6 +258,8 @@ def test_a_torch_sequence_is_a_container() -> None:
     assert [stage.name for stage in recipe.stages] == ["decode", "center_crop"]
 
 
+MEAN, STD = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+UNIT = {"mean": (0, 0, 0), "std": (1, 1, 1)}
 ENDS: list[tuple[list[Any], Output]] = [
     ([T.ToTensor()], Output(32, "float32", (0, 0, 0), (1, 1, 1))),
     ([T.PILToTensor(), T.ConvertImageDtype(torch.float16)], Output(32, "float16", (0, 0, 0), (1, 1, 1))),
@@ -183,6 +271,12 @@ ENDS: list[tuple[list[Any], Output]] = [
         [T.ToTensor(), T.Normalize([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])],
         Output(32, "float32", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
     ),
+    ([T.ToTensor(), T.Normalize(0.5, [0.25])], Output(32, "float32", (0.5,) * 3, (0.25,) * 3)),
+    (
+        [T.ToTensor(), T.Normalize(torch.tensor(MEAN, dtype=torch.float64), np.array(STD))],
+        Output(32, "float32", MEAN, STD),
+    ),
+    ([of_v2("ToDtype", "_misc", dtype=torch.float16, scale=True), T.ToPILImage(), T.ToTensor()], Output(32, **UNIT)),
     ([T.ToTensor(), T.Normalize((0.5,), (0.25,))], Output(32, "float32", (0.5,) * 3, (0.25,) * 3)),
     ([T.Grayscale(), T.ToTensor(), T.Normalize((0.5,), (0.25,))], Output(32, "float32", 0.5, 0.25, channels=1)),
     ([T.ToTensor(), T.ToPILImage(), T.ToTensor()], Output(32, "float32", (0, 0, 0), (1, 1, 1))),
@@ -196,6 +290,53 @@ def test_conversions_and_normalisation_are_the_output(end: list[Any], output: Ou
     assert recipe.stages == (Decode(), CenterCrop((32, 32)))
 
 
+@pytest.mark.parametrize(
+    ("transforms", "entering", "channels", "grey"),
+    [
+        ([T.Grayscale(), T.Grayscale(3)], 3, 3, 1),
+        ([T.Grayscale(3), T.Grayscale()], 3, 1, 1),
+        ([T.Grayscale(1), of_v2("RGB", "_color")], 3, 3, 1),
+        ([T.Grayscale(1), T.RandomInvert(1.0)], 3, 1, 1),
+        ([of_v2("RGB", "_color")], 3, 3, 0),
+        ([], 1, 1, 0),
+        ([T.RandomInvert(1.0)], 1, 1, 0),
+        ([T.Grayscale()], 1, 1, 0),
+        ([T.Grayscale(3)], 1, 3, 0),
+        ([of_v2("RGB", "_color")], 1, 3, 0),
+        ([T.Lambda(lambda image: image.convert("RGB"))], 1, 3, 0),
+    ],
+)
+def test_there_are_as_many_channels_as_transforms_and_images_have(
+    transforms: list[Any], entering: int, channels: int, grey: int
+) -> None:
+    recipe = imported(CROP, *transforms, *END, channels=entering)
+    assert recipe.output.channels == channels
+    assert sum(isinstance(stage, RandomGrayscale) for stage in recipe.stages) == grey
+
+
+def test_version_2_normalizes_one_channel_by_three_means_to_three() -> None:
+    normalize = of_v2("Normalize", "_misc", mean=list(MEAN), std=list(STD))
+    recipe = imported(CROP, T.Grayscale(), T.ToTensor(), normalize)
+    assert recipe.output == Output(32, "float32", MEAN, STD)
+    assert recipe.stages[2:] == (RandomGrayscale(1.0, "grayscale"),)
+    assert imported(CROP, T.ToTensor(), normalize, channels=1).output.channels == 3
+
+
+def test_grey_images_are_served_in_one_channel_as_they_are() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (8, 28, 28, 1), np.uint8).repeat(3, axis=3)
+    recipe = imported(T.ToTensor(), T.Normalize((0.1307,), (0.3081,)), raw=True, size=28, channels=1)
+    assert (recipe.output.mean, recipe.output.std) == ((0.1307,), (0.3081,))
+    with Loader(Arrays(images, np.arange(8)), recipe, Standard(8, batch_size=8)) as loader:
+        ((served, labels),) = [(batch.clone(), labels.numpy()) for batch, labels in loader]
+    wanted = (torch.from_numpy(images[labels, ..., 0]).float()[:, None] / 255 - 0.1307) / 0.3081
+    assert torch.allclose(served, wanted, atol=1e-5)
+
+
+def test_channels_are_one_or_three() -> None:
+    with pytest.raises(ConfigurationError, match="channels must be 3, or 1 for grey images, got 4: choose one"):
+        imported(CROP, *END, channels=4)
+
+
 def test_grey_images_are_made_by_the_output_unless_colours_are_changed_later() -> None:
     assert stages_of(T.Grayscale(), T.RandomHorizontalFlip()) == (HorizontalFlip(),)
     grey = RandomGrayscale(1.0, "grayscale")
@@ -203,7 +344,6 @@ def test_grey_images_are_made_by_the_output_unless_colours_are_changed_later() -
 
 
 ERASED = {"probability": 0.3, "scale": (0.02, 0.33), "ratio": (0.3, 3.3)}
-MEAN, STD = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
 NORMALIZED = (T.ToTensor(), T.Normalize(MEAN, STD))
 TENSOR_OF_LEVELS = (T.PILToTensor(),)
 ERASURES: list[tuple[Any, Any, dict[str, Any]]] = [
@@ -269,6 +409,53 @@ def test_transforms_of_weights_are_a_resize_and_a_crop() -> None:
     assert recipe.split == 3
 
 
+def test_transforms_of_weights_may_be_given_before_they_are_made() -> None:
+    values = {"resize_size": [36], "mean": list(MEAN), "std": list(STD), "antialias": True}
+    values["interpolation"] = MODE.BILINEAR
+    kind = type("ImageClassification", (), {"__module__": "torchvision.transforms._presets"})
+
+    def init(self: Any, **given: Any) -> None:
+        vars(self).update(values | {name: [side] for name, side in given.items()})
+
+    kind.__init__ = init  # type: ignore[misc]
+    transforms = functools.partial(kind, crop_size=32)
+    weights = enum.Enum("weights", {"DEFAULT": SimpleNamespace(transforms=transforms)}).DEFAULT
+    type(weights).transforms = property(lambda member: member.value.transforms)  # type: ignore[attr-defined]
+    made = Recipe.from_torchvision(kind(crop_size=32))
+    assert Recipe.from_torchvision(transforms) == Recipe.from_torchvision(weights) == made
+
+
+def test_a_dict_of_transforms_is_refused_with_its_keys() -> None:
+    with pytest.raises(ConfigurationError, match=r"a dict of 'train', 'val' cannot be imported: pass one, such as"):
+        Recipe.from_torchvision({"train": T.Compose([CROP, *END]), "val": T.Compose([CROP, *END])})
+
+
+def test_a_crop_that_need_not_pad_is_a_crop() -> None:
+    crop = RandomCrop((32, 32))
+    needed = {"pad_if_needed": True}
+    assert imported(T.Resize(32), T.RandomCrop(32, **needed), *END).stages[2] == crop
+    assert stages_of(T.RandomCrop(32, **needed)) == (RandomCrop((32, 32), 0),)
+    assert stages_of(T.Resize((30, 30)), T.RandomCrop(32, 1, **needed))[1] == RandomCrop((32, 32), 0, 1)
+    assert imported(T.RandomCrop(32, **needed), *END, raw=True, size=36).stages == (RandomCrop((32, 32), 4),)
+
+
+def test_grey_with_a_probability_is_random_grey_until_pixels_are_normalised() -> None:
+    (grey,) = stages_of(T.RandomApply([T.Grayscale(3)], 0.2))
+    assert grey == RandomApply(RandomGrayscale(1.0, "grayscale"), 0.2)
+    assert "Grayscale after Normalize cannot be" in refusal(CROP, *NORMALIZED, T.RandomApply([T.Grayscale(3)], 0.2))
+
+
+def test_what_is_left_out_is_told_to_whom_logs(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "dalirefurb"):
+        stages_of(_convert_image_to_rgb)
+    assert caplog.messages == ["_convert_image_to_rgb only makes 3 equal channels, so it is no stage"]
+
+
+def test_an_object_that_holds_transforms_is_refused_with_these() -> None:
+    preset = stand_in("ClassificationPresetTrain", "presets", transforms=T.Compose([CROP, *END]))
+    assert "pass torchvision's transforms, such as its .transforms, or" in refusal(preset)
+
+
 def test_the_split_can_be_chosen() -> None:
     transforms = [T.RandomResizedCrop(32), T.RandomHorizontalFlip(), *END]
     assert imported(*transforms).split == 1
@@ -278,7 +465,15 @@ def test_the_split_can_be_chosen() -> None:
 REFUSED: list[tuple[list[Any], str]] = [
     ([CROP], "a transform that makes levels cannot be imported: end it with ToTensor"),
     ([T.Resize(32), *END], "must leave images of one size, but theirs is that of what enters: end with a crop"),
-    ([T.Lambda(abs)], "Lambda cannot be imported: write it as a KernelStage"),
+    ([T.Lambda(abs)], "Lambda cannot be imported: leave it out if it only converts images to RGB"),
+    ([abs], "the function abs cannot be imported: leave it out if it only converts images to RGB"),
+    ([type(T.RandomHorizontalFlip())], "the class RandomHorizontalFlip cannot be imported: pass one that is made"),
+    ([T.Grayscale(), T.RandomRotation(9, fill=(1, 2, 3))], "RandomRotation of one channel with fill=(1, 2, 3)"),
+    ([T.Grayscale(), T.ToTensor(), T.RandomErasing(value=(1, 0, 0))], "value=(1, 0, 0)) of one channel cannot be"),
+    ([T.Grayscale(), T.ToTensor(), T.Normalize(0.5, 1), T.RandomErasing(value="random")], "noise and colours have"),
+    ([T.Grayscale(), *NORMALIZED], "Normalize of one channel by three numbers cannot be imported: pass one mean"),
+    ([T.ToTensor(), T.Normalize((0.5, 0.4), 1)], "Normalize(mean=[0.5, 0.4], std=[1]) cannot be imported: pass one"),
+    ([T.RandomApply([of_v2("RGB", "_color")]), T.RandomApply([T.Grayscale()])], "Grayscale inside of another"),
     ([T.RandomOrder([])], "RandomOrder cannot be imported: write its transforms in one order"),
     ([T.FiveCrop(32)], "FiveCrop cannot be imported: make one view"),
     ([T.AugMix()], "AugMix cannot be imported: its operations are not timm's"),
@@ -297,7 +492,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.RandomCrop(32, padding=(1, 2))], "RandomCrop(padding=(1, 2)) cannot be imported: pad all sides"),
     ([T.RandomCrop(32, padding=4, fill=9)], "RandomCrop that adds another level than 0 cannot be imported"),
     ([T.RandomCrop(32, padding=4, padding_mode="edge")], "pass 'constant' or 'reflect'"),
-    ([T.RandomCrop(32, pad_if_needed=True)], "put a Resize before it"),
+    ([T.RandomCrop(32, pad_if_needed=True)], "put a Resize to its size or more before it, or pass size="),
+    ([T.Resize(31), T.RandomCrop(32, pad_if_needed=True)], "RandomCrop(pad_if_needed=True) cannot be imported"),
     ([T.Pad(4), *END], "Pad cannot be imported: put RandomCrop after it"),
     ([T.Pad(4)], "Pad cannot be imported: put RandomCrop after it"),
     ([T.Pad(4), T.RandomCrop(32, padding=4)], "pad once"),

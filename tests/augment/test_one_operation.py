@@ -79,6 +79,16 @@ def test_sharpness_is_pillows_within_a_level(by: Maker, factor: float) -> None:
     assert all(each.max() <= max(1, abs(factor - 1)) for each in found.values())
 
 
+@by_each
+@pytest.mark.parametrize("factor", [3.5, 5.5, 8.0, 10.0])
+def test_strong_sharpness_is_as_far_off_as_pillow_rounds_what_is_smoothed(by: Maker, factor: float) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (128, 129, 3), np.uint8)
+    (served,) = made(AdjustSharpness(factor), [noise], {}, by=by)
+    furthest = np.abs(served.astype(int) - ImageEnhance.Sharpness(Image.fromarray(noise)).enhance(factor)).max()
+    assert furthest <= abs(factor - 1) / 2 + 1.5
+    assert furthest > 1 or factor < 5
+
+
 def test_equalize_is_exactly_pillows_by_kernels() -> None:
     assert all((each == 0).all() for each in differences(Equalize(), "kernels", ImageOps.equalize).values())
 

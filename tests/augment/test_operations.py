@@ -53,6 +53,8 @@ WARPS = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
 CURVES = ("Posterize", "Solarize")
 PLAIN = ("Identity", "AutoContrast", "Equalize")
+WIDE_PIXELS = (*range(16), *range(17, 31), 32)
+"""Of TrivialAugment's 31 magnitudes: torchvision's single precision has 15.999999 for the 16 of the middle."""
 PUBLISHED = {
     "rand_augment": Published(31, 0.3, 30, 0.9, 4, None, PLAIN),
     "auto_augment": Published(10, 0.3, 30, 0.9, 4, None, (*PLAIN, "Invert")),
@@ -165,8 +167,8 @@ def _source(case: Case, width: int, height: int) -> NDArray[np.float64]:
         return np.array([[1, 0, 0], [published.shear * case.strength, 1, 0]])
     if case.name in ("TranslateX", "TranslateY"):
         side = width if case.name == "TranslateX" else height
-        most = (150 * side, 331) if published.pixels is None else (published.pixels, 1)
-        pixels = most[0] * case.bin // (most[1] * (published.num_bins - 1)) * (-1 if case.negated else 1)
+        of_side = 150 * side * case.bin // (331 * (published.num_bins - 1))
+        pixels = (of_side if published.pixels is None else WIDE_PIXELS[case.bin]) * (-1 if case.negated else 1)
         return np.array([[1, 0, -pixels * (case.name == "TranslateX")], [0, 1, -pixels * (case.name == "TranslateY")]])
     angle = np.deg2rad(published.degrees * case.strength)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])

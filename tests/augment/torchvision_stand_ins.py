@@ -127,7 +127,7 @@ def _maker(kind: str) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         values = {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
         assert values.keys() == defaults.keys()
-        assert MISSING not in values.values()
+        assert not any(value is MISSING for value in values.values())
         return stand_in(kind, module, **{name: _attribute(kind, name, value) for name, value in values.items()})
 
     return make

@@ -55,10 +55,8 @@ class CreateTransform(metaclass=Explained):
         hflip: Probability that left and right are mirrored.
         vflip: Probability that top and bottom are mirrored.
         color_jitter: Greatest change of brightness, contrast and saturation, or three or four numbers, the last one the
-            hue's; None: none. Where `auto_augment` is given and not "3a", timm leaves it out, unless
-            `force_color_jitter`.
+            hue's; None: none. Where `auto_augment` is given and not "3a", timm leaves it out.
         color_jitter_prob: Probability of it; None: always.
-        force_color_jitter: Whether it comes after any policy.
         grayscale_prob: Probability of grey.
         gaussian_blur_prob: Probability of a blur.
         auto_augment: Policy, see `dalirefurb.augment.timm_auto_augment`; None: none.
@@ -91,7 +89,6 @@ class CreateTransform(metaclass=Explained):
     vflip: float = 0.0
     color_jitter: float | Sequence[float] | None = 0.4
     color_jitter_prob: float | None = None
-    force_color_jitter: bool = False
     grayscale_prob: float = 0.0
     gaussian_blur_prob: float = 0.0
     auto_augment: str | None = None
@@ -186,7 +183,7 @@ class CreateTransform(metaclass=Explained):
             red, green, blue = (min(255, round(255 * mean)) for mean in three(self.output.means))
             stages += timm_auto_augment(self.auto_augment, interpolation=warps, fill=(red, green, blue))
         jitters = self.color_jitter
-        if jitters and (self.force_color_jitter or not self.auto_augment or "3a" in self.auto_augment):
+        if jitters and (not self.auto_augment or "3a" in self.auto_augment):
             jitter = ColorJitter(*(jitters if isinstance(jitters, (tuple, list)) else (jitters,) * 3))
             stages += maybe(jitter, 1.0 if self.color_jitter_prob is None else self.color_jitter_prob)
         stages += [RandomGrayscale(self.grayscale_prob)] if self.grayscale_prob else []

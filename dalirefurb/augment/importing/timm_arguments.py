@@ -9,31 +9,19 @@ from dalirefurb.calls import explained
 from dalirefurb.checks import plain
 
 _ASK_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    "re_split": (False,),
-    "num_aug_repeats": (0,),
-    "num_aug_splits": (0,),
-    "distributed": (False,),
-    "collate_fn": (),
-    "pin_memory": (False,),
-    "fp16": (False,),
+    **dict.fromkeys(("collate_fn", "device", "num_batches", "input_size_choices", "batch_size_choices"), ()),
+    **dict.fromkeys(("batch_choice_weights", "batch_schedule_epochs"), ()),
+    **dict.fromkeys(("re_split", "distributed", "pin_memory", "fp16"), (False,)),
+    **dict.fromkeys(("patchify_channels_last", "patchify_flatten"), (True,)),
+    **dict.fromkeys(("persistent_workers", "use_multi_epochs_loader"), (True, False)),
+    **dict.fromkeys(("num_aug_repeats", "num_aug_splits", "batch_choice_seed"), (0,)),
     "img_dtype": ("float32", "torch.float32"),
-    "device": (),
-    "persistent_workers": (True, False),
-    "use_multi_epochs_loader": (True, False),
     "worker_seeding": ("all",),
-    "input_size_choices": (),
-    "batch_size_choices": (),
-    "batch_choice_weights": (),
-    "batch_choice_seed": (0,),
     "batch_choice_schedule": ("constant",),
-    "batch_schedule_epochs": (),
     "batch_schedule_spread": (0.65,),
     "batch_schedule_random_mix": (0.1,),
-    "num_batches": (),
     "patch_size": (16,),
     "max_seq_len": (576,),
-    "patchify_channels_last": (True,),
-    "patchify_flatten": (True,),
 }
 """Arguments of `create_loader` and `create_transform` of timm 1.0, with the values that change nothing; None is one of
 each. Threads live as long as the loader, whatever is said of workers."""
@@ -49,6 +37,7 @@ _OF_PRETRAINED_CFG = {
 _ANOTHER_SIZE = "images and batches of another size are another loader's: leave it out"
 
 _INSTEAD: Mapping[str, str] = {
+    "force_color_jitter": "create_transform has none: put a ColorJitter after the policy, in a Recipe of your own",
     "worker_seeding": "the planner draws all numbers: Refurbish(..., seed=0)",
     "num_batches": _ANOTHER_SIZE,
     **dict.fromkeys((name for name in _ASK_NOTHING if name.startswith("batch_")), _ANOTHER_SIZE),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+import inspect
+import logging
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import partial
 from typing import Any
 
 from dalirefurb.augment.importing.assembly import Parts, distinct, leaving, maybe, parts_of, refuse
+from dalirefurb.augment.importing.functions import channels_after
 from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels
 from dalirefurb.augment.importing.torchvision_stages import (
     LIGHTLY,
@@ -20,11 +25,12 @@ from dalirefurb.augment.importing.torchvision_stages import (
 from dalirefurb.augment.size import Size, checked_size, sides_of
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
-from dalirefurb.augment.stages.color import RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
-from dalirefurb.checks import plain
+from dalirefurb.checks import plain, require
 from dalirefurb.errors import ConfigurationError
+
+_log = logging.getLogger("dalirefurb")
 
 _MOVING = (HorizontalFlip, VerticalFlip, CenterCrop, RandomCrop)
 """Stages that only move pixels, so that what these are does not matter, if nothing is added to them."""
@@ -38,6 +44,7 @@ _MIXED = "mix batches after the loader by dalirefurb.Mix"
 _PAD = "put RandomCrop after it, with nothing but flips between, or leave it out"
 _AFTER_PAD = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip")
 _INSTEAD = {
+    "Lambda": f"leave it out if it only converts images to RGB, which they are here; else {_OWN}",
     "RandomOrder": "write its transforms in one order; a ColorJitter draws the order of its own",
     "FiveCrop": "make one view of a sample: CenterCrop",
     "TenCrop": "make one view of a sample: CenterCrop",
@@ -53,8 +60,16 @@ _INSTEAD = {
 }
 """What takes the place of transforms that there are no stages for."""
 
-_OUTSIDE = ("RandomCrop", "RandomErasing", "Grayscale", "Pad", "ImageClassification")
+_OUTSIDE = ("RandomCrop", "RandomErasing", "Grayscale", "RGB", "Pad", "ImageClassification")
 """Transforms that must not be inside of others, beside `CONVERSIONS`."""
+
+_ORIGINS = {
+    "torchvision": "",
+    "timm": "pass Recipe.from_timm what timm's create_transform was given",
+    "albumentations": "it resizes without anti-aliasing, as no stage does: use torchvision's transforms",
+    "lightly": "a recipe makes one view: pass its .transform, a Compose, for each view another",
+}
+"""Projects whose transforms are known, and what takes the place of them."""
 
 _CONTAINERS = ("Compose", "Sequential", "ModuleList")
 
@@ -70,17 +85,23 @@ class _Reader:
         padding: A `Pad` that a crop must follow, None: there is none.
     """
 
-    def __init__(self, size: tuple[int, int] | None, raw: bool) -> None:
+    def __init__(self, size: tuple[int, int] | None, raw: bool, channels: int) -> None:
         self.stages: list[Stage] = []
-        self.pixels = Pixels()
+        self.pixels = Pixels(channels)
         self.size, self.raw = size, raw
         self.padding: Any = None
 
     def read(self, transform: Any) -> None:
         """Read a transform, or several in a container."""
+        transform = _made(transform)
         if _contains(transform):
             for each in _inside(transform):
                 self.read(each)
+            return
+        if channels := self._channels_after(transform):
+            named = getattr(transform, "__name__", kind(transform))
+            _log.info("%s only makes %d equal channels, so it is no stage", named, channels)
+            self.pixels.channels = channels
             return
         transform = _known(transform)
         name = kind(transform)
@@ -101,8 +122,19 @@ class _Reader:
         else:
             self.stages += self._stages_of(transform)
 
+    def _channels_after(self, transform: Any) -> int | None:
+        """Return how many channels `RGB` or a function of the user's makes; None for what does anything else."""
+        if kind(transform) == "RGB":
+            return 3
+        theirs = type(transform).__module__.partition(".")[0] in _ORIGINS and kind(transform) != "Lambda"
+        if theirs or not callable(getattr(transform, "lambd", transform)):
+            return None
+        return channels_after(transform, self.pixels.channels, image=self.pixels.given == Given.IMAGE)
+
     def _stages_of(self, transform: Any) -> list[Stage]:
         """Return the stages of a transform that may be inside of another one."""
+        if self._channels_after(transform) == self.pixels.channels:
+            return []
         transform = _known(transform)
         name = kind(transform)
         if name == "RandomApply":
@@ -112,9 +144,12 @@ class _Reader:
             return [RandomApply(inner, float(transform.p))] if inner else []
         if name == "RandomChoice":
             options = [self._several([each]) for each in transform.transforms]
+            named = iter(distinct([stage for option in options for stage in option]))
+            options = [[next(named) for _ in option] for option in options]
             return [RandomChoice(options, None if transform.p is None else tuple(map(float, transform.p)))]
         table = LIGHTLY if type(transform).__module__.startswith("lightly.") else STAGES
-        if name in (*CONVERSIONS, *_OUTSIDE):
+        as_many = name == "Grayscale" and transform.num_output_channels == self.pixels.channels
+        if name in (*CONVERSIONS, *_OUTSIDE) and not as_many:
             refuse(f"{name} inside of another transform", "put it outside")
         if name not in table:
             refuse(name, _INSTEAD.get(name, _OWN))
@@ -135,6 +170,8 @@ class _Reader:
         name, given = kind(transform), self.pixels.given
         if given == Given.NORMALIZED and not all(isinstance(stage, _MOVING) for stage in stages):
             refuse(f"{name} after Normalize", "put it before")
+        if self.pixels.channels == 1 and isinstance(fill_of(transform), tuple):
+            refuse(f"{name} of one channel with fill={transform.fill!r}", "pass one level")
         if given == Given.UNIT and (name in _OF_LEVELS or fill_of(transform) != 0):
             refuse(f"{name} of pixels in 0..1", "put it before ToTensor or ToDtype, where levels are 0 .. 255")
         if any(isinstance(stage, (Resize, RandomResizedCrop)) for stage in stages):
@@ -146,10 +183,6 @@ class _Reader:
         size, padding, mode = sides_of(size_of(transform)), _one_padding(pad), getattr(pad, "padding_mode", "constant")
         if pad is not transform and _one_padding(transform):
             refuse("Pad before a RandomCrop with padding", "pad once")
-        if getattr(transform, "pad_if_needed", False):
-            refuse(
-                "RandomCrop(pad_if_needed=True)", "put a Resize before it, so that no image is smaller than the crop"
-            )
         if mode not in ("constant", "reflect"):
             refuse(f"{kind(pad)}(padding_mode={mode!r})", "pass 'constant' or 'reflect'")
         other = fill_of(pad) not in (0, (0, 0, 0)) or self.pixels.given == Given.NORMALIZED
@@ -158,6 +191,10 @@ class _Reader:
         entering = leaving(self.stages, self.size)
         if entering is None and self.raw and padding and not self.stages:
             entering = self.size = size
+        least = leaving(self.stages, self.size or (1, 1)) or size
+        smaller = any(side + 2 * padding < cut for side, cut in zip(least, size, strict=True))
+        if smaller and getattr(transform, "pad_if_needed", False):
+            refuse("RandomCrop(pad_if_needed=True)", "put a Resize to its size or more before it, or pass size=")
         margins = set() if entering is None else {entering[axis] + 2 * padding - size[axis] for axis in (0, 1)}
         margin = margins.pop() if len(margins) == 1 else None
         return RandomCrop(size, margin, padding, padding_mode="reflect" if mode == "reflect" else "constant")
@@ -165,9 +202,8 @@ class _Reader:
     def _read_grayscale(self, transform: Any) -> None:
         if self.pixels.given == Given.NORMALIZED:
             refuse("Grayscale after Normalize", "put it before")
-        if transform.num_output_channels == 1:
-            self.pixels.channels = 1
-        self.stages.append(RandomGrayscale(1.0, "grayscale"))
+        self.stages += STAGES["Grayscale"](transform) if self.pixels.channels == 3 else []
+        self.pixels.channels = transform.num_output_channels
 
     def _read_evaluation(self, transform: Any) -> None:
         """Read the transform that comes with torchvision's weights."""
@@ -181,16 +217,26 @@ class _Reader:
 
     def without_grey(self) -> list[Stage]:
         """Return the stages, without grey that the output makes: where colours are not looked at after it."""
-        last = max((place for place, stage in enumerate(self.stages) if stage.name == "grayscale"), default=0)
+        places = [place for place, stage in enumerate(self.stages) if stage.name == "grayscale"]
+        last = places[-1] if places and self.pixels.channels == 1 else len(self.stages)
         only_moved = all(isinstance(stage, _MOVING) for stage in self.stages[last + 1 :])
-        drop = self.pixels.channels == 1 and only_moved
-        return self.stages[:last] + self.stages[last + 1 :] if drop else self.stages
+        return self.stages[:last] + self.stages[last + 1 :] if only_moved else self.stages
 
 
 def _contains(transform: Any) -> bool:
     """Whether it is a container of transforms, one after the other."""
     theirs = type(transform).__module__.startswith(("torch.nn.", "torchvision."))
     return isinstance(transform, (list, tuple)) or (kind(transform) in _CONTAINERS and theirs)
+
+
+def _made(given: Any) -> Any:
+    """Return transforms made, if they only need that: of weights, or of `weights.transforms` without its call."""
+    if isinstance(given, Mapping):
+        refuse(f"a dict of {', '.join(map(repr, given))}", f"pass one, such as transforms{[*given][:1]}")
+    if isinstance(given, type):
+        refuse(f"the class {given.__name__}", f"pass one that is made: {given.__name__}(...)")
+    made = given.transforms if isinstance(given, Enum) and hasattr(given, "transforms") else given
+    return made() if isinstance(made, partial) and isinstance(made.func, type) else made
 
 
 def _inside(container: Any) -> Iterable[Any]:
@@ -202,20 +248,14 @@ def _inside(container: Any) -> Iterable[Any]:
 def _known(transform: Any) -> Any:
     """Return a transform with Python's numbers; refuse one that is not torchvision's, nor one of lightly's."""
     name, module = kind(transform), type(transform).__module__
-    if module.startswith("timm."):
-        refuse(f"timm's {name}", "pass Recipe.from_timm what timm's create_transform was given")
-    if module.startswith("albumentations."):
-        refuse(
-            f"albumentations' {name}",
-            "it resizes without anti-aliasing, as no stage does: use torchvision's transforms",
-        )
-    if module.startswith("lightly."):
-        if name not in LIGHTLY:
-            refuse(
-                f"lightly's {name}", "a recipe makes one view: pass its .transform, a Compose, for each view another"
-            )
-    elif not module.startswith("torchvision."):
-        refuse(f"{name} of {module}", f"pass torchvision's transforms, or {_OWN}")
+    origin = module.partition(".")[0]
+    if inspect.isroutine(transform):
+        refuse(f"the function {transform.__name__}", _INSTEAD["Lambda"])
+    if origin not in _ORIGINS:
+        own = ", such as its .transforms" if hasattr(transform, "transforms") else ""
+        refuse(f"{name} of {module}", f"pass torchvision's transforms{own}, or {_OWN}")
+    if origin != "torchvision" and not (origin == "lightly" and name in LIGHTLY):
+        refuse(f"{origin}'s {name}", _ORIGINS[origin])
     known = copy.copy(transform)
     vars(known).update((each, plain(value)) for each, value in vars(transform).items())
     return known
@@ -230,13 +270,14 @@ def _one_padding(transform: Any) -> int:
     return int(sides[0])
 
 
-def imported(transform: Any, *, split: int | str | None, raw: bool, size: Size | None) -> Parts:
+def imported(transform: Any, *, split: int | str | None, raw: bool, size: Size | None, channels: int) -> Parts:
     """Return what becomes a recipe of transforms; see `Recipe.from_torchvision` and `assembly.parts_of`.
 
     Raises:
         ConfigurationError: If there are no stages for these.
     """
-    reader = _Reader(None if size is None else sides_of(checked_size("size", size)), raw)
+    require(channels in (1, 3), "channels", "3, or 1 for grey images", channels, "choose one")
+    reader = _Reader(None if size is None else sides_of(checked_size("size", size)), raw, channels)
     reader.read(transform)
     if reader.padding is not None:
         refuse("Pad", _PAD)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
+
 from dalirefurb.augment.importing.assembly import erasing_after, refuse, three
 from dalirefurb.augment.importing.torchvision_stages import kind
 from dalirefurb.augment.output import Dtype, Output
@@ -31,12 +33,12 @@ class Pixels:
 
     Attributes:
         given: What the next transform is given.
-        channels: Number of channels of the tensors.
+        channels: Number of channels, 3 or 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         self.given = Given.IMAGE
-        self.channels = 3
+        self.channels = channels
         self._mean, self._std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
         self._dtype: Dtype = "float32"
 
@@ -48,7 +50,8 @@ class Pixels:
         """
         if self.given < Given.UNIT:
             refuse("a transform that makes levels", "end it with ToTensor() or ToDtype(torch.float32, scale=True)")
-        return Output(size, self._dtype, self._mean, self._std, channels=3 if self.channels == 3 else 1)
+        mean, std = self._mean[: self.channels], self._std[: self.channels]
+        return Output(size, self._dtype, mean, std, channels=3 if self.channels == 3 else 1)
 
     def to_tensor(self, transform: Any) -> None:
         """Divide levels by 255, as `ToTensor`."""
@@ -62,7 +65,7 @@ class Pixels:
         """Make an image, as `ToPILImage`."""
         if self.given == Given.NORMALIZED:
             refuse("ToPILImage after Normalize", "leave it out")
-        self.given = Given.IMAGE
+        self.given, self._dtype = Given.IMAGE, "float32"
 
     def convert(self, transform: Any) -> None:
         """Change the type, as `ToDtype` and `ConvertImageDtype`."""
@@ -82,7 +85,14 @@ class Pixels:
         if self.given != Given.UNIT:
             remedy = "put ToTensor or ToDtype(torch.float32, scale=True) before it, and have it once"
             refuse("Normalize of what is not in 0..1", remedy)
-        self._mean, self._std = three(transform.mean), three(transform.std)
+        mean, std = (np.ravel(each).tolist() for each in (transform.mean, transform.std))
+        if not {len(mean), len(std)} <= {1, 3}:
+            refuse(f"Normalize(mean={mean}, std={std})", "pass one number for each of 3 channels, or one for all")
+        if self.channels < max(len(mean), len(std)):
+            if len(mean) == 1 or not type(transform).__module__.startswith("torchvision.transforms.v2"):
+                refuse("Normalize of one channel by three numbers", "pass one mean and std, or Grayscale(3) before it")
+            self.channels = 3
+        self._mean, self._std = three(mean), three(std)
         self.given = Given.NORMALIZED
 
     def erasing(self, transform: Any) -> RandomErasing:
@@ -91,6 +101,9 @@ class Pixels:
             refuse("RandomErasing of an image", "put it after ToTensor or ToImage, where torchvision takes it")
         arguments = {"probability": transform.p, "scale": tuple(transform.scale), "ratio": tuple(transform.ratio)}
         value, normalized = transform.value, self.given == Given.NORMALIZED
+        coloured = value is None or isinstance(value, str) or (isinstance(value, (list, tuple)) and len(value) == 3)
+        if coloured and self.channels == 1:
+            refuse(f"RandomErasing(value={value!r}) of one channel", "pass one number: noise and colours have three")
         if value is None or isinstance(value, str):
             if not normalized:
                 refuse(

@@ -179,6 +179,7 @@ STAGES: Mapping[str, Callable[[Any], list[Stage]]] = {
     "RandomAffine": _affine,
     "RandomPerspective": _perspective,
     "ColorJitter": _color_jitter,
+    "Grayscale": lambda transform: [RandomGrayscale(1.0, "grayscale")],
     "RandomGrayscale": lambda transform: [RandomGrayscale(transform.p)] if transform.p else [],
     "GaussianBlur": _blur,
     "RandomInvert": lambda transform: maybe(Invert(), transform.p),

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,7 @@ class Operation:
         shares: Maps a magnitude to the shares of the picture's sides in a warp's offset, shape (2, 2): rows x
             and y, columns width and height.
         whole: Whether offsets are cut to whole pixels.
+        spaced: Makes magnitudes of the first one, the last one, and their number.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Operation:
     matrix: Callable[[float], NDArray[np.float64]] = lambda magnitude: np.eye(3)
     shares: Callable[[float], NDArray[np.float64]] = lambda magnitude: np.zeros((2, 2))
     whole: bool = False
+    spaced: Callable[[float, float, int], NDArray[Any]] = np.linspace
 
     @property
     def ranged(self) -> bool:
@@ -118,6 +120,13 @@ def _about_centre(degrees: float) -> NDArray[np.float64]:
 
 def _whole_pixels(*, x: float = 0.0, y: float = 0.0) -> NDArray[np.float64]:
     return np.array([[1, 0, -math.trunc(x)], [0, 1, -math.trunc(y)], [0, 0, 1]])
+
+
+def _in_single_precision(first: float, last: float, count: int) -> NDArray[np.float32]:
+    """Space numbers as PyTorch's `linspace`, from both ends, so that 15.999999 is in the middle of 0 .. 32."""
+    bins, step = np.arange(count), np.float64((np.float32(last) - np.float32(first)) / np.float32(count - 1))
+    early = bins < count // 2
+    return (np.where(early, first, last) + step * np.where(early, bins, bins - (count - 1))).astype(np.float32)
 
 
 def _factor(magnitude: float) -> NDArray[np.float64]:
@@ -175,8 +184,8 @@ WIDE_OPERATIONS: tuple[Operation, ...] = (
     Operation("Identity", Group.IDENTITY),
     Operation("ShearX", Group.WARP, 0.0, 0.99, True, lambda m: _shear(x=m)),
     Operation("ShearY", Group.WARP, 0.0, 0.99, True, lambda m: _shear(y=m)),
-    Operation("TranslateX", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(x=m)),
-    Operation("TranslateY", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(y=m)),
+    Operation("TranslateX", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(x=m), spaced=_in_single_precision),
+    Operation("TranslateY", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(y=m), spaced=_in_single_precision),
     Operation("Rotate", Group.WARP, 0.0, 135.0, True, _rotation, _about_centre),
     Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.99, True, _factor),
     Operation("Color", Group.COLOR, 0.0, 0.99, True, _color),
@@ -224,7 +233,7 @@ class OperationTable:
         keys = [
             (operation, -magnitude if negated and operation.signed else magnitude)
             for operation in operations
-            for magnitude in np.linspace(operation.first, operation.last, num_bins).tolist()
+            for magnitude in operation.spaced(operation.first, operation.last, num_bins).tolist()
             for negated in (False, True)
         ]
         self._groups = np.array([operation.group for operation, _ in keys], np.int32)

@@ -24,6 +24,7 @@ class TrivialAugmentLayer(TableLayer):
     name: str = "trivial_augment"
     num_magnitude_bins: int = 31
 
+    code_version = 2
     num_uniforms = 3  # operation, magnitude and sign
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Resize kernels with filters that have negative weights: bicubic and Lanczos, in the whole numbers that Pillow takes.
 
 A row is resized horizontally when it is first needed, rounded to levels, and kept as long as the vertical filter
-reaches it. Beyond the window's borders there is nothing: the weights of what is inside are made to sum to 1.
+reaches it; or rows are added up first, where Pillow does so since version 13. Beyond the window's borders there is
+nothing: the weights of what is inside are made to sum to 1.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.lower import FULL, MIRROR
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
+from dalirefurb.kernels.pixels.resize import behind
 
 _WEIGHT_BITS = 22
 """So that sums of levels, whose weights sum to 1, fit 32 bits with a sign."""
+
+_HALF = np.int32(1 << _WEIGHT_BITS - 1)
+"""Of a level, so that sums are rounded."""
 
 _BICUBIC, _LANCZOS = 2, 3
 """How far the filters reach, in pixels of the larger image."""
@@ -41,7 +46,7 @@ def _bytes(radius: int, height: Any, width: Any, lines: Any, columns: Any, numbe
     full_height, full_width = np.maximum(np.int64(numbers[FULL]), 1), np.maximum(np.int64(numbers[FULL + 1]), 1)
     across, down = _taps(radius, window_width, full_width), _taps(radius, window_height, full_height)
     of_eight = 2 * columns + 2 * lines + np.maximum(across, down)
-    of_four = columns * across + lines * down + 3 * columns
+    of_four = columns * across + lines * down + 3 * np.maximum(columns, window_width)
     of_one = down * (3 * columns + 1) + 3 * window_width + 1
     needed = 8 * of_eight + 4 * of_four + of_one + _TABLES * ALIGNMENT
     return needed + window_refused(height, width, lines, columns, numbers)
@@ -55,11 +60,6 @@ def bicubic_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: An
 def lanczos_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
     """Return the bytes of memory that `lanczos` works in."""
     return _bytes(_LANCZOS, height, width, lines, columns, numbers)
-
-
-@compiled
-def _behind(room: Any, nbytes: Any) -> Any:
-    return room + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 @compiled
@@ -109,37 +109,57 @@ def _weigh(radius: Any, x: Any, source: Any, target: Any, parts: Any, weights: A
 
 
 @compiled
+def _add_row(sums: Any, length: Any, source: Any, start: Any, weight: Any) -> None:
+    for x in range(length):
+        sums[x] = np.int32(sums[x] + weight * np.int32(source[np.uint64(start + x)]))
+
+
+@compiled
+def _round_row(sums: Any, length: Any, out: Any, start: Any) -> None:
+    for x in range(length):
+        out[np.uint64(start + x)] = np.uint8(min(max(sums[x] >> np.int32(_WEIGHT_BITS), 0), 255))
+
+
+@compiled
 def _resample(
-    radius: Any,
-    image: Any,
-    width: Any,
-    height: Any,
-    lines: Any,
-    columns: Any,
-    numbers: Any,
-    room: Any,
-    out: Any,
+    radius: Any, image: Any, width: Any, height: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
 ) -> None:
     (top, left, window_height, window_width), start, full = window_of(numbers)
     mirror = numbers[MIRROR] > 0
     across, down = _taps(radius, window_width, full[1]), _taps(radius, window_height, full[0])
-    parts, room = memory(room, (max(across, down),), np.float64), _behind(room, 8 * max(across, down))
-    firsts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
-    counts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
-    weights, room = memory(room, (columns, across), np.int32), _behind(room, 4 * columns * across)
+    parts, room = memory(room, (max(across, down),), np.float64), behind(room, 8 * max(across, down))
+    firsts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
+    counts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
+    weights, room = memory(room, (columns, across), np.int32), behind(room, 4 * columns * across)
     begin = full[1] - start[1] - 1 if mirror else start[1]
     for x in range(columns):
         place = begin - x if mirror else begin + x
         firsts[x], counts[x] = _weigh(radius, place, window_width, full[1], parts, weights[x])
-    rows, room = memory(room, (2, lines), np.int64), _behind(room, 16 * lines)
-    shares, room = memory(room, (lines, down), np.int32), _behind(room, 4 * lines * down)
+    rows, room = memory(room, (2, lines), np.int64), behind(room, 16 * lines)
+    shares, room = memory(room, (lines, down), np.int32), behind(room, 4 * lines * down)
     for y in range(lines):
         rows[0, y], rows[1, y] = _weigh(radius, start[0] + y, window_height, full[0], parts, shares[y])
-    length = 3 * columns
-    kept, room = memory(room, (down, length + 1), np.uint8), _behind(room, down * (length + 1))
-    sums, room = memory(room, (length,), np.int32), _behind(room, 4 * length)
-    last = memory(room, (3 * window_width + 1,), np.uint8)
-    half = np.int32(1 << _WEIGHT_BITS - 1)
+    length, needed = 3 * columns, 3 * window_width
+    kept, room = memory(room, (down, length + 1), np.uint8), behind(room, down * (length + 1))
+    sums, room = memory(room, (max(length, needed),), np.int32), behind(room, 4 * max(length, needed))
+    spare = memory(room, (needed + 1,), np.uint8)
+    # Where the height shrinks by more than twice as many pixels as the width Pillow begins with the rows.
+    if window_height - full[0] > max(2 * (window_width - full[1]), 0):
+        leftmost = min(firsts[0], firsts[columns - 1])
+        needed = 3 * (max(firsts[0] + counts[0], firsts[columns - 1] + counts[columns - 1]) - leftmost)
+        row = kept[0]
+        for y in range(lines):
+            sums[:needed] = _HALF
+            for tap in range(rows[1, y]):
+                line = 3 * ((top + rows[0, y] + tap) * width + left + leftmost)
+                _add_row(sums, needed, image, line, shares[y, tap])
+            _round_row(sums, needed, spare, 0)
+            for x in range(columns):
+                at = 3 * (firsts[x] - leftmost)
+                store_pixel(row, 3 * x, weighed_pixels(spare, at, weights[x], counts[x], _WEIGHT_BITS))
+            for x in range(length):
+                out[np.uint64(y * length + x)] = row[x]
+        return
     ready = 0
     for y in range(lines):
         first, count = rows[0, y], rows[1, y]
@@ -148,23 +168,18 @@ def _resample(
             line, source = 3 * ((top + ready) * width + left), image
             if top + ready == height - 1:
                 # Four bytes are read of a pixel, and behind the image there is none.
-                for i in range(3 * window_width):
-                    last[i] = image[line + i]
-                line, source = 0, last
+                for i in range(needed):
+                    spare[i] = image[line + i]
+                line, source = 0, spare
             row = kept[ready % down]
             for x in range(columns):
                 pixel = weighed_pixels(source, line + 3 * firsts[x], weights[x], counts[x], _WEIGHT_BITS)
                 store_pixel(row, 3 * x, pixel)
             ready += 1
-        for x in range(length):
-            sums[x] = half
+        sums[:length] = _HALF
         for tap in range(count):
-            source, weight = kept[(first + tap) % down], shares[y, tap]
-            for x in range(length):
-                sums[x] = np.int32(sums[x] + weight * np.int32(source[x]))
-        line = y * length
-        for x in range(length):
-            out[np.uint64(line + x)] = np.uint8(min(max(sums[x] >> np.int32(_WEIGHT_BITS), 0), 255))
+            _add_row(sums, length, kept[(first + tap) % down], 0, shares[y, tap])
+        _round_row(sums, length, out, y * length)
 
 
 @kernel(bicubic_bytes)

@@ -46,7 +46,7 @@ def bilinear_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: A
 
 
 @compiled
-def _behind(room: Any, nbytes: Any) -> Any:
+def behind(room: Any, nbytes: Any) -> Any:
     """Return where the next table begins: whole vectors of it are in one cache line."""
     return room + (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
@@ -157,10 +157,10 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     mirror = numbers[MIRROR] > 0
     scale_x, scale_y = window_width / full[1], window_height / full[0]
     across, down = taps(window_width, full[1]), taps(window_height, full[0])
-    weights, room = memory(room, (across,), np.float64), _behind(room, 8 * across)
-    firsts, room = memory(room, (columns,), np.int64), _behind(room, 8 * columns)
+    weights, room = memory(room, (across,), np.float64), behind(room, 8 * across)
+    firsts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
     wholes, parts = memory(room, (columns, across), np.int64), memory(room, (columns, across), np.float64)
-    many, room = across > _MANY_TAPS, _behind(room, 8 * columns * across)
+    many, room = across > _MANY_TAPS, behind(room, 8 * columns * across)
     begin = full[1] - start[1] - columns if mirror else start[1]
     for x in range(columns):
         if many:
@@ -168,16 +168,16 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
         else:
             firsts[x] = _weigh(begin + x, scale_x, max(scale_x, 1.0), weights)
             _whole(weights, wholes[x])
-    rows, room = memory(room, (lines,), np.int64), _behind(room, 8 * lines)
-    shares, room = memory(room, (lines, down), np.float64), _behind(room, 8 * lines * down)
+    rows, room = memory(room, (lines,), np.int64), behind(room, 8 * lines)
+    shares, room = memory(room, (lines, down), np.float64), behind(room, 8 * lines * down)
     for y in range(lines):
         rows[y] = _weigh(start[0] + y, scale_y, max(scale_y, 1.0), shares[y])
     first = firsts[0]
     for x in range(columns):
         firsts[x] -= first
     reach, length = firsts[columns - 1] + across, 3 * columns
-    packed, room = memory(room, (reach,), np.int64), _behind(room, 8 * reach)
-    kept, room = memory(room, (down, length), np.float32), _behind(room, 4 * down * length)
+    packed, room = memory(room, (reach,), np.int64), behind(room, 8 * reach)
+    kept, room = memory(room, (down, length), np.float32), behind(room, 4 * down * length)
     sums = memory(room, (length,), np.float32)
     ready = 0
     for y in range(lines):

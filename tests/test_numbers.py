@@ -176,7 +176,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "look_ahead": 6,
             "batches_per_group": 2,
             "reading_threads": 5,
-            "memory": 10**9,
+            "memory": 10_000,
         },
     ),
     "Compressed": (Compressed, {"store": MemoryStore(), "expected_ratio": 2.5, "num_threads": 3}),

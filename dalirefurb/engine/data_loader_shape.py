@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import NoReturn, TypeVar
@@ -9,6 +10,7 @@ from typing import NoReturn, TypeVar
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import Batch, BatchTensors
+from dalirefurb.engine.foreign_callers import refuse_caller
 from dalirefurb.engine.loader_view import Mappable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
@@ -58,6 +60,7 @@ class DataLoaderShape(Mappable):
     @property
     def dataset(self) -> Source:
         """The source."""
+        refuse_caller(sys._getframe(1))
         return self.source
 
     @property
@@ -111,6 +114,7 @@ class DataLoaderShape(Mappable):
     @property
     def sampler(self) -> EpochSampler:
         """What stands for the planner where a sampler is looked for."""
+        refuse_caller(sys._getframe(1))
         return EpochSampler(self, self.planner.num_samples)
 
     def __getitem__(self, index: object) -> NoReturn:

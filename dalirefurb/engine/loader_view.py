@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
+from dalirefurb.engine.foreign_callers import refuse_caller
 from dalirefurb.errors import LoaderError
 
 
@@ -18,6 +20,12 @@ class Mappable(ABC):
     @abstractmethod
     def with_indices(self) -> bool:
         """Whether a batch has a third part, the samples' indices."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        """What `isinstance` asks for, of classes that this is none of."""
+        refuse_caller(sys._getframe(1))
+        return type(self)
 
     def map(self, function: Callable[[Any], Any]) -> MappedLoader:
         """Return this loader with batches in another form; all else of it, its position above all, is shared.
@@ -80,6 +88,7 @@ class LoaderView(Mappable, metaclass=Explained):
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # Asked for before there is one, as pickle does.
             raise AttributeError(name)
+        refuse_caller(sys._getframe(1))
         return getattr(self.loader, name)
 
     def __enter__(self) -> LoaderView:

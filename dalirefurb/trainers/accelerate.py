@@ -118,10 +118,6 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
         """Where batches are served; None: where the loader makes them."""
         return self._accelerator.device if self._accelerator.device_placement else None
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is served next, see `Loader.set_epoch`."""
-        self.loader.set_epoch(epoch)
-
     @staticmethod
     def collate_fn(batches: list[Any]) -> Any:
         """Return the one batch of a list."""

@@ -7,12 +7,16 @@ What Lightning 2 presumes of a loader, and how it is met:
 * Lightning saves the state of a loader that has `state_dict`, but loads it only from a checkpoint of the middle of an
   epoch. After one of its end (`ModelCheckpoint()`, `save_last`) it takes the loader as it was made, and sets the epoch
   of its sampler. An Assistant's state is lost then. So the place is in the data module's own state, which Lightning
-  saves with each checkpoint and always loads; the epoch is not set, since what Lightning is given has no sampler.
+  saves with each checkpoint and always loads.
+* `trainer.estimated_stepping_batches`, which OneCycleLR and warm-up need, has Lightning set up the loader before its
+  own state is loaded (its issue 20550). So the loader is moved when its first batch is asked for, and not before.
 * A checkpoint counts a batch as trained once it is processed, though it was served before, and one that is saved at an
   exception may be of a batch that was not. So the place before each batch is remembered, and saved until then.
-* An epoch that `limit_train_batches` or early stopping has ended is one that the loader has only left. Lightning's
-  progress in the checkpoint says whether Lightning goes on in the epoch; if not, the loader begins the next one. It
-  also says where to go on after a checkpoint without a loader's place.
+* An epoch that `limit_train_batches` or early stopping has ended is one that the loader has only left. Where Lightning
+  begins an epoch, and does not go on in one, the loader begins the next one. Lightning's progress also says where to
+  go on after a checkpoint without a loader's place.
+* From some checkpoints Lightning counts wrong: those of an epoch's end with `max_steps`, of an epoch's start, and of a
+  step that had only begun. It tells a sampler the epoch before it goes through it; there its progress is mended.
 * `overfit_batches` replaces the sampler of a `DataLoader` to have the same batches in each epoch. A plan cannot be
   replaced like that, so there is a warning that says what to do.
 * `len` must be equal on all ranks, and is. No `DistributedSampler` is injected, since that is done to a `DataLoader`
@@ -27,7 +31,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from dalirefurb.engine.batch_tensors import Batch
@@ -39,7 +44,6 @@ from dalirefurb.trainers.trainer_loader import (
     TrainerLoader,
     import_trainer,
     leave_epoch,
-    load_of_ranks,
     log_diagnosis,
     of_ranks,
     seek,
@@ -57,42 +61,97 @@ class LightningLoader(TrainerLoader):
 
     Args:
         loader: Loader that serves the batches.
-        trained: Function that counts the batches that were trained on so far; None where nothing is trained.
     """
-
-    def __init__(self, loader: Loader, trained: Callable[[], int] | None = None) -> None:
-        super().__init__(loader)
-        self._trained = trained
-        self._served_at = -1
-        self._before: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Batch]:
         """Serve one epoch, or what is left of it."""
-        batches = iter(self.loader)
-        while True:
-            if self._trained is not None and (trained := self._trained()) != self._served_at:
-                self._served_at, self._before = trained, self.loader.state_dict()
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            yield batch
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """The loader's state before the first batch that was not trained on."""
-        if self._trained is not None and self._trained() == self._served_at:
-            return self._before
-        return self.loader.state_dict()
+        return iter(self.loader)
 
     def state_dict(self) -> dict[str, Any]:
         """Return nothing: the data module saves the place."""
         return {}
 
+
+class TrainingLoader(LightningLoader):
+    """The loader to fit with, which goes to where Lightning begins, and knows what has been trained on.
+
+    Args:
+        loader: Loader that serves the batches.
+        fit: Lightning's loop that trains on them.
+    """
+
+    def __init__(self, loader: Loader, fit: Any) -> None:
+        super().__init__(loader)
+        self._fit = fit
+        self._arrived = self._restored = False
+        self._served_at = -1
+        self._before: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Serve one epoch, or what is left of it."""
+        if not self._arrived:
+            if self._fit.epoch_loop.batch_progress.current.ready >= self._fit.max_batches:
+                return  # With `max_steps` Lightning asks for more of an epoch at whose end a checkpoint was saved.
+            self._arrive()
+        batches = iter(self.loader)
+        while True:
+            if (trained := self._trained()) != self._served_at:
+                self._served_at, self._before = trained, self.loader.state_dict()
+            if (batch := next(batches, None)) is None:
+                return
+            yield batch
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The loader's state before the first batch that was not trained on; empty where Lightning has not begun."""
+        if not self._arrived and not self._restored:
+            return {}
+        return self._before if self._trained() == self._served_at else self.loader.state_dict()
+
+    @property
+    def sampler(self) -> TrainingLoader:
+        """What Lightning tells the epoch before it goes through it."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Mend what Lightning has counted wrong of an epoch that it goes on with; the loader knows its own."""
+        if self._fit.restarted_on_epoch_start:  # The batches that are counted are those of the epoch before.
+            self._fit.epoch_loop.batch_progress.reset_on_run()
+        elif self._fit.restarted_on_epoch_end:  # The epoch has been counted, and will be once more at its end.
+            for counted in (self._fit.epoch_progress.current, self._fit.epoch_progress.total):
+                counted.processed -= 1
+                counted.completed = counted.processed
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a checkpoint was saved by a trainer that was given the loader itself."""
+        """Go to where a checkpoint was saved; it has no state here where only the data module's is saved."""
         if state:
             super().load_state_dict(state)
+            self._restored = True
+
+    def _arrive(self) -> None:
+        """Go to where Lightning begins, which its loops know when the first batch is asked for, and not before.
+
+        Raises:
+            ConfigurationError: If the loader was elsewhere in the epoch when the checkpoint was saved.
+        """
+        batches = self._fit.epoch_loop.batch_progress
+        batches.total.reset_on_restart()  # Lightning forgets a batch that had only begun in what is current alone.
+        batch = batches.current.ready
+        if not self._restored:
+            seek(self.loader, self._fit.epoch_progress.current.processed, batch)
+        elif batch == 0:
+            leave_epoch(self.loader)
+        if (place := self.loader.state_dict()["batch"]) != batch:
+            raise ConfigurationError(
+                f"a checkpoint must be saved where Lightning and the loader have come equally far, but Lightning goes "
+                f"on with batch {batch} of its epoch, and the loader with batch {place}: take another checkpoint, such "
+                f"as those of ModelCheckpoint"
+            )
+        self._arrived = True
+
+    def _trained(self) -> int:
+        """Count the batches that were trained on so far."""
+        return int(self._fit.epoch_loop.batch_progress.total.processed)
 
 
 class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
@@ -126,7 +185,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
                 check_maker(stage, make)
                 self._makers[stage] = make
                 # Set only where there is a loader, since that is how Lightning tells.
-                setattr(self, f"{stage}_dataloader", getattr(self, f"_{stage}"))
+                setattr(self, f"{stage}_dataloader", partial(self._made, stage))
 
     def loader(self, stage: str = "train") -> Loader:
         """Return the loader of "train", "val", "test" or "predict", while the trainer runs with it.
@@ -143,14 +202,14 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of training; called for each checkpoint, on all ranks."""
-        if (training := self._loaders.get("train")) is None:
-            return self._last
-        return of_ranks(training.loader, training.place)
+        training = self._loaders.get("train")
+        return of_ranks(training.loader, training.place) if isinstance(training, TrainingLoader) else self._last
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Remember a place for the loader that is made next; called before there is one."""
+        """Take the training loader to a place, now or when it is made."""
         if self.trainer is not None and self.trainer.state.fn == "fit":
             self._to_load = state_dict
+            self._restore()
 
     def teardown(self, stage: str) -> None:
         """Close the loaders."""
@@ -165,46 +224,28 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_loaders": {}}
 
-    def _train(self) -> LightningLoader:
-        """Return the loader to fit with, made and moved to where Lightning goes on if there is none."""
-        if "train" in self._loaders:
-            return self._loaders["train"]
-        if self.trainer.overfit_batches > 0:
-            warnings.warn(
-                "overfit_batches takes other samples in each epoch, since the planner shuffles all of them: leave it "
-                "out, and make the loader of source.subset(range(n))",
-                stacklevel=2,
-            )
-        fit = self.trainer.fit_loop
-        training = self._made("train", trained=lambda: int(fit.epoch_loop.batch_progress.total.processed))
-        epochs, batches = fit.epoch_progress.current, fit.epoch_loop.batch_progress
-        ended = batches.is_last_batch and batches.current.processed == batches.current.ready
-        goes_on = fit.restarting and not ended
-        if self._to_load is not None:
-            load_of_ranks(training.loader, self._to_load)
-            self._to_load = None
-            if not goes_on:
-                leave_epoch(training.loader)
-        elif goes_on:
-            seek(training.loader, epochs.started - 1, batches.current.processed)
-        else:
-            seek(training.loader, epochs.started if fit.restarting else epochs.processed, 0)
-        return training
-
-    def _val(self) -> LightningLoader:
-        return self._made("val")
-
-    def _test(self) -> LightningLoader:
-        return self._made("test")
-
-    def _predict(self) -> LightningLoader:
-        return self._made("predict")
-
-    def _made(self, stage: str, trained: Callable[[], int] | None = None) -> LightningLoader:
+    def _made(self, stage: str) -> LightningLoader:
         """Return a stage's loader, made now if there is none."""
         if stage not in self._loaders:
-            self._loaders[stage] = LightningLoader(make_loader(self._makers[stage]), trained)
+            if stage == "train" and self.trainer.overfit_batches > 0:
+                warnings.warn(
+                    "overfit_batches takes other samples in each epoch, since the planner shuffles all of them: leave "
+                    "it out, and make the loader of source.subset(range(n))",
+                    stacklevel=2,
+                )
+            loader = make_loader(self._makers[stage])
+            training = stage == "train"
+            self._loaders[stage] = (
+                TrainingLoader(loader, self.trainer.fit_loop) if training else LightningLoader(loader)
+            )
+            self._restore()
         return self._loaders[stage]
+
+    def _restore(self) -> None:
+        """Take the training loader to the place of a checkpoint, as soon as both are there."""
+        if "train" in self._loaders and self._to_load is not None:
+            self._loaders["train"].load_state_dict(self._to_load)
+            self._to_load = None
 
     def _close(self) -> None:
         while self._loaders:

@@ -12,16 +12,16 @@ Written for MONAI 1.6.1.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
-import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
 from dalirefurb.checks import integer, number, require
+from dalirefurb.engine.loader_view import MappedLoader, WithNames
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank
 from dalirefurb.errors import ConfigurationError
@@ -31,8 +31,10 @@ from dalirefurb.source import Arrays, FileList, Source
 from dalirefurb.store import MemoryStore, Store
 
 
-class SmartCacheLoader:
+class SmartCacheLoader(MappedLoader):
     """Serves a loader's batches as mappings of images and labels, with the methods of a `SmartCacheDataset`.
+
+    Its length counts the batches of an epoch; that of MONAI's dataset is `len(loader.dataset)` here.
 
     The window moves on with each epoch by itself, so `start`, `update_cache` and `shutdown` need not be called; they do
     nothing.
@@ -47,16 +49,8 @@ class SmartCacheLoader:
     """
 
     def __init__(self, loader: Loader, keys: tuple[str, str] = ("image", "label")) -> None:
-        self.loader = loader
+        super().__init__(loader, WithNames(keys))
         self.keys = keys
-
-    def __len__(self) -> int:
-        """Count the batches of an epoch; those of MONAI's dataset are samples, which are `len(loader.dataset)` here."""
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Begin an epoch: the next window, also if the present one was left early."""
-        return (dict(zip(self.keys, batch, strict=True)) for batch in iter(self.loader))
 
     def start(self) -> None:
         """Do nothing: the loader's threads begin with the first epoch."""
@@ -66,14 +60,6 @@ class SmartCacheLoader:
 
     def shutdown(self) -> None:
         """Do nothing, so that training can go on; `loader.close()` ends threads and pipelines."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where training is, see `Loader.state_dict`."""
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken, see `Loader.load_state_dict`."""
-        self.loader.load_state_dict(state)
 
 
 @explains

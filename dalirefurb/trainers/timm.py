@@ -8,19 +8,17 @@ imported. Written for timm 1.0.31.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dalirefurb.checks import require
-from dalirefurb.engine.data_loader_shape import EpochSampler
 from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.mix import Mix
-from dalirefurb.source import Source
 
 Mixup = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """What mixes a batch's images and targets, as `timm.data.Mixup` does."""
@@ -29,8 +27,10 @@ Served = tuple[torch.Tensor, torch.Tensor]
 """Images and targets of a batch."""
 
 
-class TimmLoader:
+class TimmLoader(LoaderView):
     """Serves a loader's batches as timm's scripts expect them: on the device, normalised once, mixed.
+
+    All else of it is the loader's, `state_dict` and `load_state_dict` too; timm's checkpoints do not hold a state.
 
     Args:
         loader: Loader that serves the batches, or a view of one, such as `loader.map(function)`, whose batches are
@@ -42,8 +42,6 @@ class TimmLoader:
     Raises:
         ConfigurationError: If `loader` is none, or serves indices, too, or `mixup` cannot mix its batches.
     """
-
-    batch_sampler = None
 
     def __init__(
         self,
@@ -60,14 +58,10 @@ class TimmLoader:
             )
         if mixup is not None:
             _check_mixup(mixup, loader)
-        self.loader = loader
+        super().__init__(loader)
         self.device = None if device is None else torch.device(device)
         self._mixup = mixup
         self._mixup_enabled = mixup is not None
-
-    def __len__(self) -> int:
-        """Count the batches of an epoch."""
-        return len(self.loader)
 
     def __iter__(self) -> Iterator[Served]:
         """Begin an epoch.
@@ -84,18 +78,6 @@ class TimmLoader:
                 "normalised already: give timm the TimmLoader itself, and pass it device=... and mixup=..."
             )
         return self._batches(iter(self.loader))
-
-    @property
-    def dataset(self) -> Source:
-        """The loader's source."""
-        source: Source = self.loader.source
-        return source
-
-    @property
-    def sampler(self) -> EpochSampler:
-        """What has `set_epoch`."""
-        sampler: EpochSampler = self.loader.sampler
-        return sampler
 
     @property
     def mean(self) -> torch.Tensor:
@@ -118,19 +100,6 @@ class TimmLoader:
         mixup: Any = self._mixup
         if hasattr(mixup, "mixup_enabled"):  # It goes on making soft targets of the labels.
             mixup.mixup_enabled = self._mixup_enabled
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is served next; `train.py` calls it of what it calls `dataset_train`."""
-        self.loader.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where training is, see `Loader.state_dict`; timm's checkpoints do not hold it."""
-        state: dict[str, Any] = self.loader.state_dict()
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken, see `Loader.load_state_dict`."""
-        self.loader.load_state_dict(state)
 
     def _batches(self, batches: Iterator[Any]) -> Iterator[Served]:
         first = 0

@@ -49,6 +49,10 @@ class TrainerLoader:
         """Count the batches of an epoch."""
         return len(self.loader)
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next, see `Loader.set_epoch`."""
+        self.loader.set_epoch(epoch)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for all ranks; with AutoAssist it must be asked for on all of them."""
         return of_ranks(self.loader, self.loader.state_dict())

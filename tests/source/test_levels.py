@@ -246,6 +246,11 @@ def test_a_range_must_be_two_numbers(given: Any, tmp_path: Path) -> None:
         files(tmp_path, b"", value_range=given)
 
 
+@pytest.mark.parametrize("given", [[0, 4095], np.array([0, 4095]), (np.float32(0), np.int64(4095))])
+def test_a_range_is_two_numbers_however_they_are_written(given: Any, tmp_path: Path) -> None:
+    assert files(tmp_path, b"", value_range=given).value_range == (0.0, 4095.0)
+
+
 def test_a_range_decides_states_and_goes_with_parts(tmp_path: Path) -> None:
     plain, ranged = (files(tmp_path, png(SCANNED), **options) for options in ({}, {"value_range": (0, 4095)}))
     recipe = Recipe([Decode(), CenterCrop((HEIGHT, WIDTH))], levels_of(), 1)

@@ -61,6 +61,9 @@ def main(folder: str) -> None:
         told["skipped"] = [labels.tolist() for _, labels in accelerator.skip_first_batches(training, 2)]
         for _, labels, _ in validating:
             told["gathered"] += accelerator.gather_for_metrics(labels).tolist()
+        training.set_epoch(2)
+        gathered = [accelerator.gather_for_metrics(labels).tolist() for _, labels in training]
+        told["gathered_of_training"] = [label for labels in gathered for label in labels]
         told["alone"] = rest_of_assisted(accelerator, f"{folder}/assisted")
         told["sizes"] = [training.total_batch_size, training.total_dataset_length]
     Path(folder, f"{accelerator.process_index}.json").write_text(json.dumps(told))

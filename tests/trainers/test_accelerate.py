@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from dalirefurb import Evaluate, Loader, MemoryStore, Refurbish, evaluate
 from dalirefurb.errors import ConfigurationError
 from tests.trainers.processes import in_two_processes
 from tests.trainers.streams import (
@@ -21,6 +22,7 @@ from tests.trainers.streams import (
     losses_of,
     network,
     plain_loop,
+    source,
     step_of,
     training_loader,
 )
@@ -186,6 +188,47 @@ def test_what_is_no_loader_and_what_cannot_be_gathered_are_refused() -> None:
         prepare(accelerator, loader)
 
 
+@pytest.mark.parametrize("view", [False, True])
+def test_what_would_lose_the_place_of_a_loader_as_it_is_is_refused_with_what_takes_its_place(view: bool) -> None:
+    accelerator, net = accelerator_for(), network()
+    remedy = r"as it is: .*give loaders to dalirefurb\.trainers\.accelerate\.prepare\(accelerator, loader\)"
+    with training_loader() as loader:
+        given = loader.as_dicts() if view else loader
+        for refused in (
+            lambda: accelerator.prepare(given),
+            lambda: accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01), given),
+            lambda: accelerator.prepare_data_loader(given),
+            lambda: accelerator.skip_first_batches(given, 2),
+            lambda: accelerate.data_loader.prepare_data_loader(given),
+            lambda: accelerate.skip_first_batches(given, 2),
+        ):
+            with pytest.raises(ConfigurationError, match=remedy):
+                refused()
+        accelerator.register_for_checkpointing(given)  # What keeps the place is not.
+        assert isinstance(given, type(given))
+        assert not isinstance(given, torch.utils.data.DataLoader)
+        assert given.__class__ is type(given)
+
+
+@pytest.mark.parametrize("num_samples", [16, NUM_SAMPLES, 19])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_two_processes_what_remains_is_what_their_last_batches_have_without_padding(
+    num_samples: int, rank: int
+) -> None:
+    accelerator = accelerator_for()
+    accelerator.state.num_processes = 2
+    evaluated = Evaluate(num_samples, batch_size=BATCH_SIZE, pad=True)
+    trained = Refurbish(num_samples, batch_size=BATCH_SIZE, reuse_factor=2, shards=2)
+    for planner, remains in ((evaluated, num_samples % BATCH_SIZE), (trained, 0)):
+        parts = source(num_samples), evaluate(32, raw=True), planner, MemoryStore()
+        with Loader(*parts, with_indices=True, rank=(rank, 2)) as loader:
+            prepared = prepare(accelerator, loader)
+            assert prepared.total_batch_size == BATCH_SIZE == 2 * prepared.batch_size
+            for _ in prepared:
+                assert prepared.remainder == (remains if prepared.end_of_dataloader else 0)
+            assert prepared.end_of_dataloader
+
+
 def test_batches_cannot_be_skipped_where_an_assistant_plans() -> None:
     accelerator = accelerator_for()
     with assisted_loader() as loader:
@@ -203,6 +246,7 @@ def test_two_processes_gather_each_sample_once_and_resume_exactly(tmp_path: Path
         assert told["resumed"] == told["trained"][6:]
         assert told["skipped"] == told["trained"][6:8]
         assert told["gathered"] == [*range(NUM_SAMPLES)]
+        assert sorted(told["gathered_of_training"]) == sorted(label for labels, _ in expected[8:] for label in labels)
         first, again = told["alone"]
         assert first == again
         assert len(first) == 2

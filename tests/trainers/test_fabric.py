@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from dalirefurb.errors import ConfigurationError
 from tests.trainers.streams import EPOCHS, evaluating_loader, plain_loop, step_of, training_loader
 
 fabric_package = pytest.importorskip("lightning.fabric", reason="the package lightning is not installed")
@@ -55,3 +56,11 @@ def test_batches_are_put_on_the_device() -> None:
         both = setup_dataloaders(Elsewhere(), loader, val)
         assert [type(each) for each in both] == [FabricLoader, FabricLoader]
         assert all(tensor.is_meta for batch in both[0] for tensor in batch)
+
+
+def test_a_loader_as_it_is_is_refused_with_what_takes_fabrics_place() -> None:
+    remedy = r"dalirefurb\.trainers\.fabric\.setup_dataloaders\(fabric, loader\) takes its place"
+    with training_loader() as loader:
+        for given in (loader, loader.as_dicts()):
+            with pytest.raises(ConfigurationError, match=remedy):
+                fabric().setup_dataloaders(given)

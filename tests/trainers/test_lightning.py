@@ -236,6 +236,99 @@ def test_a_loader_given_to_the_trainer_itself_resumes_exactly(expected: list[Ste
         assert model.trained == expected[step:], checkpoint.name
 
 
+class Scheduled(Model):
+    """Asks for the number of its steps before Lightning restores its loops, for which Lightning reads the loader."""
+
+    def setup(self, stage: str) -> None:
+        assert self.trainer.estimated_stepping_batches == EPOCHS * BATCHES
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        steps = self.trainer.estimated_stepping_batches
+        assert steps == EPOCHS * BATCHES
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+def test_training_by_onecycle_resumes_exactly_in_the_middle_of_an_epoch(expected: list[Step], tmp_path: Path) -> None:
+    always = SaveAlways(tmp_path)
+    assert fitted(always, model=Scheduled(), limit_val_batches=0) == expected
+    for checkpoint, step in always.saved[2:9]:
+        assert fitted(checkpoint=checkpoint, model=Scheduled(), limit_val_batches=0) == expected[step:], checkpoint.name
+
+
+def test_checkpoints_after_a_step_that_failed_and_was_made_again_resume_exactly(
+    expected: list[Step], tmp_path: Path
+) -> None:
+    saving = pl.callbacks.ModelCheckpoint(tmp_path, "failed", save_on_exception=True, save_on_train_epoch_end=False)
+    with pytest.raises(KeyError, match="the step fails"):
+        fitted(saving, model=Model(fails_at=1), limit_val_batches=0)
+    always = SaveAlways(tmp_path)
+    assert fitted(always, checkpoint=tmp_path / "failed.ckpt", limit_val_batches=0) == expected[1:]
+    for checkpoint, step in always.saved[1:4]:
+        assert fitted(checkpoint=checkpoint, limit_val_batches=0) == expected[1 + step :], checkpoint.name
+
+
+@pytest.mark.parametrize("settings", [{}, {"limit_train_batches": 3, "limit_val_batches": 0}], ids=["whole", "limited"])
+def test_an_epoch_is_counted_once_where_steps_and_epochs_are_both_limited(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = {**settings, "max_epochs": 2, "max_steps": 100}
+    with training_loader() as loader:
+        expected = plain_loop(loader, epochs=2, batches=settings.get("limit_train_batches"))
+    always = SaveAlways(tmp_path)
+    assert fitted(always, **settings) == expected
+    ended = [path.stem.endswith("epoch") for path, _ in always.saved].index(True)
+    for checkpoint, step in always.saved[ended - 1 : ended + 2]:
+        assert fitted(checkpoint=checkpoint, **settings) == expected[step:], checkpoint.name
+
+
+def test_a_checkpoint_whose_loader_is_elsewhere_than_lightning_is_refused(tmp_path: Path) -> None:
+    always = SaveAlways(tmp_path)
+    fitted(always, max_epochs=1)
+    checkpoint, step = always.saved[1]
+    saved = torch.load(checkpoint, weights_only=False)
+    saved["RefurbDataModule"]["batch"] += 1
+    torch.save(saved, checkpoint)
+    told = rf"goes on with batch {step} of its epoch, and the loader with batch {step + 1}: take another"
+    with pytest.raises(ConfigurationError, match=told):
+        fitted(checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_loader_given_to_the_trainer_itself_is_refused_where_lightning_would_not_load_its_place(
+    expected: list[Step], tmp_path: Path, view: bool
+) -> None:
+    class Begun(SaveAlways):
+        def on_train_batch_start(self, trainer: Any, model: Any, *_: Any) -> None:
+            self._save(trainer, "begun")
+
+    def fit(*callbacks: Any, model: Model, checkpoint: Path | None = None, **settings: Any) -> list[Step]:
+        with training_loader() as loader:
+            given = loader.map(list) if view else loader
+            trainer = trainer_for(*callbacks, limit_val_batches=0, **settings)
+            trainer.fit(model, given, ckpt_path=checkpoint, weights_only=False)
+        return model.trained
+
+    always = Begun(tmp_path)
+    assert fit(always, model=Scheduled()) == expected
+    remedy = r"pass datamodule=RefurbDataModule\(lambda: Loader\(\.\.\.\)\)"
+    for checkpoint, step in always.saved[4:6] if view else always.saved[6:13]:
+        kind = checkpoint.stem.split("-")[1]
+        for model, settings, lost in (
+            (Scheduled(), {}, kind != "epoch"),
+            (Model(), {}, kind == "begun"),
+            (Model(), {"max_steps": EPOCHS * BATCHES}, kind in ("begun", "epoch")),
+        ):
+            if lost:
+                with pytest.raises(ConfigurationError, match=remedy):
+                    fit(model=model, checkpoint=checkpoint, **settings)
+            elif kind != "step" or step == BATCHES - 2:
+                assert fit(model=model, checkpoint=checkpoint, **settings) == expected[step:], checkpoint.name
+    data = RefurbDataModule(train=training_loader)
+    assert fitted(data=data, model=Scheduled(), checkpoint=always.saved[5][0], limit_val_batches=0) == expected[3:]
+
+
 def test_validate_test_and_predict_serve_each_sample_once() -> None:
     data = RefurbDataModule(val=evaluating_loader, test=evaluating_loader, predict=evaluating_loader)
     for run in ("validate", "test", "predict"):

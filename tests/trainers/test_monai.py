@@ -146,6 +146,18 @@ def test_the_window_is_the_least_of_number_share_and_all(arguments: dict[str, An
     assert planner.num_cache_objects == window
 
 
+@pytest.mark.parametrize(
+    ("num_samples", "rate", "window"), [(14, 0.4, 5), (14, 0.7, 9), (14, 0.57, 7), (100, 0.29, 28), (100, 0.57, 56)]
+)
+@pytest.mark.filterwarnings("ignore:num_cache_objects should be a multiple", "ignore::DeprecationWarning")
+def test_a_share_of_samples_is_cut_to_a_whole_number_as_by_monai(num_samples: int, rate: float, window: int) -> None:
+    data = [{"image": IMAGES[0], "label": label} for label in range(num_samples)]
+    planner = make(data, cache_num=10**9, cache_rate=rate).loader.planner
+    assert planner.num_cache_objects == window
+    theirs = pytest.importorskip("monai.data").SmartCacheDataset(data, [], 0.3, cache_rate=rate, progress=False)
+    assert len(theirs) == window
+
+
 def test_processes_share_a_window_or_have_one_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -9,13 +9,15 @@ import sys
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from dalirefurb import ImageFolder, Loader, MemoryStore, Refurbish, rand_augment
+from dalirefurb.errors import ConfigurationError
 from tests.pictures import write_folder
-from tests.trainers.plain import Batch, assert_stream, endless
+from tests.trainers.plain import Batch, assert_stream, endless, train_loader
 from tests.trainers.test_pages import scripts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +91,18 @@ def served(folder: Path) -> dict[int, list[list[Batch]]]:
                 ]
             )
     return groups
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_would_serve_the_dataset_without_its_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = pytest.importorskip("ray.train")
+    utils = pytest.importorskip("ray.train.v2.torch.train_loop_utils")
+    workers = SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda: 0)
+    monkeypatch.setattr(train, "get_context", lambda: workers)
+    with train_loader() as loader:
+        for given in (loader, loader.as_dicts()):
+            with pytest.raises(ConfigurationError, match="Ray would serve its dataset without the recipe; iterate the"):
+                utils.prepare_data_loader(given)
 
 
 @pytest.mark.weekly

@@ -28,7 +28,7 @@ import harness
 
 from dalirefurb import ImageFolder
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.kept_memory import keep_memory
+from dalirefurb.system.fair_comparison import keep_memory
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 
 from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.system.fair_comparison import wait_until_idle
 
 cores = usable_cores
 

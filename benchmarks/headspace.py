@@ -33,7 +33,7 @@ from harness import Contender, Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
 
 from dalirefurb import FileList
-from dalirefurb.cli.network import SmallResNet
+from dalirefurb.cli.train import SmallResNet
 from dalirefurb.planning.planner import Planner
 
 MEMORY = "from memory"

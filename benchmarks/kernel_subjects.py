@@ -37,13 +37,12 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operations import OPERATIONS, Choice
-from dalirefurb.augment.stage import Arrays, Interpolation
+from dalirefurb.augment.stage import Arrays, Interpolation, draw
 from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
+from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.output_buffers import OutputBuffers
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import KernelProgram
 from dalirefurb.kernels.runner import KernelRunner

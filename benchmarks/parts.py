@@ -22,8 +22,8 @@ from harness import Contender, Placement, Slice
 from numpy.typing import NDArray
 
 from dalirefurb import rng
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Part
 from dalirefurb.engine.backend_factory import BackendFactory, Devices, Kernels, choose_kernels
 from dalirefurb.engine.prefetch import Depths

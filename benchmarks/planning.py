@@ -30,7 +30,7 @@ from claims import Claim, Spread, claim_table, say, table_of
 from experiment import Experiment, Options
 
 from dalirefurb import BatchEcho, Echo, Frozen, Refurbish, SmartCache, Standard, rand_augment, rng
-from dalirefurb.augment.drawing import draw
+from dalirefurb.augment.stage import draw
 from dalirefurb.planning.planner import Planner
 
 _HEIGHT, _WIDTH = 375, 500

@@ -46,7 +46,7 @@ from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, 
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import Store
-from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.system.fair_comparison import wait_until_idle
 
 REFERENCE_EPOCH = 1
 MOST_GROWTH = 0.01

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.mix import Mix as Mix
     from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
-    from dalirefurb.planning.batch_echo import BatchEcho as BatchEcho
+    from dalirefurb.planning.echo import BatchEcho as BatchEcho
     from dalirefurb.planning.echo import Echo as Echo
     from dalirefurb.planning.evaluate import Evaluate as Evaluate
-    from dalirefurb.planning.frozen import Frozen as Frozen
+    from dalirefurb.planning.refurbish import Frozen as Frozen
     from dalirefurb.planning.refurbish import Refurbish as Refurbish
     from dalirefurb.planning.refurbish import Standard as Standard
     from dalirefurb.planning.smart_cache import SmartCache as SmartCache
@@ -63,7 +63,7 @@ _HOMES = {
     "Arrays": "source",
     "AutoAssist": "planning.auto_assist",
     "BadSamplePolicy": "reading.bad_sample_policy",
-    "BatchEcho": "planning.batch_echo",
+    "BatchEcho": "planning.echo",
     "Compressed": "store.compressed",
     "Concat": "source",
     "CudaPrefetch": "engine.cuda_prefetch",
@@ -75,7 +75,7 @@ _HOMES = {
     "Echo": "planning.echo",
     "Evaluate": "planning.evaluate",
     "FileList": "source",
-    "Frozen": "planning.frozen",
+    "Frozen": "planning.refurbish",
     "HuggingFaceImages": "source",
     "ImageFolder": "source",
     "Loader": "loader",

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb import FileList, ImageFolder, rng
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, Replica, undecodable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.inspector import Inspector

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device
+from dalirefurb.augment.stage import Device, draw
 from dalirefurb.dali import Feed, Graph, Replica
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source.levels import Levels

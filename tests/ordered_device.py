@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dalirefurb.store import slot_contents
+from dalirefurb.store import slot_table
 from dalirefurb.store.device import memory as device_memory
 from tests import ordered_cupy
 from tests.ordered_memory import Actor, Allocation, Clock, HostView
@@ -74,7 +74,7 @@ class OrderedDevice:
         monkeypatch.setitem(sys.modules, "cupy", self.cupy)
         monkeypatch.setattr(device_memory._CuPyMemory, "empty_pinned", watched)
         if locks:
-            monkeypatch.setattr(slot_contents, "Lock", lambda: Lock(self))
+            monkeypatch.setattr(slot_table, "Lock", lambda: Lock(self))
 
     def allocate(self, kind: str, nbytes: int) -> Allocation:
         allocation = Allocation(kind, nbytes, self.races)

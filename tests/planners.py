@@ -7,11 +7,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
-from dalirefurb.planning.frozen import Frozen
-from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.refurbish import EvictShuffler, Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 

@@ -50,7 +50,7 @@ ONLY = {
     ("augment", "PIL"): {"augment.importing.functions"},
     ("augment", "torch"): {"augment.importing.functions"},
     ("dali", "numba"): {"dali.insides"},
-    ("kernels", "nvidia"): {"kernels.dali_operator"},
+    ("kernels", "nvidia"): {"kernels.pipelines"},
     ("store", "cupy"): {"store.device.memory"},
     ("store", "zstandard"): {"store.compressed"},
     ("source", "pyarrow"): {"source.hugging_face"},

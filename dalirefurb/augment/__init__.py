@@ -1,75 +1,43 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
-from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
-from dalirefurb.augment.policies.one_operation import (
-    AdjustSharpness,
-    AutoContrast,
-    Equalize,
-    Invert,
-    Posterize,
-    Solarize,
-)
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
-from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
-from dalirefurb.augment.stage import Parameter, Stage
-from dalirefurb.augment.stages.blur import GaussianBlur
-from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
-from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
-from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
-from dalirefurb.augment.stages.custom import Custom
-from dalirefurb.augment.stages.decode import Decode
-from dalirefurb.augment.stages.erasing import Cutout, RandomErasing
-from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
-from dalirefurb.augment.stages.kernel_stage import KernelStage
-from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
-
-__all__ = [
-    "AdjustSharpness",
-    "AugMix",
-    "AutoAugmentFirst",
-    "AutoAugmentSecond",
-    "AutoContrast",
-    "CenterCrop",
-    "ColorJitter",
-    "Custom",
-    "Cutout",
-    "Decode",
-    "Equalize",
-    "GaussianBlur",
-    "HorizontalFlip",
-    "Invert",
-    "KernelStage",
-    "MagnitudeNoise",
-    "Parameter",
-    "Posterize",
-    "RandAugmentLayer",
-    "RandomAffine",
-    "RandomApply",
-    "RandomChoice",
-    "RandomCrop",
-    "RandomErasing",
-    "RandomGrayscale",
-    "RandomPerspective",
-    "RandomResizedCrop",
-    "RandomRotation",
-    "Resize",
-    "Solarize",
-    "SolarizeAdd",
-    "Stage",
-    "TimmPolicyFirst",
-    "TimmPolicySecond",
-    "TimmRandAugmentLayer",
-    "TimmWeightedFirst",
-    "TimmWeightedLayers",
-    "TimmWeightedSecond",
-    "TrivialAugmentLayer",
-    "VerticalFlip",
-    "timm_auto_augment",
-]
+from dalirefurb.augment.policies.aug_mix import AugMix as AugMix
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst as AutoAugmentFirst
+from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond as AutoAugmentSecond
+from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise as MagnitudeNoise
+from dalirefurb.augment.policies.one_operation import AdjustSharpness as AdjustSharpness
+from dalirefurb.augment.policies.one_operation import AutoContrast as AutoContrast
+from dalirefurb.augment.policies.one_operation import Equalize as Equalize
+from dalirefurb.augment.policies.one_operation import Invert as Invert
+from dalirefurb.augment.policies.one_operation import Posterize as Posterize
+from dalirefurb.augment.policies.one_operation import Solarize as Solarize
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer as RandAugmentLayer
+from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst as TimmPolicyFirst
+from dalirefurb.augment.policies.timm_policies import TimmPolicySecond as TimmPolicySecond
+from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer as TimmRandAugmentLayer
+from dalirefurb.augment.policies.timm_strings import timm_auto_augment as timm_auto_augment
+from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst as TimmWeightedFirst
+from dalirefurb.augment.policies.timm_weighted import TimmWeightedSecond as TimmWeightedSecond
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers as TimmWeightedLayers
+from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer as TrivialAugmentLayer
+from dalirefurb.augment.stage import Parameter as Parameter
+from dalirefurb.augment.stage import Stage as Stage
+from dalirefurb.augment.stages.blur import GaussianBlur as GaussianBlur
+from dalirefurb.augment.stages.choice import RandomApply as RandomApply
+from dalirefurb.augment.stages.choice import RandomChoice as RandomChoice
+from dalirefurb.augment.stages.color import ColorJitter as ColorJitter
+from dalirefurb.augment.stages.color import RandomGrayscale as RandomGrayscale
+from dalirefurb.augment.stages.color import SolarizeAdd as SolarizeAdd
+from dalirefurb.augment.stages.crop import CenterCrop as CenterCrop
+from dalirefurb.augment.stages.crop import HorizontalFlip as HorizontalFlip
+from dalirefurb.augment.stages.crop import RandomCrop as RandomCrop
+from dalirefurb.augment.stages.crop import VerticalFlip as VerticalFlip
+from dalirefurb.augment.stages.custom import Custom as Custom
+from dalirefurb.augment.stages.custom import KernelStage as KernelStage
+from dalirefurb.augment.stages.decode import Decode as Decode
+from dalirefurb.augment.stages.erasing import Cutout as Cutout
+from dalirefurb.augment.stages.erasing import RandomErasing as RandomErasing
+from dalirefurb.augment.stages.geometry import RandomAffine as RandomAffine
+from dalirefurb.augment.stages.geometry import RandomPerspective as RandomPerspective
+from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation
+from dalirefurb.augment.stages.resize import RandomResizedCrop as RandomResizedCrop
+from dalirefurb.augment.stages.resize import Resize as Resize

@@ -12,7 +12,7 @@ from typing import Literal
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
-from dalirefurb.augment.preset_arguments import preset
+from dalirefurb.augment.presets import preset
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.size import Size, sides_of
 from dalirefurb.augment.stage import Stage

@@ -9,7 +9,9 @@ Split before all stages, a recipe for encoded images caches these as they were r
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +20,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.recipe_table import table
 from dalirefurb.augment.size import Size, too_large
-from dalirefurb.augment.split import partial_stages
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
-from dalirefurb.augment.views import with_suffix
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError
 
 
@@ -75,7 +74,7 @@ class Recipe(metaclass=TakesNumbers):
                     f"{stage.name!r} must come after {follows}, but before it there is {alike or 'no such stage'}; "
                     f"put that stage before it, and give both the same settings"
                 )
-        object.__setattr__(self, "split", partial_stages(self.stages, split))
+        object.__setattr__(self, "split", _partial_stages(self.stages, split))
         size = self._size(self.stages)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
@@ -186,7 +185,7 @@ class Recipe(metaclass=TakesNumbers):
             number: Number of the view, at least 1: the names end in it.
         """
         number = integer("number", number, 1, None, "the first view is 1")
-        return Recipe(with_suffix(self.stages, f"_{number}"), self.output, self.split)
+        return Recipe(_with_suffix(self.stages, f"_{number}"), self.output, self.split)
 
     def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return height and width of what is cached, or None where they vary.
@@ -253,7 +252,7 @@ class Recipe(metaclass=TakesNumbers):
 
     def __str__(self) -> str:
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
-        return table(self.stages, self.output, self.split)
+        return _table(self.stages, self.output, self.split)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON."""
@@ -265,3 +264,66 @@ class Recipe(metaclass=TakesNumbers):
         # As it looks once it was saved and loaded: tuples become lists.
         as_loaded: dict[str, Any] = json.loads(json.dumps(values))
         return as_loaded
+
+
+def _partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:
+    """Return the number of partial stages, of what a user says of it; None: all stages, if none is random.
+
+    Raises:
+        ConfigurationError: If there is no such split, or none is said and a stage is random.
+    """
+    names, drawn = [stage.name for stage in stages], [stage.name for stage in stages if stage.random]
+    if split is None and drawn:
+        raise ConfigurationError(
+            f"split must be given where stages are random, here {', '.join(drawn)}: pass the name of the stage where "
+            f"the final part begins, which is drawn afresh for every use, such as split={drawn[-1]!r}"
+        )
+    if split is None:
+        return len(names)
+    if isinstance(split, str) and split not in names:
+        raise ConfigurationError(f"there is no stage {split!r} to split at; the stages are {', '.join(names)}")
+    count = names.index(split) if isinstance(split, str) else plain(split)
+    holds = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= len(names)
+    wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
+    require(holds, "split", wanted, count, f"the stages are {', '.join(names)}")
+    return int(count)
+
+
+def _with_suffix(stages: Iterable[Stage], suffix: str) -> list[Stage]:
+    """Return stages whose names, which key random numbers, end in a suffix, also where one follows another."""
+    made: list[Stage] = []
+    for stage in stages:
+        names = {"name": stage.name + suffix}
+        if stage.follows is not None:
+            names["first"] = stage.follows.name + suffix
+        renamed: Any = dataclasses.replace(stage, **names)  # type: ignore[type-var]
+        made.append(renamed)
+    return made
+
+
+_REUSE_FACTORS = (2, 3)
+
+
+def _table(stages: Sequence[Stage], output: Output, split: int) -> str:
+    """Draw the stages, of which the first `split` are partial, and what a split at each of them keeps."""
+    steps = [(stage.name, "yes" if stage.random else "no", _counted(stage.outcomes)) for stage in stages]
+    steps.append((f"output {output.sides_text}, {output.dtype}", "no", "1"))
+    rows = [["stage", "part", "random", "outcomes", *(f"kept at {factor}" for factor in _REUSE_FACTORS)]]
+    for place, (name, random, outcomes) in enumerate(steps):
+        kept = [f"{diversity(stages, place, factor):.2f}" for factor in _REUSE_FACTORS]
+        rows.append([name, "partial" if place < split else "final", random, outcomes, *kept])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    form = "  ".join(f"{{:{'<' if column < 3 else '>'}{width}}}" for column, width in enumerate(widths))
+    here = " and ".join(f"{diversity(stages, split, factor):.2f} at {factor}" for factor in _REUSE_FACTORS)
+    return "\n".join(
+        [
+            *(form.format(*row) for row in rows),
+            "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
+            f"this split keeps {here}",
+        ]
+    )
+
+
+def _counted(outcomes: NDArray[np.float64]) -> str:
+    """Return how many outcomes there are; see `Stage.outcomes`."""
+    return str(len(outcomes)) if outcomes.sum() > 1 - 1e-9 else "many"

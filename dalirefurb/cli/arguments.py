@@ -11,13 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dalirefurb.cli import cache, explanations
+from dalirefurb.cli import explanations, maintenance
 from dalirefurb.cli.commands import FULL, QUICK, demo, train
-from dalirefurb.cli.compile import compile_kernels
-from dalirefurb.cli.doctor import doctor
-from dalirefurb.cli.numbers import Number, learning_rate, path
+from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
-from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, flag, owners_of
+from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
 from dalirefurb.cli.tune import PRESETS as TUNED
 from dalirefurb.cli.tune import tune
@@ -259,9 +257,9 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parsers = parser.add_subparsers(title="what to do", required=True, metavar="ACTION")
     for function, summary in (
-        (cache.inspect, "print what is in it, and what it was made for"),
-        (cache.verify, "read it through: exit status 1 if a sample is damaged"),
-        (cache.purge, "delete it, unless it is in use, or no store"),
+        (maintenance.inspect, "print what is in it, and what it was made for"),
+        (maintenance.verify, "read it through: exit status 1 if a sample is damaged"),
+        (maintenance.purge, "delete it, unless it is in use, or no store"),
     ):
         made = parsers.add_parser(function.__name__, help=summary, description=f"{summary.capitalize()}.")
         made.add_argument("path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given")

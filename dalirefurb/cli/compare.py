@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dalirefurb.cli.progress import waiting
+from dalirefurb.cli.terminal import waiting
 from dalirefurb.cli.train import EpochReport, Trainer
 from dalirefurb.show.colours import CACHED, COMPARED
-from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.system.fair_comparison import wait_until_idle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

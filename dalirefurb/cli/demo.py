@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dalirefurb.cli.limits import require
-from dalirefurb.cli.progress import counted
-from dalirefurb.cli.terminal import say
+from dalirefurb.cli.terminal import counted, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import FileList
 from dalirefurb.system.cores import usable_cores

@@ -14,11 +14,9 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.demo import whole_photographs
-from dalirefurb.cli.importing import importing
 from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require
-from dalirefurb.cli.progress import waiting
 from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
-from dalirefurb.cli.terminal import escaped, say
+from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show import plans

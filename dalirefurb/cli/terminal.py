@@ -1,13 +1,27 @@
-"""Output of a command, and what happens where it cannot be written."""
+"""The terminal of a command: what it says, also while something takes long, and signals that come from there."""
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
-from contextlib import suppress
-from typing import Literal, TextIO
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, TextIO, TypeVar
 
 _LONGEST = 2000
+"""Characters of a line on standard error."""
+
+_FIRST_S = 1.5
+_LONGEST_S = 30.0
+"""From one line to the next; the first ones come sooner."""
+
+_log = logging.getLogger("dalirefurb")
+
+Item = TypeVar("Item")
 
 
 class OutputError(OSError):
@@ -84,3 +98,70 @@ def _write(stream: TextIO, text: str) -> None:
         encoding = stream.encoding or "ascii"
         stream.write(f"{text.encode(encoding, 'backslashreplace').decode(encoding)}\n")
     stream.flush()
+
+
+@contextmanager
+def waiting(what: str, done: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Say what is waited for if that takes long, less and less often.
+
+    Args:
+        what: What is being done, such as "reading photos".
+        done: Function that says how much of it is done.
+    """
+    began, ended = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        pause = _FIRST_S
+        while not ended.wait(pause):
+            _log.info("%s%s (%.0f s)", what, done(), time.monotonic() - began)
+            pause = min(2 * pause, _LONGEST_S)
+
+    thread = threading.Thread(target=tell, daemon=True, name="dalirefurb-progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def counted(items: Iterable[Item], what: str, unit: str, total: int) -> Iterator[Item]:
+    """Yield items; show a bar on standard error if that is a terminal, else say now and then how many are done.
+
+    Args:
+        items: The items.
+        what: What is done with them.
+        unit: Word for one of them.
+        total: Number of them.
+    """
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)
+        return
+    count = 0
+    with waiting(what, lambda: f": {unit} {count:,} of {total:,}"):
+        for item in items:
+            yield item
+            count += 1
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Answer signals once an import is done: where torch and DALI call Python, an exception is lost, or they abort."""
+    answers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # No other one can choose how signals are answered.
+        answers = {number: answer for number in _SIGNALS if callable(answer := signal.getsignal(number))}
+    held: list[int] = []
+    for number in answers:
+        signal.signal(number, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        for number, answer in answers.items():
+            signal.signal(number, answer)
+        if held:
+            answers[held[0]](held[0], None)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
-from dalirefurb.cli.importing import importing
 from dalirefurb.cli.limits import check_alone, require
-from dalirefurb.cli.progress import waiting
-from dalirefurb.cli.terminal import escaped, say
+from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
 from dalirefurb.source import ImageFolder
-from dalirefurb.system.kept_memory import keep_memory
+from dalirefurb.system.fair_comparison import keep_memory
 
 if TYPE_CHECKING:
     from dalirefurb.tuning.tune import Advice

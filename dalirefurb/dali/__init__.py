@@ -1,32 +1,17 @@
 """The DALI pipelines: those of the two parts, and small ones that look at encoded samples."""
 
-from dalirefurb.dali.decoder import decoder, undecodable
-from dalirefurb.dali.graph import Feed, Graph, Input, Part, cut_window
-from dalirefurb.dali.runner import (
-    REPLICA_OPTIONS,
-    GraphError,
-    PipelineRunner,
-    Replica,
-    Replicas,
-    release_unused_memory,
-    versions,
-    views,
-)
-
-__all__ = [
-    "REPLICA_OPTIONS",
-    "Feed",
-    "Graph",
-    "GraphError",
-    "Input",
-    "Part",
-    "Replica",
-    "Replicas",
-    "PipelineRunner",
-    "cut_window",
-    "decoder",
-    "release_unused_memory",
-    "undecodable",
-    "versions",
-    "views",
-]
+from dalirefurb.dali.graph import Feed as Feed
+from dalirefurb.dali.graph import Graph as Graph
+from dalirefurb.dali.graph import Input as Input
+from dalirefurb.dali.graph import Part as Part
+from dalirefurb.dali.graph import cut_window as cut_window
+from dalirefurb.dali.runner import REPLICA_OPTIONS as REPLICA_OPTIONS
+from dalirefurb.dali.runner import GraphError as GraphError
+from dalirefurb.dali.runner import PipelineRunner as PipelineRunner
+from dalirefurb.dali.runner import Replica as Replica
+from dalirefurb.dali.runner import Replicas as Replicas
+from dalirefurb.dali.runner import decoder as decoder
+from dalirefurb.dali.runner import release_unused_memory as release_unused_memory
+from dalirefurb.dali.runner import undecodable as undecodable
+from dalirefurb.dali.runner import versions as versions
+from dalirefurb.dali.runner import views as views

@@ -12,7 +12,7 @@ import torch
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
-from dalirefurb.augment.stages.kernel_stage import KernelStage
+from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError
@@ -224,7 +224,7 @@ class BackendFactory:
             output: Output that the model receives, if the stages end with it; None: they do not.
             split: Whether images are partial after the first stages, and written down.
         """
-        from dalirefurb.kernels.output_buffers import OutputBuffers
+        from dalirefurb.kernels.buffers import OutputBuffers
         from dalirefurb.kernels.program import KernelProgram
         from dalirefurb.kernels.runner import KernelRunner
         from dalirefurb.kernels.thread_pool import KernelThreadPool

@@ -31,7 +31,7 @@ from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.engine.store_opening import store_spec
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes

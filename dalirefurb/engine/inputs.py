@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Arrays
+from dalirefurb.augment.stage import Arrays, draw
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan

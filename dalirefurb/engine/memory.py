@@ -23,7 +23,7 @@ from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.store import StoreSpec, available
 from dalirefurb.store.base import Taken
-from dalirefurb.store.device.gather import KERNEL_BYTES
+from dalirefurb.store.device.memory import KERNEL_BYTES
 from dalirefurb.store.memory_budget import amount, budget_bytes
 
 DECODER_BYTES = 2**28

@@ -58,7 +58,7 @@ def compile_ahead() -> Path | None:
     Returns:
         The folder that has all, None if none can be written.
     """
-    from dalirefurb.kernels.dali_operator import compile_operator
+    from dalirefurb.kernels.pipelines import compile_operator
     from dalirefurb.kernels.thread_pool import compile_pool
 
     kernels = [f"kernel {name}" for name in kernel_names()]

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import types
 
+from dalirefurb.augment.stages.custom import KernelStage
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import pixels
-from dalirefurb.kernels.llvm import c_function, compiled, memory, source_digest, with_functions
-from dalirefurb.kernels.lower import WIDTH
+from dalirefurb.kernels.kernel_op import WIDTH
+from dalirefurb.kernels.llvm import (
+    c_function,
+    c_function_not_kept,
+    compiled,
+    inlined,
+    memory,
+    source_digest,
+    with_functions,
+)
 from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT
 
 SIGNATURE = types.int64(*[types.int64] * 9)
@@ -70,7 +82,7 @@ def kernel_names() -> list[str]:
 
 
 def _function(*_: Any) -> None:
-    """Stand for a kernel's own function, see `llvm.with_functions`."""
+    """Stand for a kernel's own function, or the user's, see `llvm.with_functions`."""
 
 
 def _room_bytes(*_: Any) -> Any:
@@ -89,15 +101,7 @@ def compile_kernel(name: str) -> Any:
     sources, kernel = source_digest(), kernel_named(name)
 
     def run(
-        image: Any,
-        height: Any,
-        width: Any,
-        lines: Any,
-        columns: Any,
-        numbers: Any,
-        room: Any,
-        provided: Any,
-        out: Any,
+        image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, provided: Any, out: Any
     ) -> Any:
         _ = sources
         given = memory(numbers, (WIDTH,), np.float64)
@@ -112,3 +116,59 @@ def compile_kernel(name: str) -> Any:
 
     own = {"_function": compiled(kernel.function), "_room_bytes": compiled(kernel.room_bytes)}
     return c_function(with_functions(run, f"kernel_{name}", **own), SIGNATURE)
+
+
+_FORBIDDEN = "NRT_MemInfo_alloc", "NRT_Allocate", ".const.picklebuf"
+"""Parts of the names of what compiled code refers to where it allocates memory, or raises what nobody would hear."""
+
+_WHERE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+@cache
+def compile_own(stage: KernelStage) -> Any:
+    """Compile a stage's function, once in a process; what it returns is as of `compile_kernel`.
+
+    Nothing is kept on disk, since the function may have changed.
+
+    Raises:
+        ConfigurationError: If it cannot be compiled, makes arrays or raises.
+    """
+    function, count = stage.function, stage.uniforms
+
+    def run(
+        image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, provided: Any, out: Any
+    ) -> Any:
+        levels, result = memory(image, (height, width, 3), np.uint8), memory(out, (lines, columns, 3), np.uint8)
+        _function(levels, memory(numbers, (count,), np.float64), result)
+        return DONE
+
+    named = with_functions(run, f"own_{function.__qualname__}", _function=inlined(function))
+    try:
+        made = c_function_not_kept(named, SIGNATURE)
+    except Exception as error:  # Numba's own errors, and any that Python's inspection of the function raises.
+        said = _in_one_line(error, function)
+        raise ConfigurationError(
+            f"{_place(function)} must be a function that Numba compiles, but it says: {said}; see KernelStage, and "
+            f"test it by numba.njit(function)(image, uniforms, out)"
+        ) from error
+    code = made._library.get_llvm_str()
+    if any(name in code for name in _FORBIDDEN):
+        raise ConfigurationError(
+            f"{_place(function)} must neither make arrays nor raise, but it does: loop over pixels, write to out, and "
+            f"leave out raise, assert and what may fail"
+        )
+    return made
+
+
+def _place(function: Callable[..., None]) -> str:
+    code = function.__code__
+    return f"{function.__qualname__} ({code.co_filename}, line {code.co_firstlineno})"
+
+
+def _in_one_line(error: Exception, function: Callable[..., None]) -> str:
+    """Return what an error says, without its drawings, and the line of the function that it is about."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    said = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("Failed in", "-"))]
+    file = Path(function.__code__.co_filename).name
+    lines = [found["line"] for found in _WHERE.finditer(text) if Path(found["file"]).name == file]
+    return (said[0] if said else type(error).__name__) + (f" (line {lines[-1]})" if lines else "")

@@ -32,114 +32,52 @@ Decoding stays DALI's, and so does a recipe that has a user's own stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.policies.one_operation import OneOperation
+from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Sizes, Stage
+from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
-from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
-from dalirefurb.augment.stages.kernel_stage import KernelStage
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.custom import KernelStage
+from dalirefurb.augment.stages.erasing import Cutout, PaintedWindows, RandomErasing
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
-from dalirefurb.kernels import lower_colors, lower_geometry, lower_operations
-from dalirefurb.kernels.call import UNTOUCHED, Numbers, Parameters, if_drawn
+from dalirefurb.kernels.kernel_op import UNTOUCHED, Code, KernelOp, Numbers, Parameters, named
 
-WIDTH = 16
-"""Numbers of a step, at most."""
-
-MIRROR, START, FULL = 4, 5, 7
-"""Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
-
-KernelName = str | KernelStage
-"""The library's kernels by name, such as "warp.nearest"; of the user's own the stage."""
-
-
-class Code(IntEnum):
-    """What is known of a step beside its kernels, and which numbers it takes then."""
-
-    OTHER = 0
-    """Nothing. The image keeps its size, unless its stage says otherwise."""
-    RESIZE = 1
-    """Row, column, height and width of a window; whether to mirror it; row and column where what it becomes is cropped;
-    height and width of that."""
-    CROP = 2
-    """Row and column of a window."""
-    FLIP = 3
-    """Nothing: it is chosen or not."""
-
-
-@dataclass(frozen=True)
-class KernelOp:
-    """One call of a kernel for each image.
-
-    Attributes:
-        code: Code that says what is known of the step.
-        stage: Stage whose parameters the kernels take.
-        kernels: Kernels that rows choose among; None: one that no row chooses.
-        write: Function that lays the stage's parameters out as numbers, given the heights and widths of the images that
-            enter.
-        choose: Function from the stage's parameters to the kernel of each row, int64 (n,), below 0 where the image
-            stays as it is; None: all take the first.
-        inside: Names of the stages that the stage is inside of, from the recipe's on.
-        taken: Parameters of these, as "<stage>/<parameter>", each with the value without which the image stays.
-        mirror: Flip that the kernel does on the way; None: it does none.
-        crop: CROP after the kernel and its flip, of which only the window is made; None: there is none.
-    """
-
-    code: Code
-    stage: Stage
-    kernels: tuple[KernelName | None, ...]
-    write: Callable[[Parameters, Sizes, Numbers], None]
-    choose: Callable[[Parameters], NDArray[Any]] | None = None
-    inside: tuple[str, ...] = ()
-    taken: tuple[tuple[str, int], ...] = ()
-    mirror: HorizontalFlip | None = None
-    crop: KernelOp | None = None
-
-    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
-        """Return the sizes of the images that it makes of such, (n,)."""
-        heights, widths = self.stage.output_sizes(heights, widths)
-        return (heights, widths) if self.crop is None else self.crop.output_sizes(heights, widths)
-
-    def lay_out(self, drawn: Mapping[str, Any], sizes: Sizes, chosen: NDArray[np.int64], numbers: Numbers) -> None:
-        """Write what each image is given.
-
-        Args:
-            drawn: Parameters of all stages, as "<stage>/<parameter>".
-            sizes: Heights and widths of the images that enter, in pixels.
-            chosen: Kernel of each image, (n,), to be written where it is not the first.
-            numbers: Numbers of each image, shape (n, `WIDTH`), to be written.
-        """
-        parameters = self._parameters(drawn)
-        self.write(parameters, sizes, numbers)
-        if self.choose is not None:
-            chosen[:] = self.choose(parameters)
-        for name, value in self.taken:
-            chosen[np.asarray(drawn[name]) != value] = UNTOUCHED
-        if self.mirror is not None:
-            numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
-        if self.code == Code.RESIZE:
-            full = self.stage.output_sizes(*sizes)
-            numbers[:, FULL], numbers[:, FULL + 1] = full
-            if self.crop is not None:
-                self.crop.write(self.crop._parameters(drawn), full, numbers[:, START:FULL])
-
-    def largest(self, sizes: Sizes) -> Numbers:
-        """Return numbers with which kernels need the most memory, for images of these heights and widths, (n,)."""
-        numbers = np.zeros((len(sizes[0]), WIDTH))
-        if self.code == Code.RESIZE:
-            numbers[:, 2], numbers[:, 3] = sizes
-            numbers[:, FULL], numbers[:, FULL + 1] = self.stage.output_sizes(*sizes)
-        return numbers
-
-    def _parameters(self, drawn: Mapping[str, Any]) -> Parameters:
-        return {name: np.asarray(drawn[_named(self.inside, self.stage, name)]) for name in self.stage.parameters}
+_RESIZES = {
+    "nearest": ("crop_flip.pick",),
+    "bilinear": ("resize.bilinear",),
+    "bicubic": ("resample.bicubic",),
+    "lanczos": ("resample.lanczos",),
+    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `interpolation.RANDOM`
+}
+_CROPS = {"constant": "crop_flip.crop", "reflect": "crop_flip.crop_reflected"}
+_JITTERS = ("levels.brightness", "levels.contrast", "color.blend", "color.hue")
+_WARPS = {"bilinear": "warp.bilinear", "nearest": "warp.nearest"}
+_OPERATIONS = {
+    Group.POSTERIZE: "levels.posterize",
+    Group.SOLARIZE: "levels.solarize",
+    Group.BRIGHTNESS: "levels.brightness",
+    Group.CONTRAST: "levels.contrast",
+    Group.COLOR: "color.blend",
+    Group.SHARPNESS: "color.sharpness",
+    Group.EQUALIZE: "levels.equalize",
+    Group.AUTO_CONTRAST: "levels.auto_contrast",
+    Group.SOLARIZE_ADD: "color.solarize_add",
+    Group.BLUR: "blur.gaussian",
+}
 
 
 def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
@@ -152,7 +90,7 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
         before = steps[-1] if steps else None
         if before is None or before.code != Code.RESIZE or before.crop is not None or before.inside:
             steps.extend(own)
-        elif own and own[0].code == Code.CROP and not _pads(stage):
+        elif own and own[0].code == Code.CROP and not (isinstance(stage, RandomCrop) and stage.padding):
             steps[-1] = replace(before, crop=own[0])
         elif isinstance(stage, HorizontalFlip) and before.mirror is None:
             steps[-1] = replace(before, mirror=stage)
@@ -161,29 +99,13 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
     return tuple(steps)
 
 
-def _pads(stage: Stage) -> bool:
-    """Whether a crop may reach over an image's borders."""
-    return isinstance(stage, RandomCrop) and stage.padding > 0
-
-
-_RESIZES = {
-    "nearest": ("crop_flip.pick",),
-    "bilinear": ("resize.bilinear",),
-    "bicubic": ("resample.bicubic",),
-    "lanczos": ("resample.lanczos",),
-    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `interpolation.RANDOM`
-}
-_CROPS = {"constant": "crop_flip.crop", "reflect": "crop_flip.crop_reflected"}
-
-
 def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
-    """Return a stage's steps; None if it has no kernel."""
+    """Return a stage's steps; None if it has no kernel, as what a user derives, which may do something else."""
     if type(stage) is not RandomApply and type(stage) is not RandomChoice:
-        for family in (lower_colors, lower_geometry, lower_operations):
-            if (calls := family.calls_of(stage)) is not None:
-                return tuple(KernelOp(Code.OTHER, stage, *call) for call in calls)
-        step = _step(stage)
-        return None if step is None else (step,)
+        for family in (_moved, _recoloured, _operated):
+            if (own := family(stage)) is not None:
+                return own
+        return None
     steps: list[KernelOp] = []
     for number, branch in enumerate(stage.branches):
         for inner in branch:
@@ -197,34 +119,153 @@ def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
 def _inside(stage: RandomApply | RandomChoice, branch: int, step: KernelOp) -> KernelOp:
     """Return a step that only the samples of a stage's branch take."""
     inside = (stage.name, *step.inside)
-    first = (_named((), stage, stage.CHOSEN), branch)
+    first = (named((), stage, stage.CHOSEN), branch)
     others = tuple((f"{stage.name}/{name.replace('/', '.', 1)}", value) for name, value in step.taken)
     # The output does in passing what all samples take.
     code = Code.OTHER if step.code == Code.CROP else step.code
     return replace(step, code=code, inside=inside, taken=(first, *others))
 
 
-def _named(inside: tuple[str, ...], stage: Stage, parameter: str) -> str:
-    """Return the name of an input: a parameter of a stage, which may be inside of others."""
-    outermost, *others = *inside, stage.name
-    return f"{outermost}/{'.'.join((*others, parameter))}"
-
-
-def _step(stage: Stage) -> KernelOp | None:
-    """Return a stage's step; a subclass made by a user may do something else, so it has none."""
+def _moved(stage: Stage) -> tuple[KernelOp, ...] | None:
+    """Return the steps of a stage that moves pixels."""
+    other = partial(KernelOp, Code.OTHER, stage)
     if type(stage) is RandomResizedCrop or type(stage) is Resize:
         kernels, write = _RESIZES[stage.interpolation], _everything if isinstance(stage, Resize) else _window
-        return KernelOp(Code.RESIZE, stage, kernels, write, itemgetter("interpolation") if len(kernels) > 1 else None)
+        choose = itemgetter("interpolation") if len(kernels) > 1 else None
+        return (KernelOp(Code.RESIZE, stage, kernels, write, choose),)
     if type(stage) is CenterCrop:
-        return KernelOp(Code.CROP, stage, ("crop_flip.crop",), _start)
+        return (KernelOp(Code.CROP, stage, ("crop_flip.crop",), _start),)
     if type(stage) is RandomCrop:
         place = partial(_place, stage.margin) if stage.margin is not None and stage.relative else _start
-        return KernelOp(Code.CROP, stage, (_CROPS[stage.padding_mode],), place)
+        return (KernelOp(Code.CROP, stage, (_CROPS[stage.padding_mode],), place),)
     if type(stage) is HorizontalFlip:
-        return KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, partial(if_drawn, "mirror"))
-    if type(stage) is KernelStage:
-        return KernelOp(Code.OTHER, stage, (stage,), _uniforms if stage.uniforms else _nothing)
+        return (KernelOp(Code.FLIP, stage, ("crop_flip.flip",), _nothing, partial(_if_drawn, "mirror")),)
+    if type(stage) is VerticalFlip:
+        return (other(("crop_flip.flip_over",), _nothing, partial(_if_drawn, "mirror")),)
+    if type(stage) is RandomRotation or type(stage) is RandomAffine:
+        return (other((f"warp.{stage.interpolation}",), partial(_write_map, stage.fill_levels)),)
+    if type(stage) is RandomPerspective:
+        kernels, write = (f"warp.perspective_{stage.interpolation}",), partial(_write_map, stage.fill_levels)
+        return (other(kernels, write, partial(_if_drawn, "warped")),)
     return None
+
+
+def _recoloured(stage: Stage) -> tuple[KernelOp, ...] | None:
+    """Return the steps of a stage of colours, of blur or of erasing, or of a user's own function."""
+    other = partial(KernelOp, Code.OTHER, stage)
+    if type(stage) is ColorJitter:
+        return tuple(_jitter(stage, slot) for slot in range(len(stage.changing)))
+    if type(stage) is RandomGrayscale:
+        return (other(("color.grayscale",), _nothing, partial(_if_drawn, "grey")),)
+    if type(stage) is SolarizeAdd:
+        return (other(("color.solarize_add",), partial(_write_same, (stage.addition, stage.threshold))),)
+    if type(stage) is GaussianBlur:
+        return (other(("blur.gaussian",), partial(_blur, stage.kernel_size // 2)),)
+    if type(stage) is RandomErasing or type(stage) is Cutout:
+        return tuple(_paint(stage, place) for place in range(stage.windows))
+    if type(stage) is KernelStage:
+        return (other((stage,), _uniforms if stage.uniforms else _nothing),)
+    return None
+
+
+def _operated(stage: Stage) -> tuple[KernelOp, ...] | None:
+    """Return the steps of a stage of policies' operations."""
+    if type(stage) is AugMix:
+        return _mix(stage)
+    if type(stage) is TimmWeightedLayers:
+        return tuple(_operate(stage, (place,)) for place in range(stage.layers))
+    if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
+        return (_operate(stage, ()),)
+    if isinstance(stage, OneOperation) and type(stage).apply is OneOperation.apply:
+        write = partial(_write_same, stage.matrix.ravel())
+        return (KernelOp(Code.OTHER, stage, (_OPERATIONS[stage.group],), write),)
+    return None
+
+
+def _jitter(stage: ColorJitter, slot: int) -> KernelOp:
+    """Return the step of the operation that comes at a place in the order."""
+
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        numbers[:, 0], numbers[:, 3] = parameters["factor"][:, slot, :, 0].T
+
+    def choose(parameters: Parameters) -> NDArray[Any]:
+        return parameters["operation"][:, slot]
+
+    kernels = tuple(_JITTERS[number] for number in stage.changing)
+    return KernelOp(Code.OTHER, stage, kernels, write, choose if len(kernels) > 1 else None)
+
+
+def _paint(stage: PaintedWindows, place: int) -> KernelOp:
+    """Return the step for one window."""
+    noise = stage.noise
+
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        numbers[:, :4] = parameters["window"][:, place]
+        if noise is None:
+            numbers[:, 4:7] = parameters["levels"][:, place]
+        else:
+            numbers[:, 4], numbers[:, 5:8], numbers[:, 8:11] = parameters["key"][:, place], *noise
+
+    def choose(parameters: Parameters) -> NDArray[Any]:
+        return np.where(parameters["window"][:, place, 2:].all(axis=1), 0, UNTOUCHED)
+
+    return KernelOp(Code.OTHER, stage, ("erasing.paint" if noise is None else "erasing.noise",), write, choose)
+
+
+def _operate(layer: OperationLayer, place: tuple[int, ...]) -> KernelOp:
+    """Return the step of an operation for each image: a table of the groups that the layer's operations are of.
+
+    Args:
+        layer: Layer of operations.
+        place: Index of the operation, where the layer draws more than one for an image.
+    """
+    names = {**_OPERATIONS, Group.WARP: _WARPS[layer.interpolation]}
+    kernels = tuple(names.get(group) if group in layer.groups else None for group in Group)
+    index: Any = (slice(None), *place)
+
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        _write_map(layer.fill_levels, {"matrix": parameters["matrix"][index]}, sizes, numbers)
+
+    def choose(parameters: Parameters) -> NDArray[Any]:
+        groups = parameters["group"][index]
+        return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
+
+    return KernelOp(Code.OTHER, layer, kernels, write, choose)
+
+
+def _mix(stage: AugMix) -> tuple[KernelOp, ...]:
+    """Return the steps that add chains up: the image first, then what each chain makes of it."""
+    steps = [KernelOp(Code.OTHER, stage, ("mixing.begin",), partial(_weigh, 0))]
+    for chain in range(stage.mixture_width):
+        steps += [_operate(stage, (chain, place)) for place in range(stage.depth)]
+        last = chain == stage.mixture_width - 1
+        kernel = "mixing.end" if last else "mixing.add"
+        steps.append(KernelOp(Code.OTHER, stage, (kernel,), partial(_weigh, chain + 1)))
+    return tuple(steps)
+
+
+def _if_drawn(name: str, parameters: Parameters) -> NDArray[Any]:
+    """Choose the first kernel where a parameter is 1, and none where it is 0."""
+    return np.where(parameters[name] > 0, 0, UNTOUCHED)
+
+
+def _write_same(given: ArrayLike, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    """Write the same numbers for every image."""
+    fixed = np.asarray(given, np.float64)
+    numbers[:, : len(fixed)] = fixed
+
+
+def _write_map(fill: tuple[int, ...], parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    """Write a matrix for every image, such as a map of coordinates, and the levels where there is no source."""
+    numbers[:, :9], numbers[:, 9:12] = parameters["matrix"].reshape(-1, 9), fill
+
+
+def _blur(radius: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, 0], numbers[:, 1] = parameters["sigma"], radius
+
+
+def _weigh(place: int, parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, 0] = parameters["weight"][:, place]
 
 
 def _window(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:

@@ -32,7 +32,7 @@ streamed        whether float32 is streamed, see `normalize.floats`
 and addresses of
 output          the function that makes what comes out, see `normalize`; 0 if nothing does
 kernels         functions of each step, see `kernel.Kernel`, int64 (s, k); 0 where there is none
-codes           what the output does of a step in passing, a `lower.Code`, int64 (s,)
+codes           what the output does of a step in passing, a `kernel_op.Code`, int64 (s,)
 chosen          which of a step's kernels a row takes, int64 (s, n); `UNTOUCHED`: none, its image stays
 numbers         float64 (s, n, `WIDTH`)
 sizes           heights and widths before, between and after the steps, int64 (s + 1, n, 2)

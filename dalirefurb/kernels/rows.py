@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dalirefurb.kernels.call import UNTOUCHED
+from dalirefurb.kernels.kernel_op import UNTOUCHED, WIDTH, Code
 from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory, source_digest
-from dalirefurb.kernels.lower import WIDTH, Code
 from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WORK
 
 _FLIP, _UNTOUCHED = int(Code.FLIP), UNTOUCHED

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images, Rows, row_addresses
-from dalirefurb.kernels.output_buffers import OutputBuffers
+from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.pipelines import DecodePipelines
 from dalirefurb.kernels.program import KernelProgram, Work
 from dalirefurb.kernels.thread_pool import KernelThreadPool

@@ -1,7 +1,7 @@
 """Assistant: the mutable part of AutoAssist, which learns which candidates the model finds hard.
 
-It is one of the three things here that change, beside the store and the loader. What it learns is in `difficulty`, what
-it chooses from in `candidates`, and all else about it in `auto_assist`.
+It is one of the three things here that change, beside the store and the loader. What it learns is in `difficulty`, and
+all else about it in `auto_assist`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.checks import epoch_of, integer, number
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.planning.auto_assist import AutoAssist
+from dalirefurb.planning.auto_assist import AutoAssist, CandidateStream
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
-from dalirefurb.planning.candidates import CandidateStream
-from dalirefurb.planning.difficulty import Belief, Compute, Difficulty
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import Belief, Compute, Difficulty, FeatureTable
 from dalirefurb.planning.planner import Planner
 
 

@@ -1,6 +1,6 @@
 """Closed form: planners of which any batch is planned alone, at the cost of its rows.
 
-A planner says of each shard which runs of places an epoch treats alike (`strata.Run`), and which version a place has.
+A planner says of each shard which runs of places an epoch treats alike (`shuffle.Run`), and which version a place has.
 What follows is the same for all of them, and none of it grows with the number of samples:
 
     batch ─▶ rows of each stratum before it and up to it ─▶ their places in the shard ─▶ samples
@@ -22,8 +22,7 @@ import numpy as np
 
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler
-from dalirefurb.planning.strata import Run, Strata, rows_of
+from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, Run, Strata, rows_of
 from dalirefurb.rng import key, numbered_keys
 
 _ROWS_AT_ONCE = 1024

@@ -27,7 +27,7 @@ from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.planning.closed_form import ClosedFormPlanner
-from dalirefurb.planning.strata import Run
+from dalirefurb.planning.shuffle import Run
 from dalirefurb.planning.whole_numbers import around, pieces
 
 

@@ -1,22 +1,38 @@
-"""One picture of each operation of a preset, at magnitudes from the least to the greatest."""
+"""Rows of pictures: a preset's operations, each at magnitudes from the least to the greatest, and draws of stages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst
 from dalirefurb.augment.policies.auto_augment_tables import POLICIES
+from dalirefurb.augment.policies.one_operation import (
+    AdjustSharpness,
+    AutoContrast,
+    Equalize,
+    Invert,
+    Posterize,
+    Solarize,
+)
 from dalirefurb.augment.policies.operation_layer import TableLayer
 from dalirefurb.augment.policies.operations import Choice, Operation
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Arrays, Stage, draw
+from dalirefurb.augment.stages.blur import GaussianBlur
+from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
+from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.erasing import Cutout, RandomErasing
+from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
+from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.dali import Graph, Replica
 from dalirefurb.show.pictures import Image, levels
 from dalirefurb.system.cores import usable_cores
@@ -70,7 +86,9 @@ def operate(picture: Image, layer: TableLayer) -> list[Row]:
     steps = [_steps(operation, layer.table.num_bins, bins) for operation, bins in zip(operations, used, strict=True)]
     rows = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
     signed_bins = np.array([step for each in steps for step in each], np.int64)
-    results = iter(_apply(picture, layer, Choice(rows, abs(signed_bins), signed_bins < 0)))
+    choice, sides = Choice(rows, abs(signed_bins), signed_bins < 0), np.full(len(rows), len(picture))
+    parameters = layer.table.parameters(choice, heights=sides, widths=sides)
+    results = iter(_applied(picture, [layer], len(rows), {layer.name: parameters}))
     return [
         Row(
             operation.name,
@@ -117,23 +135,6 @@ def _steps(operation: Operation, num_bins: int, used: set[int]) -> dict[int, str
     return {step: written for written, step in bins.items()}
 
 
-def _apply(picture: Image, layer: TableLayer, choice: Choice) -> NDArray[np.uint8]:
-    """Apply one operation to each of n copies, in one run of a graph that has no other stage, shape (n, H, W, 3)."""
-    size = len(picture)
-    count, sides = len(choice.operations), np.full(len(choice.operations), size)
-    threads = usable_cores()
-    recipe = Recipe((layer,), Output(size), split=0)
-    graph = Graph(recipe, "whole")
-    replica = Replica.of(
-        graph, graph.serialize(max_batch_size=count, num_threads=threads), num_threads=threads, device_id=None
-    )
-    parameters = layer.table.parameters(choice, heights=sides, widths=sides)
-    replica.submit(
-        {"sample": [picture] * count, **{f"{layer.name}/{name}": values for name, values in parameters.items()}}
-    )
-    return levels(recipe.output, np.asarray(replica.collect().as_tensor()))
-
-
 def _unit(operation: Operation) -> tuple[str, Callable[[float], str]]:
     """Return the unit of an operation's magnitudes in the papers, and how one is written."""
     if not operation.ranged:
@@ -159,3 +160,63 @@ def _signed(magnitude: float, *, digits: int = 0) -> str:
     ('+30', '-0.30', '0')
     """
     return f"{magnitude:+.{digits}f}" if magnitude else "0"
+
+
+def stages_for(size: int) -> dict[str, list[Stage]]:
+    """Return what is drawn, by how it is written, for pictures of a size in pixels."""
+    kernel, hole, padding = max(3, size // 20 * 2 + 1), max(1, size // 2), max(1, size // 8)
+    return {
+        f"RandomResizedCrop({size})": [RandomResizedCrop(size)],
+        f'RandomCrop({size}, padding={padding}, padding_mode="reflect")': [
+            RandomCrop(size, padding=padding, padding_mode="reflect")
+        ],
+        "HorizontalFlip()": [HorizontalFlip()],
+        "VerticalFlip()": [VerticalFlip()],
+        "RandomRotation(30)": [RandomRotation(30, "bilinear")],
+        "RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10)": [RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10, "bilinear")],
+        "RandomPerspective(0.5, 1.0)": [RandomPerspective(0.5, 1.0)],
+        "ColorJitter(0.4, 0.4, 0.4, 0.1)": [ColorJitter(0.4, 0.4, 0.4, 0.1)],
+        "RandomGrayscale(0.5)": [RandomGrayscale(0.5)],
+        f"GaussianBlur({kernel})": [GaussianBlur(kernel)],
+        "AdjustSharpness(2)": [AdjustSharpness(2)],
+        "Invert()": [Invert()],
+        "Posterize(3)": [Posterize(3)],
+        "Solarize(128)": [Solarize(128)],
+        "SolarizeAdd(60)": [SolarizeAdd(60)],
+        "AutoContrast()": [AutoContrast()],
+        "Equalize()": [Equalize()],
+        "RandomErasing(1.0)": [RandomErasing(1.0)],
+        'RandomErasing(1.0, value="pixel")': [RandomErasing(1.0, value="pixel")],
+        f"Cutout({hole})": [Cutout(hole)],
+        'timm_auto_augment("rand-m9-mstd0.5-inc1")': timm_auto_augment("rand-m9-mstd0.5-inc1"),
+        'timm_auto_augment("3a")': timm_auto_augment("3a"),
+        "AugMix()": [AugMix()],
+    }
+
+
+def draws(picture: Image) -> list[Row]:
+    """Apply what `stages_for` lists to a square picture: as often as fits in a row, or once if nothing is random."""
+    rows = []
+    for name, stages in stages_for(len(picture)).items():
+        count = MAGNITUDES if any(stage.random for stage in stages) else 1
+        indices, sides, numbers = np.arange(count), np.full(count, len(picture)), np.zeros(count, np.int64)
+        drawn, _, _ = draw(
+            tuple(stages), seed=0, indices=indices, numbers=numbers, heights=sides, widths=sides, versions=numbers
+        )
+        pictures = _applied(picture, stages, count, drawn)
+        told = [f"draw {number + 1}" if count > 1 else "" for number in range(count)]
+        name, _, arguments = name.partition("(")
+        rows.append(Row(name, arguments.removesuffix(")") or "by default", told, pictures, [False] * count))
+    return rows
+
+
+def _applied(picture: Image, stages: Sequence[Stage], count: int, drawn: Mapping[str, Arrays]) -> list[Image]:
+    """Apply stages to n copies, given what is drawn for each, in one run of a graph that has no others."""
+    threads = usable_cores()
+    recipe = Recipe([*stages], Output(len(picture)), split=0)
+    graph = Graph(recipe, "whole")
+    blob = graph.serialize(max_batch_size=count, num_threads=threads)
+    replica = Replica.of(graph, blob, num_threads=threads, device_id=None)
+    named = {f"{stage}/{name}": rows for stage, arrays in drawn.items() for name, rows in arrays.items()}
+    replica.submit({"sample": [picture] * count, **named})
+    return list(levels(recipe.output, np.asarray(replica.collect().as_tensor())))

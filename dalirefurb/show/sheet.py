@@ -14,9 +14,8 @@ from matplotlib.patches import Rectangle
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
-from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, operate
+from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate
 from dalirefurb.show.pictures import Image, Pictures, of_good_samples, square_image, take_pictures
-from dalirefurb.show.stages import draws
 from dalirefurb.source import Source
 
 if TYPE_CHECKING:

@@ -1,23 +1,12 @@
 """Stores, where partially augmented samples wait to be used again."""
 
-from dalirefurb.image_batch import Image
-from dalirefurb.store.base import Contents, Store
-from dalirefurb.store.device.store import DeviceStore
-from dalirefurb.store.disk.store import DiskStore
-from dalirefurb.store.lease import Lease
-from dalirefurb.store.memory.store import MemoryStore
-from dalirefurb.store.spec import StoreSpec
-from dalirefurb.store.tiered.store import Tier, TieredStore
-
-__all__ = [
-    "Contents",
-    "DeviceStore",
-    "DiskStore",
-    "Image",
-    "Lease",
-    "MemoryStore",
-    "Store",
-    "StoreSpec",
-    "Tier",
-    "TieredStore",
-]
+from dalirefurb.image_batch import Image as Image
+from dalirefurb.store.base import Contents as Contents
+from dalirefurb.store.base import Lease as Lease
+from dalirefurb.store.base import Store as Store
+from dalirefurb.store.device.store import DeviceStore as DeviceStore
+from dalirefurb.store.disk.store import DiskStore as DiskStore
+from dalirefurb.store.memory.store import MemoryStore as MemoryStore
+from dalirefurb.store.spec import StoreSpec as StoreSpec
+from dalirefurb.store.tiered.store import Tier as Tier
+from dalirefurb.store.tiered.store import TieredStore as TieredStore

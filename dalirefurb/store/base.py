@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import NamedTuple, NoReturn
@@ -23,9 +23,48 @@ from numpy.typing import NDArray
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.lease import Lease
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import StoreSpec
+
+
+class Lease:
+    """Samples lent by a store; their slots are not reused before `release`. One thread holds it at a time.
+
+    Attributes:
+        found: Whether the store held the version asked for, shape (n,).
+        images: The images that were found, without places for those that were not.
+    """
+
+    __slots__ = ("_on_release", "_samples", "found", "images")
+
+    def __init__(self, found: NDArray[np.bool_], images: Images, on_release: Callable[[], None]) -> None:
+        self.found = found
+        self.images = images
+        self._samples: list[Image | None] | None = None
+        self._on_release: Callable[[], None] | None = on_release
+
+    @property
+    def samples(self) -> list[Image | None]:
+        """Read-only HWC uint8 images, None where not found; empty once released."""
+        if self._samples is None:
+            images = iter(self.images)
+            self._samples = [next(images) if found else None for found in self.found.tolist()]
+        return self._samples
+
+    def release(self) -> None:
+        """Give the slots back: views taken from `samples` must not be read any more. Twice is as once."""
+        on_release, self._on_release, self._samples, self.images = self._on_release, None, [], Images(())
+        if on_release is not None:
+            on_release()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
 
 Keys = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Sample indices and their versions, each of shape (n,)."""

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Contents, Keys, Store, Taken
-from dalirefurb.store.lease import Lease
+from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 

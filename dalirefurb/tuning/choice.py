@@ -108,7 +108,8 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     every = [predict(costs, machine, workload, each) for each in configurations(costs, machine, workload)]
     standard = every[0]
     rows = sorted((each for each in every if fits(each, machine)), key=lambda each: -each.run_images_per_s)
-    prefixes = [each for each in rows if _is_prefix(each.configuration, workload)]
+    for_ever = [each for each in rows if is_for_ever(each.configuration, workload)]
+    prefixes = [each for each in for_ever if each.configuration.split.split > 0]
     said, headspace = verdict(costs, workload, standard)
     return Choice(
         costs=costs,
@@ -177,10 +178,6 @@ def is_for_ever(configuration: Configuration, workload: Workload) -> bool:
     """Tell whether what is kept is kept for the whole run, which loses nothing since none of it is random."""
     uses = configuration.reuse_factor
     return configuration.split.deterministic and uses > 1 and uses == workload.epochs
-
-
-def _is_prefix(configuration: Configuration, workload: Workload) -> bool:
-    return configuration.split.split > 0 and is_for_ever(configuration, workload)
 
 
 def _preference(prediction: Prediction) -> tuple[float, ...]:

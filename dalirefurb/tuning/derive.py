@@ -11,8 +11,7 @@ from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.tuning.choice import REUSE_FACTORS
 from dalirefurb.tuning.costs import Costs, DiskCosts, SplitCosts, Spread, StepCosts
-from dalirefurb.tuning.samples import Samples
-from dalirefurb.tuning.subjects import MIXED, Key, Variant
+from dalirefurb.tuning.subjects import MIXED, Key, Samples, Variant
 from dalirefurb.tuning.turns import Slice
 
 _READ_BOUND = 0.9

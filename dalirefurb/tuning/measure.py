@@ -22,8 +22,7 @@ from dalirefurb.doctor.storage import disk_speeds
 from dalirefurb.source import Source
 from dalirefurb.tuning.costs import Costs, Placement
 from dalirefurb.tuning.derive import Measured, costs_of
-from dalirefurb.tuning.samples import read_some
-from dalirefurb.tuning.subjects import MIXED, Key, Subjects, Variant, noted
+from dalirefurb.tuning.subjects import MIXED, Key, Subjects, Variant, noted, read_some
 from dalirefurb.tuning.turns import Step, TimedStep, copied_s
 
 Told = Callable[[str], None]

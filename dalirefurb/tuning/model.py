@@ -223,7 +223,8 @@ def _image_s(
     """Return the seconds that an image takes on one rank, and what takes them."""
     split = configuration.split
     cores = machine.cores / machine.ranks
-    kept_misses = _kept(misses, configuration)
+    # Misses of the covered samples are put into the store.
+    kept_misses = 0.0 if configuration.reuse_factor == 1 else max(0.0, misses - (1 - configuration.coverage))
     scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
     put_s, get_s, mixed_s, disk_s = split.put_s, split.hit_s.median, costs.mixed_s, 0.0
     if on_disk and costs.disk is not None:
@@ -255,11 +256,6 @@ def _image_s(
     }
     bound = max(times, key=lambda name: times[name])
     return times[bound], bound
-
-
-def _kept(misses: float, configuration: Configuration) -> float:
-    """Return the share of an epoch's rows that are put into the store: misses of the covered samples."""
-    return 0.0 if configuration.reuse_factor == 1 else max(0.0, misses - (1 - configuration.coverage))
 
 
 def _disk_share(nbytes: int, machine: Machine, tier: Tier) -> float:

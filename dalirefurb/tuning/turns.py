@@ -27,7 +27,7 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.idle import wait_until_idle
+from dalirefurb.system.fair_comparison import wait_until_idle
 from dalirefurb.tuning.choice import LEAST_ROUNDS
 from dalirefurb.tuning.costs import Spread, StepCosts
 

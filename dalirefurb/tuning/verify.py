@@ -16,7 +16,7 @@ from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
 from dalirefurb.tuning.model import Configuration, predict
-from dalirefurb.tuning.samples import read_some, rows_of
+from dalirefurb.tuning.subjects import read_some, rows_of
 from dalirefurb.tuning.turns import Step, Turns, waiting
 
 if TYPE_CHECKING:

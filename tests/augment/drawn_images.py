@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from dalirefurb import Recipe
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.erasing import PaintedWindows
 

@@ -21,11 +21,10 @@ from dalirefurb.augment import (
     Stage,
     TrivialAugmentLayer,
 )
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Arrays as Drawn
-from dalirefurb.augment.stage import Node
+from dalirefurb.augment.stage import Node, draw
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from dalirefurb import Recipe, auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.diversity import diversity
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operation_layer import TableLayer
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS
-from dalirefurb.augment.stage import Arrays, Node, Stage
+from dalirefurb.augment.stage import Arrays, Node, Stage, draw
 from dalirefurb.errors import ConfigurationError
 
 COUNT = 3000

@@ -10,9 +10,9 @@ from PIL import Image
 from scipy.stats import chisquare, kstest
 
 from dalirefurb import rng
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize

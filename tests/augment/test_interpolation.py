@@ -12,8 +12,8 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandomResizedCrop, Resize, Stage
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.interpolation import RANDOM
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve

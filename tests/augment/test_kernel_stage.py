@@ -15,7 +15,7 @@ from numba import njit
 
 from dalirefurb import Arrays, Loader, MemoryStore, Recipe, Refurbish
 from dalirefurb.augment import Custom, HorizontalFlip, KernelStage, RandomApply
-from dalirefurb.augment.drawing import draw
+from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels
 

@@ -21,7 +21,6 @@ from dalirefurb.augment import (
     Solarize,
     SolarizeAdd,
 )
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
@@ -33,6 +32,7 @@ from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWei
 from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.augment.stages.decode import Decode

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, kstest, norm
 
 from dalirefurb import Output, Recipe
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_policies import TIMM_POLICIES
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 

@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 
 import dalirefurb
-from dalirefurb.cli import main, progress
+from dalirefurb.cli import main, terminal
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
 from dalirefurb.loader import Loader
@@ -145,7 +145,7 @@ def refusals(tmp_path_factory):
     """What each of `REFUSED` led to: exit status, standard output and error, and what was imported."""
     program = """if True:
         import contextlib, io, json, sys
-        from dalirefurb.cli import main, progress
+        from dalirefurb.cli import main, terminal
         results = []
         for line in json.load(sys.stdin):
             out, err = io.StringIO(), io.StringIO()
@@ -404,7 +404,7 @@ def test_a_signal_that_nohup_has_ignored_stays_ignored():
 def told(monkeypatch):
     """Progress is told at once."""
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
-    monkeypatch.setattr("dalirefurb.cli.progress._FIRST_S", 0.001)
+    monkeypatch.setattr("dalirefurb.cli.terminal._FIRST_S", 0.001)
 
 
 def test_what_takes_long_is_told_into_a_pipe(photographs, capsys, told):
@@ -417,9 +417,9 @@ def test_what_takes_long_is_told_into_a_pipe(photographs, capsys, told):
 
 
 def test_lines_of_progress_come_less_and_less_often(monkeypatch, caplog):
-    monkeypatch.setattr(progress, "_FIRST_S", 0.05)
+    monkeypatch.setattr(terminal, "_FIRST_S", 0.05)
     began = time.monotonic()
-    with caplog.at_level(logging.INFO, "dalirefurb"), progress.waiting("testing", lambda: ": much"):
+    with caplog.at_level(logging.INFO, "dalirefurb"), terminal.waiting("testing", lambda: ": much"):
         while time.monotonic() < began + 0.6 or (not caplog.messages and time.monotonic() < began + 600):
             time.sleep(0.01)
     assert 1 <= len(caplog.messages) <= math.log2((time.monotonic() - began) / 0.05 + 1)
@@ -429,7 +429,7 @@ def test_lines_of_progress_come_less_and_less_often(monkeypatch, caplog):
 
 def test_what_is_done_soon_is_not_told(caplog):
     with caplog.at_level(logging.INFO, "dalirefurb"):
-        assert [*progress.counted(range(5), "testing", "number", 5)] == [0, 1, 2, 3, 4]
+        assert [*terminal.counted(range(5), "testing", "number", 5)] == [0, 1, 2, 3, 4]
     assert caplog.messages == []
 
 
@@ -579,7 +579,7 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
                 if name == {module!r}:
                     os.kill(os.getpid(), signal.SIGINT)
         sys.meta_path.insert(0, Interrupting())
-        from dalirefurb.cli import main, progress
+        from dalirefurb.cli import main, terminal
         sys.exit(main({["train", str(photographs), *SMALL]!r}))"""
     with interruptible([sys.executable, "-c", program]) as process:
         out, said = process.communicate(timeout=600)

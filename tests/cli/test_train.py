@@ -4,8 +4,7 @@ import torch
 
 from dalirefurb.augment.presets import simple
 from dalirefurb.cli.compare import Run, explanation, plot, table
-from dalirefurb.cli.network import SmallResNet
-from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.cli.train import EpochReport, SmallResNet, Trainer
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays

@@ -297,7 +297,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What the command finds."""
     findings = [Finding("cores", "good", "2"), Finding("disk", "slow", "is slow", "buy one", {"bytes_per_s": 3.5})]
-    monkeypatch.setattr("dalirefurb.cli.doctor.examine", lambda folder: iter(findings))
+    monkeypatch.setattr("dalirefurb.cli.maintenance.examine", lambda folder: iter(findings))
     return findings
 
 

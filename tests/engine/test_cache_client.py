@@ -19,8 +19,7 @@ from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.image_batch import Images
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.reader import Reader

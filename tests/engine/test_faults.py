@@ -32,7 +32,7 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
 from dalirefurb.dali import Replicas
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.planning.batch_plan import BatchPlan
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Lease

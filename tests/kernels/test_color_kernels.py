@@ -30,7 +30,8 @@ from dalirefurb.augment import (
     Stage,
 )
 from dalirefurb.kernels.kernel import compile_kernel
-from dalirefurb.kernels.lower import WIDTH, Code, steps_of
+from dalirefurb.kernels.kernel_op import WIDTH, Code
+from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.record import DONE
 from tests.kernels.test_kernels import noise, served

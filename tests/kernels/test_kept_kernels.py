@@ -213,14 +213,14 @@ def test_another_process_compiles_from_the_other_end_where_there_is_a_core_and_a
 COMPILING = """
 import threading
 import numba
-from dalirefurb.kernels import one_module
+from dalirefurb.kernels import llvm
 from dalirefurb.kernels.ahead import compile_named
-from dalirefurb.kernels.dali_operator import _compile_operate, _compile_setup
+from dalirefurb.kernels.pipelines import _compile_operate, _compile_setup
 from dalirefurb.kernels.rows import compile_run
 from dalirefurb.kernels.thread_pool import _compile_serve, _compile_share
 
-assert numba.version_info.short in one_module._TRIED_WITH, "kernels compile slowly with this version of Numba"
-before = {name: getattr(owner, name) for owner, name, _ in one_module._changes("")}
+assert numba.version_info.short in llvm._TRIED_WITH, "kernels compile slowly with this version of Numba"
+before = {name: getattr(owner, name) for owner, name, _ in llvm._changes("")}
 sums = []
 
 @numba.njit
@@ -242,7 +242,7 @@ others = [compile_named(name) for name in names]
 another()
 middle = numba.njit(lambda one, other: max(one, other) + min(one, other))
 assert (sums, middle(3, 4)) == ([10, 10], 7)
-assert {name: getattr(owner, name) for owner, name, _ in one_module._changes("")} == before
+assert {name: getattr(owner, name) for owner, name, _ in llvm._changes("")} == before
 addresses = {call().address for call in calls[:-1]}
 print(len(addresses), 0 in addresses)
 """

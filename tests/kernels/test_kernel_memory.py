@@ -38,13 +38,12 @@ from dalirefurb.augment import (
     VerticalFlip,
     timm_auto_augment,
 )
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import row_addresses
-from dalirefurb.kernels import buffers, dali_operator, pipelines, program, random, rows, runner, thread_pool
+from dalirefurb.kernels import buffers, pipelines, program, random, rows, runner, thread_pool
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.lower import steps_of
@@ -87,8 +86,8 @@ COMPILED: dict[str, Callable[[], Any]] = {
     "run": rows.compile_run.__wrapped__,
     "share": thread_pool._compile_share.__wrapped__,
     "serve": thread_pool._compile_serve.__wrapped__,
-    "setup": dali_operator._compile_setup.__wrapped__,
-    "operate": dali_operator._compile_operate.__wrapped__,
+    "setup": pipelines._compile_setup.__wrapped__,
+    "operate": pipelines._compile_operate.__wrapped__,
     **{name: partial(compile_kernel.__wrapped__, name) for name in kernel_names()},
     **{name: partial(compile_output.__wrapped__, name) for name in OUTPUTS},
 }
@@ -385,7 +384,7 @@ class FailingArrays:
         return call
 
 
-MAKING_ARRAYS = runner, buffers, thread_pool, random, pipelines, dali_operator, program
+MAKING_ARRAYS = runner, buffers, thread_pool, random, pipelines, program
 MODULES = {each.__name__.rpartition(".")[2]: each for each in MAKING_ARRAYS}
 
 

@@ -11,7 +11,7 @@ SCRIPT = """
 import ctypes, mmap, sys
 import numpy as np
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
-from dalirefurb.kernels.lower import FULL, WIDTH
+from dalirefurb.kernels.kernel_op import FULL, WIDTH
 
 name, beyond, beyond_result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 libc = ctypes.CDLL(None, use_errno=True)
@@ -46,9 +46,9 @@ for height, width in ((5, 7), (1, 9), (9, 1), (1, 1), (3, 24), (4, 70)):
 print("done")
 """
 KERNELS = [
-    *("warp.nearest", "warp.bilinear", "perspective.nearest", "perspective.bilinear"),
+    *("warp.nearest", "warp.bilinear", "warp.perspective_nearest", "warp.perspective_bilinear"),
     *("resample.bicubic", "resample.lanczos", "resize.bilinear"),
-    *("color.grayscale", "filters.sharpness", "levels.equalize", "levels.auto_contrast"),
+    *("color.grayscale", "color.sharpness", "levels.equalize", "levels.auto_contrast"),
     *("crop_flip.pick", "crop_flip.flip", "crop_flip.flip_over", "crop_flip.crop", "crop_flip.crop_reflected"),
 ]
 

@@ -13,18 +13,19 @@ pytest.importorskip("numba")
 from numba import njit
 
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.operations import Choice, Group
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.kernel_op import Code
 from dalirefurb.kernels.llvm import fetch_add
-from dalirefurb.kernels.lower import Code, steps_of
+from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import Work
 from tests.augment.test_operations import CASES, OURS, PICTURES, TABLES, WARPS

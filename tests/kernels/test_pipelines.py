@@ -19,18 +19,17 @@ pytest.importorskip("numba", reason="Numba is not installed")
 from numba import types
 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, Resize
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, GraphError
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import thread_pool as pools
 from dalirefurb.kernels.llvm import c_function, fetch_add, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines
-from dalirefurb.kernels.program import KernelProgram, Work
+from dalirefurb.kernels.program import KernelProgram, Scratch, Work
 from dalirefurb.kernels.record import DONE, WORK
-from dalirefurb.kernels.scratch import Scratch
 from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture

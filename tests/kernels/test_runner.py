@@ -9,9 +9,9 @@ from PIL import Image
 pytest.importorskip("numba", reason="Numba is not installed")
 
 from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, GraphError, cut_window
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels import runner as runner_module

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 pytest.importorskip("numba")
 
-from dalirefurb.augment.drawing import draw
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Arrays, Stage
+from dalirefurb.augment.stage import Arrays, Stage, draw
 from dalirefurb.kernels.kernel import kernel_named
-from dalirefurb.kernels.lower import WIDTH, steps_of
+from dalirefurb.kernels.kernel_op import WIDTH
+from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.pixels.mixing import ahead_bytes
 from tests.augment.test_operations import PICTURES

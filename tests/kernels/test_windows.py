@@ -123,7 +123,8 @@ def test_the_kernels_window_has_the_pixels_of_the_whole_image(interpolation: Any
 
 @pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
 def test_crops_are_made_on_the_way_where_they_lie_inside_and_come_right_after() -> None:
-    from dalirefurb.kernels.lower import Code, steps_of
+    from dalirefurb.kernels.kernel_op import Code
+    from dalirefurb.kernels.lower import steps_of
 
     resize, flip, crop = Resize(36), HorizontalFlip(), CenterCrop(32)
     padded = RandomCrop(36, margin=8, padding=4)
@@ -179,7 +180,7 @@ def reference(image: Picture, side: int, size: int) -> NDArray[np.float64]:
 @pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
 def test_an_extreme_image_takes_little_memory() -> None:
     from dalirefurb.kernels.lower import steps_of
-    from dalirefurb.kernels.scratch import Scratch
+    from dalirefurb.kernels.program import Scratch
 
     steps = steps_of((Resize(256), CenterCrop(224)))
     assert steps is not None

@@ -26,7 +26,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from tests.engine.test_bit_identity import STORES, Batches, assert_same
 from tests.loading import flat_loader

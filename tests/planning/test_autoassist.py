@@ -12,9 +12,8 @@ from scipy.stats import binomtest, chisquare
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import FeatureTable
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.features import FeatureTable
+from dalirefurb.planning.difficulty import FeatureTable
 
 
 def image(height, width, seed):

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
-from dalirefurb.planning.frozen import Frozen
-from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from tests.planners import listed, pairs
 

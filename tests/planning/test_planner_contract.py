@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 import dalirefurb
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.batch_echo import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.closed_form import ClosedFormPlanner
-from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
-from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from tests.planners import (

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dalirefurb.planning.closed_form import ClosedFormPlanner
-from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, PlainShuffler, misses_before
-from dalirefurb.planning.strata import Run, Strata, rows_of
+from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, PlainShuffler, Run, Strata, misses_before, rows_of
 
 CACHE_AWARE = BatchShuffler()
 CHI_SQUARE_29 = 58.3  # 0.1 % of draws exceed it, 29 degrees of freedom

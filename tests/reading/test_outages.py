@@ -350,12 +350,12 @@ OF_SAMPLES: list[Exception] = [
 ]
 
 
-@pytest.mark.parametrize("error", OUTAGES, ids=repr)
+@pytest.mark.parametrize("error", OUTAGES, ids=lambda error: type(error).__name__)
 def test_what_comes_of_files_and_networks_is_an_outage(error: Exception) -> None:
     assert is_outage(error)
 
 
-@pytest.mark.parametrize("error", OF_SAMPLES, ids=repr)
+@pytest.mark.parametrize("error", OF_SAMPLES, ids=lambda error: type(error).__name__)
 def test_what_storage_answers_or_a_decoder_says_is_of_the_sample(error: Exception) -> None:
     assert not is_outage(error)
 
@@ -370,7 +370,7 @@ def by_chance(share: float) -> Callable[[], bool]:
     return faulty
 
 
-@pytest.mark.parametrize("error", OUTAGES[::3], ids=repr)
+@pytest.mark.parametrize("error", OUTAGES[::3], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("policy", ["raise", "replace"])
 def test_random_faults_lose_no_sample_in_three_epochs(policy: str, error: Exception) -> None:
     source = Faulty(lambda _: error, ALL, faulty=by_chance(0.15))

@@ -19,19 +19,16 @@ from dalirefurb.cli.demo import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
 from dalirefurb.cli.train import EpochReport
 from dalirefurb.loader import Loader
-from dalirefurb.planning.batch_echo import BatchEcho
-from dalirefurb.planning.echo import Echo
-from dalirefurb.planning.frozen import Frozen
-from dalirefurb.planning.refurbish import ReferenceCount, Refurbish, Standard
+from dalirefurb.planning.echo import BatchEcho, Echo
+from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show.colours import CACHED, FRESH
-from dalirefurb.show.operations import MAGNITUDES, TABLES, operate
+from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
 from dalirefurb.show.plans import compare_plans, history
 from dalirefurb.show.plots import history_plot, plan_plot
 from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
-from dalirefurb.show.stages import draws, stages_for
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.pictures import jpeg, picture, write_folder

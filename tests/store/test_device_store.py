@@ -29,9 +29,9 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.samples import Samples
 from dalirefurb.store import StoreSpec
-from dalirefurb.store.device import gather as gathering
+from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.gather import gather, scatter
+from dalirefurb.store.device.memory import gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 from tests.loading import flat_loader
 from tests.pictures import picture
@@ -129,7 +129,7 @@ def test_a_batch_gathered_from_slots_and_scattered_to_others_is_the_same(data: s
 
 
 def test_what_is_too_much_for_one_kernel_is_scattered_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "KERNEL_BYTES", 2 * 60)
+    monkeypatch.setattr(device_memory, "KERNEL_BYTES", 2 * 60)
     samples = [image(value) for value in range(7)]
     target = np.zeros((9, *SHAPE), np.uint8)
     scatter(np, target, [8, 1, 2, 3, 4, 5, 6], samples, [6, 5, 4, 3, 2, 1, 0])

@@ -18,7 +18,8 @@ import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, Lease, StoreSpec
-from dalirefurb.store.disk import file_lock, mapped, read_ahead, slot_reader
+from dalirefurb.store.disk import file_lock, slot_reader
+from dalirefurb.store.disk import page_cache as pages
 from dalirefurb.store.disk.file_header import PAGE
 from dalirefurb.store.disk.records import RECORD, Table, read_table
 
@@ -168,8 +169,8 @@ def test_small_samples_are_read_ahead_in_blocks_if_memory_has_room_for_twice_all
     with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
         indices = np.arange(2)
         assert store.put(indices, indices, [image(index)[:32, :32].copy() for index in indices]).all()
-        monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
-        monkeypatch.setattr(mapped.Mapped, "bring", lambda _, start, buffer: read.append((start, len(buffer))) or 0)
+        monkeypatch.setattr(pages.Mapped, "has", lambda *_: False)
+        monkeypatch.setattr(pages.Mapped, "bring", lambda _, start, buffer: read.append((start, len(buffer))) or 0)
         monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, __: announced.append((start, nbytes)))
         store.prefetch(indices, indices)
         store.get(indices, indices).release()
@@ -218,7 +219,7 @@ def test_where_the_file_system_does_not_tell_what_is_in_memory_samples_are_annou
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     announced = []
-    monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
+    monkeypatch.setattr(pages.Mapped, "has", lambda *_: False)
     with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
         index = np.array([0])
         assert store.put(index, index, [image(0)[:32, :32].copy()]).all()
@@ -243,13 +244,13 @@ def test_nothing_is_announced_while_reads_find_all_in_memory(
     index = np.array([0])
     with opened(path) as store:
         fill(store)
-        monkeypatch.setattr(read_ahead.BlockReadAhead, "ask", lambda *_: announced.append(1))
+        monkeypatch.setattr(pages.BlockReadAhead, "ask", lambda *_: announced.append(1))
         with monkeypatch.context() as cold:
-            cold.setattr(mapped.Mapped, "has", lambda *_: False)
+            cold.setattr(pages.Mapped, "has", lambda *_: False)
             for reads in range(16):
                 assert announces(store), f"after {reads} reads"
                 with monkeypatch.context() as warm:
-                    warm.setattr(mapped.Mapped, "has", lambda *_: True)
+                    warm.setattr(pages.Mapped, "has", lambda *_: True)
                     store.get(index, index).release()
                     store.get(index + 999, index).release()
             assert not announces(store)
@@ -268,8 +269,8 @@ def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monk
     store = opened(path, slot_shape=(32, 32, 3), slots=1000)
     index = np.array([0])
     assert store.put(index, index, [image(0)[:32, :32].copy()]).all()
-    monkeypatch.setattr(mapped.Mapped, "has", lambda *_: False)
-    monkeypatch.setattr(mapped.Mapped, "bring", bring)
+    monkeypatch.setattr(pages.Mapped, "has", lambda *_: False)
+    monkeypatch.setattr(pages.Mapped, "bring", bring)
     store.prefetch(index, index)
     assert began.wait(600)
     threading.Timer(0.05, goes_on.set).start()
@@ -322,7 +323,7 @@ def test_a_file_that_cannot_be_mapped_is_copied_from(path: Path, monkeypatch: py
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
-    monkeypatch.setattr(mapped.mmap, "mmap", refuse)
+    monkeypatch.setattr(pages.mmap, "mmap", refuse)
     with opened(path) as store:
         fill(store)
         assert not lent_in_place(store)
@@ -336,11 +337,11 @@ def test_where_looking_waits_for_the_disk_samples_are_copied_for_a_while(
         fill(store)
         assert lent_in_place(store)
         waited = iter([0, 1])
-        monkeypatch.setattr(mapped, "waits", lambda: next(waited))
+        monkeypatch.setattr(pages, "waits", lambda: next(waited))
         store.get(np.array([0]), np.array([0]))
         monkeypatch.undo()
         assert not lent_in_place(store)
-        monkeypatch.setattr(mapped.time, "monotonic", lambda: float("inf"))
+        monkeypatch.setattr(pages.time, "monotonic", lambda: float("inf"))
         assert lent_in_place(store)
 
 

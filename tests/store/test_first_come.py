@@ -15,9 +15,8 @@ from scipy.optimize import linprog
 
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.echo import Echo
-from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.store import DiskStore, MemoryStore, StoreSpec, Tier, TieredStore
 from tests.planners import frozen, pairs, refurbishing, smartcaches

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb.store.device import gather as gathering
+from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from tests.ordered_device import OrderedDevice, Wait
 from tests.ordered_memory import Race
@@ -28,7 +28,7 @@ def played(device: OrderedDevice, scene: Scene, *, pinned_host: bool, locks: boo
     with pytest.MonkeyPatch.context() as monkeypatch, suppress(Race):
         device.install(monkeypatch, locks=locks)
         # Two images a kernel.
-        monkeypatch.setattr(gathering, "KERNEL_BYTES", 2 * IMAGES[0].nbytes)
+        monkeypatch.setattr(device_memory, "KERNEL_BYTES", 2 * IMAGES[0].nbytes)
         user = User(device, pinned_host)
         with user.store:
             scene(user)
@@ -44,18 +44,18 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 WAITS = [
     "backends.submit: the stream is entered",
     "batch_buffer.forget: the host waits",
-    "slots.gather: the store's stream waits",
-    "slots.gather: the stream is entered",
-    "slots.gather: the caller's stream waits",
-    "slots.host_images: the host waits",
-    "slots.host_images: the stream is entered",
-    "slots.host_images: the host waits (2)",
-    "slots.write: the stream is entered",
-    "slots.write: the host waits",
-    "slots.write: the host waits (2)",
-    "slots.write: the store's stream waits",
-    "slots.write: the stream is entered (2)",
-    "slots.write: the caller's stream waits",
+    "store.gather: the store's stream waits",
+    "store.gather: the stream is entered",
+    "store.gather: the caller's stream waits",
+    "store.host_images: the host waits",
+    "store.host_images: the stream is entered",
+    "store.host_images: the host waits (2)",
+    "store.write: the stream is entered",
+    "store.write: the host waits",
+    "store.write: the host waits (2)",
+    "store.write: the store's stream waits",
+    "store.write: the stream is entered (2)",
+    "store.write: the caller's stream waits",
     "store.close: the host waits",
 ]
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dalirefurb.store.disk import read_ahead
-from dalirefurb.store.disk.read_ahead import BlockReadAhead, SampleReadAhead, spans
+from dalirefurb.store.disk import page_cache
+from dalirefurb.store.disk.page_cache import BlockReadAhead, SampleReadAhead, spans
 
 START = 4096
 BLOCK = 1 << 18
@@ -161,7 +161,7 @@ def test_a_thread_that_fails_keeps_nobody_waiting(fails, disk, announced, monkey
             patch.setattr(threading.Thread, "start", refuse)
         else:
             # As if there were no memory for it.
-            patch.setattr(read_ahead, "_PIECE", -1)
+            patch.setattr(page_cache, "_PIECE", -1)
             patch.setattr(threading, "excepthook", lambda _: None)
         ahead.ask(*places(1, 20))
         ahead.wait(*places(1, 20))

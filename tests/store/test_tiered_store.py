@@ -21,8 +21,8 @@ from dalirefurb.engine.batch_group import Position, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.planning.frozen import Frozen
 from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.reading.reader import Reader
 from dalirefurb.store import Contents, DiskStore, MemoryStore, Store, StoreSpec, Tier, TieredStore
 from dalirefurb.store.base import NO_KEYS, Keys

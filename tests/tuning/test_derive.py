@@ -9,8 +9,7 @@ from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, Spread
 from dalirefurb.tuning.derive import Measured, costs_of
 from dalirefurb.tuning.model import Configuration, predict
-from dalirefurb.tuning.samples import Samples
-from dalirefurb.tuning.subjects import Key, Variant
+from dalirefurb.tuning.subjects import Key, Samples, Variant
 from dalirefurb.tuning.turns import Slice
 from tests.tuning.made import machine, workload
 

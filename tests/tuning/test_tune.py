@@ -22,7 +22,7 @@ from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import verify as verifying
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.measure import measure
-from dalirefurb.tuning.samples import read_some, rows_of
+from dalirefurb.tuning.subjects import read_some, rows_of
 from dalirefurb.tuning.tune import advise
 from tests.one_line import error_of
 from tests.pictures import write_folder

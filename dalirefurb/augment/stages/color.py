@@ -107,7 +107,7 @@ class ColorJitter(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operations in each sample's order; call it where conditionals are enabled."""
-        from dalirefurb.augment.stages.color_graph import apply_jitters
+        from dalirefurb.augment.stages.operators import apply_jitters
 
         return apply_jitters(images, parameters, self.changing)
 

@@ -1,18 +1,35 @@
-"""A stage of the user's own DALI code."""
+"""Stages of the user's own code: of DALI's operators, or a loop over pixels that runs among the library's kernels."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from dalirefurb.augment.size import checked_size, sides_of
-from dalirefurb.augment.stage import Node, Stage
-from dalirefurb.checks import require
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.checks import integer, require
+from dalirefurb.errors import ConfigurationError
+
+MOST_UNIFORMS = 16
+
+
+class _OfFunction(Stage):
+    """A stage made of a function, which cannot be looked into: its name and revision stand for it in fingerprints."""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return all but the function."""
+        values = super().fingerprint()
+        del values["function"]
+        return values
 
 
 @dataclass(frozen=True)
-class Custom(Stage):
+class Custom(_OfFunction):
     """A deterministic stage made of a function from DALI node to DALI node.
 
     In the partial part it must return HWC uint8. The loader cannot see what the function does, so its name and
@@ -46,8 +63,78 @@ class Custom(Stage):
         """Call the function."""
         return self.function(images)
 
-    def fingerprint(self) -> dict[str, Any]:
-        """Return name, revision and size in place of the function."""
-        values = super().fingerprint()
-        del values["function"]
-        return values
+
+@dataclass(frozen=True)
+class KernelStage(_OfFunction):
+    """A stage made of a Python function that Numba compiles, for the CPU.
+
+    The function works on one image at a time, `function(image, uniforms, out)`: uint8 levels (height, width, 3), which
+    it reads; random numbers, float64 (n,), uniform in [0, 1), that are the sample's own, whatever batch it is in; and
+    uint8 levels of the result, all of which it writes. It may call functions that are compiled by `numba.njit`. It must
+    neither make arrays nor raise, which `Loader` checks when it compiles.
+
+    The loader cannot see all that the function depends on, so its name and revision stand for it in fingerprints: raise
+    `revision` whenever it makes other pixels.
+
+    Attributes:
+        function: Function from image, uniforms and result to None.
+        name: Name of the stage, unique within the recipe.
+        uniforms: Number of random numbers for each image, 0 .. 16.
+        size: Side of the results in pixels, or their height and width; None: each is as large as its image.
+        revision: Revision of the function.
+    """
+
+    function: Callable[..., None]
+    name: str
+    uniforms: int = 0
+    size: Size | None = None
+    revision: int = 1
+
+    def __post_init__(self) -> None:
+        remedy = "pass a function (image, uniforms, out) that writes the levels of out"
+        function = getattr(self.function, "py_func", self.function)
+        require(inspect.isfunction(function), f"stage {self.name!r}: function", "a function", self.function, remedy)
+        taken = inspect.signature(function).parameters.values()
+        by_place = [each for each in taken if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        fits = len(by_place) == len(taken) == len(("image", "uniforms", "out"))
+        wanted = "a function of three arguments: image, uniforms, out"
+        require(fits, f"stage {self.name!r}: function", wanted, str(inspect.signature(function)), remedy)
+        object.__setattr__(self, "function", function)
+        integer(f"{self.name}: uniforms", self.uniforms, 0, MOST_UNIFORMS, "draw as many as are used")
+        if self.size is not None:
+            object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """The number of `uniforms`."""
+        return self.uniforms
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The uniforms, if there are any."""
+        return {"uniforms": Parameter("float64", (self.uniforms,))} if self.uniforms else {}
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width of `size`."""
+        return None if self.size is None else sides_of(self.size)
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Hand the uniforms on; see `Stage.draw`."""
+        return {"uniforms": uniforms} if self.uniforms else {}
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Refuse, see `refuse_dali`."""
+        self.refuse_dali()
+
+    def refuse_dali(self) -> NoReturn:
+        """Refuse to be run by DALI's operators.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"stage {self.name!r} is compiled by Numba for the CPU, but this recipe is run by DALI's operators: leave "
+            f"kernels and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of "
+            f"DALI's operators by Custom"
+        )

@@ -25,14 +25,14 @@ SCALE, RATIO = (0.02, 0.33), (0.3, 3.3)
 """What random erasing takes, as torchvision publishes it: shares of the area, and height divided by width."""
 
 
-@dataclass(frozen=True)
 class PaintedWindows(Stage):
-    """A stage that paints over windows, each with one colour or with noise. Subclasses say which."""
+    """A stage that paints over windows, each with one colour or with noise. Subclasses say which.
 
-    @property
-    @abstractmethod
-    def chance(self) -> float:
-        """Probability that an image is painted over at all."""
+    Attributes:
+        probability: Probability that an image is painted over at all.
+    """
+
+    probability: float
 
     @property
     @abstractmethod
@@ -55,11 +55,11 @@ class PaintedWindows(Stage):
     @property
     def outcomes(self) -> NDArray[np.float64]:
         """Nothing painted; windows are too many to be counted."""
-        return np.array([1 - self.chance]) if self.chance < 1 else np.empty(0)
+        return np.array([1 - self.probability]) if self.probability < 1 else np.empty(0)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Paint over the windows; call it where conditionals are enabled."""
-        from dalirefurb.augment.stages.noise_graph import paint_levels, paint_noise
+        from dalirefurb.augment.stages.operators import paint_levels, paint_noise
 
         for place in range(self.windows):
             window = parameters["window"][place]
@@ -133,11 +133,6 @@ class RandomErasing(PaintedWindows):
     def num_uniforms(self) -> int:  # type: ignore[override]
         """Whether to paint and how many windows; of each area and ratio of all attempts, row, column and key."""
         return 2 + self.windows * (2 * self.ATTEMPTS + 3)
-
-    @property
-    def chance(self) -> float:
-        """`probability`."""
-        return self.probability
 
     @property
     def windows(self) -> int:
@@ -217,11 +212,6 @@ class Cutout(PaintedWindows):
     def num_uniforms(self) -> int:  # type: ignore[override]
         """Whether to paint; row and column of each centre."""
         return 1 + 2 * self.holes
-
-    @property
-    def chance(self) -> float:
-        """`probability`."""
-        return self.probability
 
     @property
     def windows(self) -> int:

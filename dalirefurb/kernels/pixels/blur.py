@@ -9,6 +9,7 @@ import numpy as np
 from dalirefurb.augment.stages.blur import LONGEST_KERNEL
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, level, memory
+from dalirefurb.kernels.pixels.crop_flip import mirrored
 
 _MOST_RADIUS = LONGEST_KERNEL // 2
 
@@ -19,15 +20,6 @@ _LEAST_WEIGHT = 2.0**-17
 def gaussian_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
     """Return the bytes of weights, of a row with its mirrored ends, and of a row."""
     return 4 * (_MOST_RADIUS + 1) + 24 * (width + _MOST_RADIUS) + REFUSED * (numbers[1] > _MOST_RADIUS)
-
-
-@compiled
-def _mirrored(place: Any, side: Any) -> Any:
-    """Return which of `side` pixels is shown at a place perhaps outside."""
-    if side == 1:
-        return 0
-    place = abs(place) % (2 * side - 2)
-    return min(place, 2 * side - 2 - place)
 
 
 @kernel(gaussian_bytes)
@@ -51,7 +43,7 @@ def gaussian(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     for y in range(height):
         _weigh_rows(image, height, length, y, weights, reach, row)
         for x in range(1, reach + 1):
-            left, right = 3 * _mirrored(-x, width), 3 * _mirrored(width - 1 + x, width)
+            left, right = 3 * mirrored(-x, width), 3 * mirrored(width - 1 + x, width)
             for channel in range(3):
                 padded[margin - 3 * x + channel] = row[left + channel]
                 padded[margin + length + 3 * (x - 1) + channel] = row[right + channel]
@@ -73,7 +65,7 @@ def _weigh_rows(image: Any, height: Any, length: Any, y: Any, weights: Any, reac
     for i in range(length):
         row[i] = np.float32(middle[i]) * weights[0]
     for tap in range(1, reach + 1):
-        above, below = _mirrored(y - tap, height) * length, _mirrored(y + tap, height) * length
+        above, below = mirrored(y - tap, height) * length, mirrored(y + tap, height) * length
         upper, lower, weight = image[above : above + length], image[below : below + length], weights[tap]
         for i in range(length):
             row[i] += np.float32(np.int32(upper[i]) + np.int32(lower[i])) * weight

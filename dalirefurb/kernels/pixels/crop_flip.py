@@ -9,8 +9,8 @@ import numpy as np
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
+from dalirefurb.kernels.kernel_op import FULL, MIRROR, START
 from dalirefurb.kernels.llvm import compiled, jitable, memory
-from dalirefurb.kernels.lower import FULL, MIRROR, START
 
 
 @kernel()
@@ -58,7 +58,7 @@ def reflected_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: 
 
 
 @compiled
-def _mirrored(place: Any, count: Any) -> Any:
+def mirrored(place: Any, count: Any) -> Any:
     """Return which pixel of a row lies at a place, if the row is mirrored at its first pixel and at its last one."""
     period = max(2 * (count - 1), 1)
     place = abs(place) % period
@@ -74,9 +74,9 @@ def crop_reflected(
     first, end = min(max(-left, 0), columns), max(min(width - left, columns), 0)
     picked = memory(room, (columns,), np.int64)
     for x in range(columns):
-        picked[x] = 3 * _mirrored(left + x, width)
+        picked[x] = 3 * mirrored(left + x, width)
     for row in range(lines):
-        line, source = 3 * row * columns, 3 * width * _mirrored(top + row, height)
+        line, source = 3 * row * columns, 3 * width * mirrored(top + row, height)
         for x in range(first):
             for channel in range(3):
                 out[np.uint64(line + 3 * x + channel)] = image[np.uint64(source + picked[x] + channel)]
@@ -115,7 +115,7 @@ def window_of(numbers: Any) -> Any:
 
 @kernel(pick_bytes)
 def pick(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Resize a window by taking the nearest pixels; for the numbers see `lower.Code.RESIZE`."""
+    """Resize a window by taking the nearest pixels; for the numbers see `kernel_op.Code.RESIZE`."""
     (top, left, window_height, window_width), start, full = window_of(numbers)
     mirror = numbers[MIRROR] > 0
     picked = memory(room, (columns,), np.int64)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
+from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, level, memory
 
@@ -27,16 +28,10 @@ def noise_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any)
     return 6 * width + paint_bytes(height, width, lines, columns, numbers)
 
 
-@compiled
-def _copy(image: Any, out: Any) -> None:
-    for i in range(image.size):
-        out[i] = image[i]
-
-
 @kernel(paint_bytes)
 def paint(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Paint a colour over a window; the numbers are first row and column, height and width, and the levels."""
-    _copy(image, out)
+    copy(image, 0, image.size, out, 0)
     top, left, rows, length = int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3])
     red, green, blue = np.uint8(numbers[4]), np.uint8(numbers[5]), np.uint8(numbers[6])
     for y in range(top, top + rows):
@@ -69,7 +64,7 @@ def noise(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers
     The numbers are its first row and column, height and width; the key of the noise; and of each channel the scale, and
     of each the shift, that make levels of sums of bytes.
     """
-    _copy(image, out)
+    copy(image, 0, image.size, out, 0)
     top, left, rows, length = int(numbers[0]), int(numbers[1]), int(numbers[2]), int(numbers[3])
     key = np.uint32(np.uint32(int(numbers[4])) * _THIRD)
     red_scale, green_scale, blue_scale = np.float32(numbers[5]), np.float32(numbers[6]), np.float32(numbers[7])

@@ -15,8 +15,8 @@ import numpy as np
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.instructions import store_pixel, weighed_pixels
 from dalirefurb.kernels.kernel import kernel
+from dalirefurb.kernels.kernel_op import FULL, MIRROR
 from dalirefurb.kernels.llvm import compiled, jitable, memory
-from dalirefurb.kernels.lower import FULL, MIRROR
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 from dalirefurb.kernels.pixels.resize import behind
 
@@ -186,7 +186,7 @@ def _resample(
 def bicubic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Resize a window, anti-aliased, with the cubic filter; mirror the result or not; crop it.
 
-    For the numbers see `lower.Code.RESIZE`.
+    For the numbers see `kernel_op.Code.RESIZE`.
     """
     _resample(_BICUBIC, image, width, height, lines, columns, numbers, room, out)
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.device.gather import scatter, within
-from dalirefurb.store.device.memory import Array
+from dalirefurb.store.device.memory import Array, scatter, within
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -11,14 +11,84 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Store, Taken
-from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory
-from dalirefurb.store.device.slots import DeviceSlots
-from dalirefurb.store.lease import Lease
+from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
+from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory, gather, scatter, within
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.store.slot_contents import SlotContents
-from dalirefurb.store.slot_table import SlotTable
+from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
+
+
+class DeviceSlots:
+    """The bytes of a device store, without knowing what is in them.
+
+    Args:
+        memory: Device memory by which the slots are allocated.
+        count: Number of slots.
+        shape: Shape of each slot, (H, W, C).
+        pinned_host: Whether the slots are in host memory that the device reaches.
+    """
+
+    def __init__(self, memory: DeviceMemory, count: int, shape: tuple[int, int, int], *, pinned_host: bool) -> None:
+        self._memory = memory
+        self._shape = shape
+        self._host: NDArray[np.uint8] | None = None
+        if pinned_host:
+            self._slab, self._host = memory.empty_pinned((count, *shape))
+        else:
+            self._slab = memory.empty((count, *shape))
+
+    def write(self, row_of_slot: Mapping[int, int], samples: Sequence[Image] | Array) -> None:
+        """Put samples[row] into each slot."""
+        xp = self._memory.xp
+        whole = within(xp, samples)
+        if whole is not None:
+            array, rows = whole
+            try:
+                with self._memory.on_stream():
+                    scatter(xp, self._slab, list(row_of_slot), array, rows[list(row_of_slot.values())].tolist())
+            finally:
+                # Its memory may be DALI's, who takes it back as soon as nobody refers to it: also where only the first
+                # kernels found room.
+                self._memory.synchronize()
+            return
+        on_device = isinstance(samples, xp.ndarray)
+        if self._host is not None and not on_device:
+            # A gather that was asked for before may still read these slots.
+            self._memory.synchronize()
+            for slot, row in row_of_slot.items():
+                np.copyto(self._host[slot], samples[row])
+            return
+        # The host has what it gave once this returns, so that no stream of the caller's has to wait or be waited for.
+        with self._memory.in_turn() if on_device else self._memory.on_stream():
+            scatter(xp, self._slab, list(row_of_slot), samples, list(row_of_slot.values()))
+
+    def gather(self, slots: NDArray[np.int64], out: Array, rows: NDArray[np.int64]) -> None:
+        """Set `out[rows]` to slots, shape (n,); see `memory.gather`."""
+        xp = self._memory.xp
+        if not isinstance(out, xp.ndarray) or out.dtype != np.uint8 or out.shape[1:] != self._shape:
+            expected = ", ".join(map(str, ("B", *self._shape)))
+            raise ConfigurationError(
+                f"a batch must be {xp.__name__}.ndarray of uint8 and shape ({expected}), but is {type(out).__name__} "
+                f"of {out.dtype} and {out.shape}: make it with {xp.__name__}.empty"
+            )
+        with self._memory.in_turn():
+            gather(xp, self._slab, slots, out, rows)
+
+    def host_images(self, slots: NDArray[np.int64]) -> list[Image]:
+        """Return read-only images of slots: views if these are in host memory, otherwise copies."""
+        if not len(slots):
+            return []
+        if self._host is not None:
+            # A scatter that was asked for before may still write them.
+            self._memory.synchronize()
+            images = self._host.view()
+            images.flags.writeable = False
+            return [images[slot] for slot in slots.tolist()]
+        xp = self._memory.xp
+        with self._memory.on_stream():
+            images = self._memory.to_host(xp.take(self._slab, xp.asarray(slots), axis=0))
+        images.flags.writeable = False
+        return list(images)
 
 
 class DeviceStore(Store):
@@ -139,7 +209,6 @@ class _Contents(SlotContents):
         return DeviceLease(found, slots, self._room, partial(self._release, slots))
 
     def put(self, keys: Keys, samples: Sequence[Image] | Array) -> NDArray[np.bool_]:
-        """Copy samples in, unless their versions are held."""
         slot_table = self.slot_table
         held = np.zeros(len(keys[0]), np.bool_)
         # A newer version can take the slot that an older one took a moment ago: the last row counts.

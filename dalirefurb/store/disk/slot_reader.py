@@ -1,6 +1,6 @@
 """SlotReader: reading of samples from a file, where they lie if they are in memory anyway, else copied into a buffer.
 
-A failing device, or a file cut short, is an error of a copy; through a memory map it would be a signal, see `mapped`.
+A failing device, or a file cut short, is an error of a copy; through a map it would be a signal, see `page_cache`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store.allocator import ALIGNMENT, rounded
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout
-from dalirefurb.store.disk.mapped import Mapped
-from dalirefurb.store.disk.read_ahead import SMALL, BlockReadAhead, SampleReadAhead
+from dalirefurb.store.disk.page_cache import SMALL, BlockReadAhead, Mapped, SampleReadAhead
 from dalirefurb.store.disk.records import Records, sizes
 
 _WARM_READS = 16

@@ -28,13 +28,11 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Store, not_open
+from dalirefurb.store.base import Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
 from dalirefurb.store.disk.ledger import Ledger
 from dalirefurb.store.key_index import Numbers
-from dalirefurb.store.lease import Lease
-from dalirefurb.store.slot_contents import SlotContents
-from dalirefurb.store.slot_table import Hidden
+from dalirefurb.store.slot_table import Hidden, SlotContents
 from dalirefurb.store.spec import StoreSpec
 
 
@@ -82,13 +80,7 @@ class DiskStore(Store):
 
 
 class _Contents(SlotContents):
-    """An open file. It is read and written without the lock, which guards all else.
-
-    Args:
-        spec: What the file is open for.
-        ledger: What is in the file.
-        counts: The store's counts: of "corrupt" samples.
-    """
+    """An open file, read and written without the lock, which guards the rest; `counts` is of "corrupt" samples."""
 
     def __init__(self, spec: StoreSpec, ledger: Ledger, counts: Counter[str]) -> None:
         super().__init__(spec, ledger.slot_table)
@@ -132,7 +124,6 @@ class _Contents(SlotContents):
             self._file.reader.prefetch(records)
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
-        """Write samples."""
         stored = np.zeros(len(keys[0]), np.bool_)
         with self._using():
             with self._lock:

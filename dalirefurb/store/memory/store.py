@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store import available
-from dalirefurb.store.base import Contents, Keys, Store, Taken
-from dalirefurb.store.lease import Lease
+from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
-from dalirefurb.store.slot_contents import SlotContents
-from dalirefurb.store.slot_table import SlotTable
+from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.remains import Remains
 

@@ -124,6 +124,4 @@ def decoding_reason(reason: str) -> str:
         reason: Operator's own message, as of `reason_of`.
     """
     said = reason.removeprefix("Failed to decode sample #0 :").strip()
-    if said.startswith("Invalid sample_type"):
-        return "its pixels are of a type that DALI does not know"
     return said or "its data are damaged, or end early"

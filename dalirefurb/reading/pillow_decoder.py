@@ -196,7 +196,7 @@ def _shown_wrong(image: Image.Image, bits: int) -> str:
 def _bits(image: Image.Image, encoded: NDArray[np.uint8]) -> int:
     """Return how many bits a file declares for each colour, where they may be more than 8."""
     if image.format == "PNG":
-        return int(encoded[24])
+        return int(encoded[png.DEPTH])
     if image.format == "TIFF":
         return int(max(getattr(image, "tag_v2", {}).get(_BITS, (8,))))
     if image.format == "JPEG2000":

@@ -160,10 +160,6 @@ class Source(metaclass=Explained):
         """Return the samples of both as a source, as `Concat` does."""
         return _together(self, other)
 
-    def __radd__(self, other: object) -> Source:
-        """Begin a `sum`, which adds to 0."""
-        return self if isinstance(other, int) and other == 0 else _together(other, self)
-
     def _take_labels(self, labels: Any, count: int, items: str, where: Callable[[int], str] | None = None) -> None:
         """Set `labels`, and `classes` where they are names; to be called by a constructor, once it can read."""
         if isinstance(labels, (list, tuple)) and labels and count:

@@ -28,7 +28,7 @@ _ALIVE: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
-    """Does jobs on daemon threads, which are started by the first job.
+    """Does jobs on daemon threads, which are started by the first job, and end with it even if nobody closes it.
 
     Args:
         num_threads: Number of threads, each of which does one job at a time.
@@ -48,6 +48,7 @@ class Background:
         self._changed = threading.Condition()
         self._owner_pid = os.getpid()
         _ALIVE.add(self)
+        weakref.finalize(self, _end, self._jobs, num_threads).atexit = False
 
     @property
     def closed(self) -> bool:
@@ -107,8 +108,7 @@ class Background:
                 if entry is not None:
                     entry[0].cancel()
         except Empty:
-            for _ in self._threads:
-                self._jobs.put(None)
+            _end(self._jobs, len(self._threads))
 
 
 def close_all() -> None:
@@ -128,6 +128,12 @@ def others_at_work() -> bool:
             if state in _AT_WORK and int(task.name) != caller:
                 return True
     return False
+
+
+def _end(jobs: SimpleQueue[Any], num_threads: int) -> None:
+    """Have threads end after what they were given."""
+    for _ in range(num_threads):
+        jobs.put(None)
 
 
 def _work(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:

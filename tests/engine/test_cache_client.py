@@ -98,8 +98,9 @@ class Files(Source):
 
 @cache
 def file_of(index: int) -> NDArray[np.uint8]:
-    """Encode an image of one pixel as PPM, with a comment that makes its length vary."""
-    return np.frombuffer(b"P6 # %s\n1 1 255 \0\0%c" % (b"x" * (index % 7), index % 256), np.uint8)
+    """Encode an image of a few pixels as PPM, so that its length varies."""
+    width = 1 + index % 7
+    return np.frombuffer(b"P6 %d 1 255 " % width + bytes((0, 0, index % 256)) * width, np.uint8)
 
 
 class LineOfFiles(Line):

@@ -135,3 +135,13 @@ assert begun.wait(600)
 def test_the_interpreter_ends_after_what_must_not_be_broken_off() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done", "")
+
+
+def test_threads_end_with_a_background_that_nobody_closed() -> None:
+    background = Background(2, name="dalirefurb-forgotten")
+    assert background.submit(lambda: 1).result() == 1
+    threads = background._threads
+    del background
+    for thread in threads:
+        thread.join(600)
+        assert not thread.is_alive()

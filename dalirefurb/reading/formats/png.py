@@ -16,18 +16,14 @@ _TEXTS = (b"tEXt", b"zTXt", b"iTXt")
 _TURNING = (b"XML:com.adobe.xmp\0", b"Raw profile type ")
 """What texts begin with that may say how the image is turned."""
 
-_DEEP = 16
+DEPTH = 24
+"""Place of the bits of a number."""
 
 
 def proven(content: memoryview) -> Header | None:
     """Read the header of a PNG of 8 bits or less, whole, with plain chunks only."""
     header = whole(content)
-    return header if header is not None and depth(content) < _DEEP else None
-
-
-def depth(content: memoryview) -> int:
-    """Return the bits of a number in a PNG."""
-    return content[24]
+    return header if header is not None and content[DEPTH] <= 8 else None
 
 
 def whole(content: memoryview) -> Header | None:

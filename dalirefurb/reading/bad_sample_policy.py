@@ -65,7 +65,7 @@ class BadSamplePolicy(metaclass=TakesNumbers):
             warnings.warn(
                 "fallback_decoder is no longer of use, since Pillow decodes what DALI is not given: leave it out",
                 DeprecationWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         if self.max_pixels is not None:
             integer("max_pixels", self.max_pixels, 1, None, "None for any size")

@@ -139,10 +139,9 @@ class Inspector:
             seen[row] = _digest(data[row], head), head, height, width, verdict.decoder == "pillow"
         started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
         for row in by_pillow.tolist():
-            data[row] = image = self._decoded(row, int(indices[row]), data[row])
-            header = pnm.proven(image.data)
-            assert header is not None
-            seen["height"][row], seen["width"][row] = header.height, header.width
+            image = self._decoded(row, int(indices[row]), data[row])
+            data[row] = pnm.written(image)
+            seen["height"][row], seen["width"][row], _ = image.shape
         self._on_look(len(data), len(by_pillow), time.perf_counter() - started if len(by_pillow) else 0.0)
         if new:
             with self._lock:
@@ -164,17 +163,16 @@ class Inspector:
         if pnm.proven(given.data) is not None:
             raise Refused(row, reason)
         try:
-            height, width = self._pillow.header(given)[:2]
-            self._pillow(given, self._name(index))
+            height, width, _ = self._pillow(given, self._name(index)).shape
         except PillowError as error:
             raise Refused(row, f"{reason}, and Pillow cannot ({error})") from error
         with self._lock:
             self._seen[index] = _digest(given), 0, height, width, True
 
     def _decoded(self, row: int, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Have Pillow decode an image; return it as DALI is given it."""
+        """Have Pillow decode an image, (height, width, 3)."""
         try:
-            return pnm.written(self._pillow(encoded, self._name(index)))
+            return self._pillow(encoded, self._name(index))
         except PillowError as error:
             raise Refused(row, f"decoding failed ({error})") from error
 

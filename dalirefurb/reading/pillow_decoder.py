@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,18 +65,13 @@ class PillowDecoder:
         Raises:
             PillowError: If Pillow cannot read it.
         """
-        try:
-            with self._opened(encoded) as image:
-                width, height = image.size
-                if max(width, height) > _LONGEST:
-                    raise PillowError(f"its header declares {height} x {width} pixels, which no decoder takes")
-                orientation = _orientation(image)
-                # Of a TIFF Pillow tells the size that it has when it is turned.
-                turned = orientation > 4 and image.format != "TIFF"
-        except PillowError:
-            raise
-        except Exception as error:  # Every format has its own.
-            raise _cannot_read(error) from error
+        with _refusing(), self._opened(encoded) as image:
+            width, height = image.size
+            if max(width, height) > _LONGEST:
+                raise PillowError(f"its header declares {height} x {width} pixels, which no decoder takes")
+            orientation = _orientation(image)
+            # Of a TIFF Pillow tells the size that it has when it is turned.
+            turned = orientation > 4 and image.format != "TIFF"
         return Header(*((width, height) if turned else (height, width)), orientation)
 
     def __call__(self, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
@@ -87,19 +84,12 @@ class PillowDecoder:
         Raises:
             PillowError: If Pillow cannot decode it, or it is too large.
         """
-        try:
-            with self._opened(encoded) as image:
-                self._check(image)
-                image.load()
-                self._check(image)  # Of some formats, such as icons, what was opened is a choice.
-                pixels = self._pixels(image, encoded, name)
-                return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
-        except (PillowError, NearlyBlackWarning):
-            raise
-        except LevelsError as error:
-            raise PillowError(str(error)) from error
-        except Exception as error:  # Every format has its own.
-            raise _cannot_read(error) from error
+        with _refusing(), self._opened(encoded) as image:
+            self._check(image)
+            image.load()
+            self._check(image)  # Of some formats, such as icons, what was opened is a choice.
+            pixels = self._pixels(image, encoded, name)
+            return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
 
     def _check(self, image: Image.Image) -> None:
         width, height = image.size
@@ -157,8 +147,17 @@ class PillowDecoder:
         raise PillowError(reason)
 
 
-def _cannot_read(error: Exception) -> PillowError:
-    return PillowError(f"{type(error).__name__}: {error}")
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Make a `PillowError` of whatever is wrong with an image."""
+    try:
+        yield
+    except (PillowError, NearlyBlackWarning):
+        raise
+    except LevelsError as error:
+        raise PillowError(str(error)) from error
+    except Exception as error:  # Every format has its own.
+        raise PillowError(f"{type(error).__name__}: {error}") from error
 
 
 def _orientation(image: Image.Image) -> int:

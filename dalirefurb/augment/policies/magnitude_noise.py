@@ -28,11 +28,6 @@ class MagnitudeNoise(NamedTuple):
     most: float = 10.0
     uniform: bool = False
 
-    @property
-    def varies(self) -> bool:
-        """Whether two draws can differ."""
-        return self.uniform or self.std > 0
-
     def draw(self, magnitudes: Floats, uniforms: Floats) -> Floats:
         """Vary magnitudes.
 

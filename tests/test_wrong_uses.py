@@ -250,10 +250,6 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         "must be sources, but number 1 is a str: pass such as ImageFolder(path)",
     ),
     (
-        lambda path: "photos" + ImageFolder(path),
-        "must be sources, but number 0 is a str: pass such as ImageFolder(path)",
-    ),
-    (
         lambda path: ARRAYS + ImageFolder(path),
         "must be encoded alike, but number 1 has True and the first one False: TorchDataset(source) is one with dec",
     ),

@@ -182,7 +182,7 @@ class Source(metaclass=Explained):
         try:
             (sample,) = Patience().of(lambda: self.read(np.array([index])), self.name(index))
             return hash_array(np.asarray(sample))
-        except (SampleError, ReadError):
+        except (SampleError, ReadError, OSError):
             return None
 
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:

@@ -72,7 +72,7 @@ class LightningLoader(TrainerLoader):
         return {}
 
 
-class TrainingLoader(LightningLoader):
+class _TrainingLoader(LightningLoader):
     """The loader to fit with, which goes to where Lightning begins, and knows what has been trained on.
 
     Args:
@@ -109,7 +109,7 @@ class TrainingLoader(LightningLoader):
         return self._before if self._trained() == self._served_at else self.loader.state_dict()
 
     @property
-    def sampler(self) -> TrainingLoader:
+    def sampler(self) -> _TrainingLoader:
         """What Lightning tells the epoch before it goes through it."""
         return self
 
@@ -203,7 +203,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the place of training; called for each checkpoint, on all ranks."""
         training = self._loaders.get("train")
-        return of_ranks(training.loader, training.place) if isinstance(training, TrainingLoader) else self._last
+        return of_ranks(training.loader, training.place) if isinstance(training, _TrainingLoader) else self._last
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the training loader to a place, now or when it is made."""
@@ -236,7 +236,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
             loader = make_loader(self._makers[stage])
             training = stage == "train"
             self._loaders[stage] = (
-                TrainingLoader(loader, self.trainer.fit_loop) if training else LightningLoader(loader)
+                _TrainingLoader(loader, self.trainer.fit_loop) if training else LightningLoader(loader)
             )
             self._restore()
         return self._loaders[stage]

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.errors import DalirefurbError, SampleError
+from dalirefurb.errors import DalirefurbError, ReadError, SampleError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+from dalirefurb.source.outage import Patience
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import amount
@@ -58,14 +59,14 @@ def read_some(source: Source, *, seed: int = 0) -> Samples:
     """Read some samples at random, for some seconds at most, but at least 256.
 
     Raises:
-        SampleError: If none of them can be read.
+        SampleError, ReadError: If none of them can be read.
     """
     threads = Depths.reading_threads
     chosen = rng.permutation(len(source), seed, "tuning")[:_CANDIDATES]
     jobs = [chosen[start : start + _AT_A_TIME] for start in range(0, len(chosen), _AT_A_TIME)]
     began = time.perf_counter()
     sizes: dict[int, int] = {}
-    failed: list[SampleError] = []
+    failed: list[SampleError | ReadError] = []
     with ThreadPoolExecutor(threads, thread_name_prefix="dalirefurb-tune") as pool:
         for start in range(0, len(jobs), threads):
             for read, errors in pool.map(lambda job: _lengths(source, job), jobs[start : start + threads]):
@@ -95,11 +96,12 @@ def rows_of(samples: Samples, source: Source, *, rows: int, seed: int = 0) -> So
     return source.subset(samples.indices[places][rng.permutation(rows, seed, "tuning rows")])
 
 
-def _lengths(source: Source, indices: NDArray[np.int64]) -> tuple[dict[int, int], list[SampleError]]:
+def _lengths(source: Source, indices: NDArray[np.int64]) -> tuple[dict[int, int], list[SampleError | ReadError]]:
     """Read samples together, or if one of them cannot be read, one by one."""
     try:
-        return {int(index): sample.nbytes for index, sample in zip(indices, source.read(indices), strict=True)}, []
-    except SampleError as error:
+        read = Patience(0).of(lambda: source.read(indices), source.name(int(indices[0])))
+        return {int(index): sample.nbytes for index, sample in zip(indices, read, strict=True)}, []
+    except (SampleError, ReadError) as error:
         if len(indices) == 1:
             return {}, [error]
         parts = [_lengths(source, index[np.newaxis]) for index in indices]

@@ -268,7 +268,7 @@ def test_a_line_names_share_speed_cause_and_change() -> None:
 
 
 def test_a_line_names_what_pillow_decoded() -> None:
-    found = diagnose(made(wait_s=0.1, pillow_images=100, pillow_s=3.25), REUSING)
+    found = diagnose(made(wait_s=0.1, files=400, pillow_images=100, pillow_s=3.25), REUSING)
     assert found.cause.endswith("; Pillow decoded 25 % of the files that were read, in 3.2 s of their threads' time")
     assert "Pillow" not in str(diagnose(made(wait_s=0.1), REUSING))
 

@@ -147,6 +147,7 @@ def test_a_file_of_each_kind_is_decoded_as_on_the_cpu(tmp_path: Path, placement:
     assert_near(placement, expected, served(source, WINDOW, placement))
 
 
+@pytest.mark.filterwarnings("ignore::dalirefurb.source.levels.NearlyBlackWarning")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_odd_files_are_served_as_on_the_cpu_or_named(
     odd_files: Odd,  # noqa: F811

@@ -32,7 +32,7 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.image_batch import Images
 from dalirefurb.store import Store, StoreSpec, available
 from dalirefurb.store.base import Taken
-from dalirefurb.store.device import gather
+from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
 from dalirefurb.store.memory_budget import budget_bytes
@@ -161,7 +161,7 @@ def test_of_large_groups_a_kernel_takes_a_part(monkeypatch: pytest.MonkeyPatch) 
     whole = counted(STAYING)[DEVICE][name]
     monkeypatch.setattr(memory, "KERNEL_BYTES", PARTIAL // 2)
     assert whole - counted(STAYING)[DEVICE][name] == 2 * PARTIAL
-    assert PARTIAL < gather.KERNEL_BYTES
+    assert PARTIAL < device_memory.KERNEL_BYTES
 
 
 def test_of_a_tiered_store_the_tier_on_the_device_is_counted(device: OrderedDevice) -> None:

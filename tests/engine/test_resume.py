@@ -410,5 +410,5 @@ def test_what_is_no_state_of_a_trainers_loader_is_refused(given: Any, source: Im
 def test_a_loader_that_is_pickled_says_where_to_make_it(source: ImageFolder) -> None:
     with loader_of(source, "refurbished") as loader:
         for copied in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(LoaderError, match=r"cannot be pickled.*make it in the process that iterates"):
+            with pytest.raises(LoaderError, match=r"cannot be pickled.*make it, and views of it, in the process"):
                 copied(loader)

@@ -166,16 +166,16 @@ def test_the_reason_is_told() -> None:
     for name, reason in {
         NO_RANGE: "its pixels are int32, of which no range is declared: pass value_range=(low, high)",
         "PNG that is 2**32 - 9 pixels wide": "its header declares 41 x 4294967287 pixels, which no decoder takes",
-        "PNG that is 0 pixels wide": "broken in its header, as PNG",
-        "JPEG 2000 whose main header ends early": "broken in its header, as JPEG2000",
-        "codestream without components": "broken in its header, as JPEG2000: unable to determine J2K image mode",
+        "PNG that is 0 pixels wide": "(as PNG",
+        "JPEG 2000 whose main header ends early": "(as JPEG2000",
+        "codestream without components": "(as JPEG2000: unable to determine J2K image mode",
         "JPEG 2000 that tells its size twice": "decoding failed (OSError: broken data stream",
         "container without a codestream": "decoding failed (OSError: broken data stream",
-        "TIFF of 2**64 - 1 entries": "broken in its header, as TIFF: Missing dimensions",
+        "TIFF of 2**64 - 1 entries": "(as TIFF: Missing dimensions",
         "TIFF with a width that is no number": "not an image that can be decoded (ValueError: Invalid dimensions)",
-        "TIFF whose directory ends early": "broken in its header, as TIFF",
-        "JPEG of 17 bits": "broken in its header, as JPEG: cannot handle 17-bit layers",
-        "PNM without height": "broken in its header, as PPM",
+        "TIFF whose directory ends early": "(as TIFF",
+        "JPEG of 17 bits": "(as JPEG: cannot handle 17-bit layers",
+        "PNM without height": "(as PPM",
     }.items():
         assert reason in reasons[name]
 

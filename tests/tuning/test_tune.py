@@ -17,7 +17,7 @@ import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, tune
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.errors import ConfigurationError, ReadError
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import verify as verifying
 from dalirefurb.tuning.costs import Costs
@@ -254,7 +254,7 @@ def test_a_broken_image_is_left_out_and_told(tmp_path):
 
 
 def test_a_source_of_which_nothing_can_be_read_says_so(tmp_path):
-    with pytest.raises(SampleError, match=r"missing\.jpg"):
+    with pytest.raises(ReadError, match=r"missing\.jpg"):
         tune(FileList([str(tmp_path / "missing.jpg")] * 16, [0] * 16), rand_augment(16), **QUICK)
 
 

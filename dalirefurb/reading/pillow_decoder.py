@@ -19,15 +19,12 @@ from PIL import Image, __version__
 from dalirefurb.reading.formats import Header, png
 from dalirefurb.source.levels import Levels, LevelsError, NearlyBlackWarning
 
-_ORIENTATION, _BITS = 274, 258
-"""Tags of EXIF data and TIFF."""
+_ORIENTATION, _BITS, _PLANES = 274, 258, 284
+"""Tags of EXIF data and TIFF; the last one is 2 if each colour is in a plane of its own."""
 
 _LONGEST = 2**31 - 1
 _RUN_PROGRAMS = ("EPS",)
 """Formats for which Pillow starts another program."""
-
-_PLANES = 284
-"""A tag of TIFF: whether each colour is in a plane of its own, 2."""
 
 _CODESTREAM = b"\xff\x4f\xff\x51"
 """Markers with which the image in a JPEG 2000 file begins, followed by its size."""
@@ -69,7 +66,8 @@ class PillowDecoder:
             width, height = image.size
             if max(width, height) > _LONGEST:
                 raise PillowError(f"its header declares {height} x {width} pixels, which no decoder takes")
-            orientation = _orientation(image)
+            # To find it, Pillow decodes some images as a whole.
+            orientation = _orientation(image) if self._fits(image) else 1
             # Of a TIFF Pillow tells the size that it has when it is turned.
             turned = orientation > 4 and image.format != "TIFF"
         return Header(*((width, height) if turned else (height, width)), orientation)
@@ -85,16 +83,15 @@ class PillowDecoder:
             PillowError: If Pillow cannot decode it, or it is too large.
         """
         with _refusing(), self._opened(encoded) as image:
-            self._check(image)
-            image.load()
-            self._check(image)  # Of some formats, such as icons, what was opened is a choice.
+            if self._fits(image):
+                image.load()
+            if not self._fits(image):  # Before, or of what is chosen of several, as in an icon.
+                raise PillowError(f"{image.height} x {image.width} are more than {self._max_pixels:,} pixels")
             pixels = self._pixels(image, encoded, name)
             return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
 
-    def _check(self, image: Image.Image) -> None:
-        width, height = image.size
-        if self._max_pixels is not None and width * height > self._max_pixels:
-            raise PillowError(f"{height} x {width} are more than {self._max_pixels:,} pixels")
+    def _fits(self, image: Image.Image) -> bool:
+        return self._max_pixels is None or image.width * image.height <= self._max_pixels
 
     def _pixels(self, image: Image.Image, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """Return an image as it is stored; of colours that are deeper than 8 bits Pillow shows 8."""

@@ -30,6 +30,7 @@ from dalirefurb.source.levels import Levels
 from tests.mutations import ARITHMETIC, FORMATS, mutation, notorious, originals
 from tests.one_batch import levels
 from tests.pictures import encode, jpeg, picture
+from tests.reading.test_odd_files import peak_bytes
 
 HEIGHT, WIDTH = 47, 70
 ORIENTATION = 274
@@ -307,6 +308,31 @@ def test_a_size_that_is_too_large_is_told_whoever_would_decode_it() -> None:
         verdict = judge(encoded, PillowDecoder(3_289, Levels()), 3_289)
         assert verdict.decoder is None
         assert "3,289 pixels at most, but its header declares 47 x 70: pass a larger" in verdict.reason
+
+
+def test_an_image_that_is_too_large_is_never_decoded_to_find_its_orientation() -> None:
+    """For that of a PNG Pillow decodes it."""
+    side = 20_000
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"eXIf", entries((ORIENTATION, 3, 1, 6)))]
+    chunks += [(b"IDAT", zlib.compress(bytes(side * (1 + side // 8)), 1)), (b"IEND", b"")]
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) for name, body in chunks
+    )
+    Path("/proc/self/clear_refs").write_text("5")  # The peak is forgotten.
+    before = peak_bytes()
+    verdict = judge(np.frombuffer(content, np.uint8), PillowDecoder(100_000_000, Levels()), 100_000_000)
+    assert verdict.decoder is None
+    assert "declares 20000 x 20000" in verdict.reason
+    assert peak_bytes() - before < side * side / 4
+
+
+@pytest.mark.parametrize("place", [(24, 5), (25, 1), (25, 7), (26, 1), (27, 1), (28, 2)])
+def test_a_png_of_no_kind_that_there_is_is_not_dalis(place: tuple[int, int]) -> None:
+    content = bytearray(written("PNG"))
+    content[place[0]] = place[1]
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    assert verdict_of(bytes(content)).decoder != "dali"
 
 
 # In batches among good ones, in a process of their own

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dalirefurb.reading.formats.exif import STATED, orientation
-from dalirefurb.reading.formats.header import Header
+from dalirefurb.reading.formats.header import STATED, Header, orientation
 
 END = b"\xff\xd9"
 """The marker with which an image ends; entropy-coded data cannot contain it."""

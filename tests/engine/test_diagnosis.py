@@ -508,7 +508,7 @@ def test_a_loader_counts_what_pillow_decodes(tmp_path: Path) -> None:
         for _ in loader:
             pass
         stats = loader.stats()
-    assert 2 * stats.pillow_images == stats.files >= 8
+    assert 4 <= stats.pillow_images <= stats.files - 4
     assert stats.pillow_s > 0
 
 

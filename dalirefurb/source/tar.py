@@ -42,7 +42,7 @@ class TarShards(Source):
 
     Args:
         urls: Paths, or addresses that fsspec knows, of one or several shards; "train-{000..099}.tar" is a hundred,
-            "train-*.tar" all that there are, sorted.
+            `train-*.tar` all that there are, sorted.
         image: The extension of images; any of an image file if not given.
         label: The extension of labels: texts, numbers or names, which are numbered in sorted order and become
             `classes`. "json.name" is what `name` says in a JSON file, "json" what that says as a whole. Or a function

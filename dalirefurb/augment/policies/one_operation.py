@@ -130,7 +130,7 @@ class AutoContrast(OneOperation):
 
 @dataclass(frozen=True)
 class AdjustSharpness(OneOperation):
-    """Blend with a smoothed image, as torchvision and Pillow, within |factor - 1| / 2 + 1.5 levels; outer pixels stay.
+    """Blend with a smoothed image, as torchvision and Pillow, within `abs(factor - 1) / 2 + 1.5` levels; borders stay.
 
     Attributes:
         factor: Share of the image: 0 smooths, 1 changes nothing, 2 sharpens.

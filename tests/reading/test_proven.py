@@ -131,7 +131,6 @@ PROVEN: dict[str, Callable[[], bytes]] = {
     "WebP": lambda: written("WEBP"),
     "lossless WebP": lambda: written("WEBP", lossless=True),
     "WebP with alpha": lambda: written("WEBP", "RGBA", lossless=True, exact=True),
-    "WebP with a profile": lambda: written("WEBP", icc_profile=b"profile"),
     "PPM": lambda: written("PPM"),
 }
 
@@ -183,6 +182,12 @@ def webp_exif(orientation: int) -> bytes:
     return b"EXIF" + struct.pack("<I", len(data)) + data
 
 
+def _half_seen() -> Image.Image:
+    image = picture(5, height=HEIGHT, width=WIDTH)
+    image.putalpha(picture(6, height=HEIGHT, width=WIDTH).convert("L"))
+    return image
+
+
 def animated_png() -> bytes:
     frames = [Image.new("RGB", (WIDTH, HEIGHT), colour) for colour in ("blue", "yellow", "green")]
     return encode(frames[0], "PNG", save_all=True, default_image=True, append_images=frames[1:])
@@ -229,6 +234,8 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
     "PNG with something behind it and no end": lambda: written("PNG")[:-12] + b"\0\0\0\0ABCD\0\0\0\0" + b"IEND",
     "WebP with EXIF data": lambda: written("WEBP", exif=exif(6)),
     "WebP with EXIF data of type LONG": lambda: webp_with(b"EXIF" + struct.pack("<I", 26) + entries((274, 4, 1, 6))),
+    "WebP with a profile": lambda: written("WEBP", icc_profile=b"profile"),
+    "lossy WebP with alpha": lambda: encode(_half_seen(), "WEBP"),
     "WebP with XMP": lambda: written("WEBP", xmp=b'<a tiff:Orientation="3"/>'),
     "WebP with EXIF data that its flags deny": lambda: webp_with(webp_exif(6), icc_profile=b"profile"),
     "WebP that is animated": lambda: written("WEBP", save_all=True, append_images=[picture(1, height=47, width=70)]),
@@ -325,6 +332,18 @@ def test_an_image_that_is_too_large_is_never_decoded_to_find_its_orientation() -
     assert verdict.decoder is None
     assert "declares 20000 x 20000" in verdict.reason
     assert peak_bytes() - before < side * side / 4
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "PPM"])
+@pytest.mark.parametrize("place", range(12))
+def test_what_begins_otherwise_is_not_dalis(format_: str, place: int) -> None:
+    """But for the length in a RIFF file, which is checked, all that a file begins with says what it is."""
+    content = bytearray(written(format_))
+    content[place] ^= 0x18
+    header = verdict_of(bytes(content)).header
+    if verdict_of(bytes(content)).decoder == "dali":
+        assert header is not None
+        assert header[:2] == Image.open(io.BytesIO(content)).size[::-1]
 
 
 @pytest.mark.parametrize("place", [(24, 5), (25, 1), (25, 7), (26, 1), (27, 1), (28, 2)])

@@ -3,7 +3,7 @@
     kind                                                      module     proved in
     JPEG of 8 bits, gray or colours, arithmetic ones, too     jpeg       tests/reading/test_proven.py
     PNG: up to 8 bits, of chunks that change no pixel         png
-    WebP: one image, without EXIF data and XMP                webp
+    WebP: one image and nothing else                          webp
     PNM: P6 with 255 levels, of exactly its length            pnm
 
 A file is of such a kind if its header can be read in one way only. Whatever else is in doubt, as an orientation that

@@ -846,6 +846,7 @@ def test_an_address_that_cannot_be_read_is_named(
 
 
 def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp_path: Path) -> None:
+    (tmp_path / "there.jpg").touch()  # An empty folder may be a disk that is away.
     source = HuggingFaceImages(table(hugging_face, [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]))
     for index, reason in enumerate(["has no image", "cannot be read: No such file"]):
         with pytest.raises(SampleError, match=reason) as caught:

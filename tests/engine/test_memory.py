@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -273,6 +274,7 @@ def room(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
 def needed(monkeypatch: pytest.MonkeyPatch) -> list[Needs]:
     """What each loader takes that is made; threads take nothing, beside which images of this size would be little."""
     monkeypatch.setattr(memory, "THREAD_BYTES", 0)
+    monkeypatch.setattr(available, "_takers", WeakValueDictionary())  # What other tests left does not count.
     needed: list[Needs] = []
 
     def fitted(account: Account, *arguments: Any, fitted: Any = Account.fitted) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.calls import INSTEAD, Explained
-from dalirefurb.errors import ConfigurationError, ReadError, SampleError
+from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.labels import TARGETS, number_labels, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
@@ -182,7 +182,7 @@ class Source(metaclass=Explained):
         try:
             (sample,) = Patience().of(lambda: self.read(np.array([index])), self.name(index))
             return hash_array(np.asarray(sample))
-        except (SampleError, ReadError, OSError):
+        except (SampleError, OSError):  # What is not decoded before it is an image may be bad, too.
             return None
 
     def _checked(self, indices: NDArray[np.int64]) -> list[int]:
@@ -271,7 +271,8 @@ def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int
 def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = tuple) -> None:
     """Refuse a label that is an image: one of PIL, or an array that has the sides of the image, (height, width)."""
     drawn, shape = hasattr(label, "getbands"), getattr(label, "shape", ())
-    if drawn or any(sorted(pair) == sorted(sides()) for pair in itertools.pairwise(shape)):
+    pairs = [sorted(pair) for pair in itertools.pairwise(shape)]
+    if drawn or (pairs and sorted(sides()) in pairs):
         given = "a PIL image" if drawn else f"an array of the image's sides, {tuple(shape)}"
         raise ConfigurationError(
             f"a label must belong to its image as a whole, but that of {where} is {given}, and only the image would be "

@@ -44,7 +44,7 @@ from dalirefurb.errors import (
 )
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source, TarShards, TorchDataset
-from dalirefurb.source.outage import is_outage
+from dalirefurb.source.outage import Patience, is_outage
 from tests.bad_files import Batches, assert_same, spoil
 from tests.faults import limited
 from tests.pictures import jpeg, picture, write_folder
@@ -405,6 +405,28 @@ def test_random_faults_of_a_dataset_lose_no_sample_either_from_the_first_read_on
         assert_same(wanted, served(loader, len(wanted)))
         assert loader.bad_samples() == []
         assert loader.state_dict() == state
+
+
+def test_a_dataset_whose_storage_is_away_is_no_other_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its fingerprint would say that its images cannot be decoded, and a state of it would be refused."""
+
+    class Away:
+        away = False
+
+        def __len__(self) -> int:
+            return NUM_SAMPLES
+
+        def __getitem__(self, index: int) -> tuple[bytes, int]:
+            if self.away:
+                raise TimeoutError("the server does not answer")
+            return FILES[index].tobytes(), index
+
+    monkeypatch.setattr("dalirefurb.source.contract.Patience", lambda: Patience(0.0))
+    dataset = Away()
+    source = TorchDataset(dataset, labels=np.arange(NUM_SAMPLES), thread_safe=True)
+    dataset.away = True
+    with pytest.raises(ReadError, match=r"Away\[0\] cannot be read \(TimeoutError"):
+        source.fingerprint()
 
 
 def test_what_pillow_cannot_decode_in_a_dataset_is_bad_and_not_waited_for() -> None:

@@ -214,7 +214,7 @@ class Rounds:
 def seen_otherwise(content: bytes, name: str) -> Iterator[str]:
     """Say what DALI, if it is given a file, sees otherwise than Pillow, which may refuse it."""
     encoded = np.frombuffer(content, np.uint8)
-    verdict = judge(encoded, PillowDecoder(MAX_PIXELS, Levels()), MAX_PIXELS)
+    verdict = judge(encoded, PillowDecoder(MAX_PIXELS, Levels()))
     if verdict.decoder != "dali" or verdict.header is None:
         return
     try:

@@ -27,9 +27,8 @@ def decoded(encoded: NDArray[np.uint8], levels: Levels, name: str) -> NDArray[np
     Raises:
         Refused: If it cannot be decoded, or has too many pixels.
     """
-    max_pixels = BadSamplePolicy().max_pixels
-    pillow = PillowDecoder(max_pixels, levels)
-    verdict = judge(encoded, pillow, max_pixels)
+    pillow = PillowDecoder(BadSamplePolicy().max_pixels, levels)
+    verdict = judge(encoded, pillow)
     if verdict.decoder is None:
         raise Refused(0, verdict.reason)
     failed = ""

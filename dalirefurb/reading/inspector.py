@@ -64,7 +64,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder, max_pixels: int | None) -> Verdict:
+def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Verdict:
     """Say by its header which decoder takes an image, uint8 of shape (length,), how large it is, or why none does."""
     header = proven(encoded)
     decoder: Literal["dali", "pillow"] = "dali" if header is not None else "pillow"
@@ -73,11 +73,11 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder, max_pixels: int | N
             header = pillow.header(encoded)
         except PillowError as error:
             return Verdict(None, None, f"not an image that can be decoded ({error})")
-    if max_pixels is not None and header.height * header.width > max_pixels:
+    if not pillow.takes(header.height, header.width):
         return Verdict(
             None,
             header,
-            f"an image must have {max_pixels:,} pixels at most, but its header declares {header.height} x "
+            f"an image must have {pillow.max_pixels:,} pixels at most, but its header declares {header.height} x "
             f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
         )
     return Verdict(decoder, header)
@@ -104,7 +104,6 @@ class Inspector:
         name: Callable[[int], str] = str,
         on_look: OnLook = lambda images, by_pillow, seconds: None,
     ) -> None:
-        self._max_pixels = max_pixels
         self._pillow = PillowDecoder(max_pixels, levels)
         self._name = name
         self._on_look = on_look
@@ -132,7 +131,7 @@ class Inspector:
             if not (height and _digest(data[row], head) == digest)
         ]
         for row in new:
-            verdict = judge(data[row], self._pillow, self._max_pixels)
+            verdict = judge(data[row], self._pillow)
             if verdict.header is None or verdict.decoder is None:
                 raise Refused(row, verdict.reason)
             height, width, _, head = verdict.header

@@ -49,10 +49,13 @@ class PillowDecoder:
         max_pixels: Largest number of pixels in an image; a larger image is refused before it is decoded. None: any
             size.
         levels: Levels of what is deeper than 8 bits.
+
+    Attributes:
+        max_pixels: Largest number of pixels in an image; None: any size.
     """
 
     def __init__(self, max_pixels: int | None, levels: Levels) -> None:
-        self._max_pixels = max_pixels
+        self.max_pixels = max_pixels
         self._levels = levels
         Image.init()
 
@@ -67,7 +70,7 @@ class PillowDecoder:
             if max(width, height) > _LONGEST:
                 raise PillowError(f"its header declares {height} x {width} pixels, which no decoder takes")
             # To find it, Pillow decodes some images as a whole.
-            orientation = _orientation(image) if self._fits(image) else 1
+            orientation = _orientation(image) if self.takes(*image.size) else 1
             # Of a TIFF Pillow tells the size that it has when it is turned.
             turned = orientation > 4 and image.format != "TIFF"
         return Header(*((width, height) if turned else (height, width)), orientation)
@@ -83,15 +86,16 @@ class PillowDecoder:
             PillowError: If Pillow cannot decode it, or it is too large.
         """
         with _refusing(), self._opened(encoded) as image:
-            if self._fits(image):
+            if self.takes(*image.size):
                 image.load()
-            if not self._fits(image):  # Before, or of what is chosen of several, as in an icon.
-                raise PillowError(f"{image.height} x {image.width} are more than {self._max_pixels:,} pixels")
+            if not self.takes(*image.size):  # Before, or of what is chosen of several, as in an icon.
+                raise PillowError(f"{image.height} x {image.width} are more than {self.max_pixels:,} pixels")
             pixels = self._pixels(image, encoded, name)
             return np.ascontiguousarray(_TURNS[_orientation(image)](pixels))
 
-    def _fits(self, image: Image.Image) -> bool:
-        return self._max_pixels is None or image.width * image.height <= self._max_pixels
+    def takes(self, height: int, width: int) -> bool:
+        """Tell whether an image of so many rows and columns is not too large."""
+        return self.max_pixels is None or height * width <= self.max_pixels
 
     def _pixels(self, image: Image.Image, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """Return an image as it is stored; of colours that are deeper than 8 bits Pillow shows 8."""

@@ -107,7 +107,7 @@ def served(folder: Path, content: bytes, recipe: Recipe = CROPPED, **options: An
 
 
 def judged(content: bytes) -> Verdict:
-    return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()), None)
+    return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()))
 
 
 def cropped(content: bytes, side: int = SIDE) -> NDArray[np.float64]:

@@ -283,5 +283,5 @@ def test_sizes_of_odd_files_are_those_they_decode_to(odd_files):
     pillow = PillowDecoder(None, Levels())
     for path, size in odd_files.items():
         if size is not None:
-            header = judge(np.fromfile(path, np.uint8), pillow, None).header
+            header = judge(np.fromfile(path, np.uint8), pillow).header
             assert (header.height, header.width) == size, path

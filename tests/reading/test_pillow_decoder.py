@@ -113,7 +113,7 @@ def centre(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint
 @pytest.mark.parametrize("make", FOREIGN)
 def test_one_function_says_size_and_decoder_of_what_is_served(make: Any) -> None:
     content = make()
-    verdict = judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()), None)
+    verdict = judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()))
     assert verdict.decoder == "pillow"
     assert verdict.header is not None
     assert (verdict.header.width, verdict.header.height) == as_pillow_opens(content).size

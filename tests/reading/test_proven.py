@@ -40,7 +40,7 @@ LIMIT_S = 600
 
 
 def verdict_of(content: bytes) -> Verdict:
-    return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()), None)
+    return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()))
 
 
 def shown(content: bytes) -> NDArray[np.uint8]:
@@ -312,7 +312,7 @@ def test_the_reason_is_told(content: bytes, reason: str) -> None:
 def test_a_size_that_is_too_large_is_told_whoever_would_decode_it() -> None:
     for format_ in ("JPEG", "TIFF"):
         encoded = np.frombuffer(written(format_), np.uint8)
-        verdict = judge(encoded, PillowDecoder(3_289, Levels()), 3_289)
+        verdict = judge(encoded, PillowDecoder(3_289, Levels()))
         assert verdict.decoder is None
         assert "3,289 pixels at most, but its header declares 47 x 70: pass a larger" in verdict.reason
 
@@ -328,7 +328,7 @@ def test_an_image_that_is_too_large_is_never_decoded_to_find_its_orientation() -
     )
     Path("/proc/self/clear_refs").write_text("5")  # The peak is forgotten.
     before = peak_bytes()
-    verdict = judge(np.frombuffer(content, np.uint8), PillowDecoder(100_000_000, Levels()), 100_000_000)
+    verdict = judge(np.frombuffer(content, np.uint8), PillowDecoder(100_000_000, Levels()))
     assert verdict.decoder is None
     assert "declares 20000 x 20000" in verdict.reason
     assert peak_bytes() - before < side * side / 4

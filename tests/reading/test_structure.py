@@ -217,7 +217,7 @@ def test_a_main_header_to_which_somebody_can_object_harms_nobody(
     odd = changed(content, content.index(marker) + place, new)
     source = among_good_ones(tmp_path, odd)
     wanted = as_pillow_is_able(odd)
-    assert judge(np.frombuffer(odd, np.uint8), PillowDecoder(None, Levels()), None).decoder != "dali"
+    assert judge(np.frombuffer(odd, np.uint8), PillowDecoder(None, Levels())).decoder != "dali"
     if wanted is None:
         with pytest.raises(SampleError, match=r"sample 1 .*(decoding failed|not an image that can be decoded)"):
             source[1]
@@ -237,7 +237,7 @@ def test_no_bytes_make_the_checks_fail_otherwise() -> None:
                 bad[rng.integers(0, min(120, len(bad)), 3)] = rng.integers(0, 256, 3)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # Pillow's.
-                    verdict = judge(bad, pillow, None)
+                    verdict = judge(bad, pillow)
                 assert (verdict.decoder is None) == bool(verdict.reason)
                 assert verdict.header is None or min(verdict.header[:2]) > 0
                 decoders.add(verdict.decoder)

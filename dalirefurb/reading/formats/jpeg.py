@@ -56,9 +56,13 @@ def proven(content: memoryview) -> Header | None:
 
 
 def _header(frame: bytes, turned: int | None, head: int) -> Header | None:
-    if len(frame) < 6 or frame[0] != _BITS or frame[5] not in _COMPONENTS or len(frame) != 6 + 3 * frame[5]:
-        return None
-    if turned is None:
+    if (
+        turned is None
+        or len(frame) < 6
+        or frame[0] != _BITS
+        or frame[5] not in _COMPONENTS
+        or len(frame) != 6 + 3 * frame[5]
+    ):
         return None
     height, width = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
     sides = (width, height) if turned > 4 else (height, width)

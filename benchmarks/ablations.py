@@ -9,14 +9,14 @@ Claims, on any machine, at batches of 256:
     with reference counts it is at least 1.5 times as large. With a plain shuffle batches differ in misses, which shows
     in their time by less than the threads of the loader get in each other's way, so nothing is promised of that.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 9 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
 slice holds each epoch of the cycle once.
 
 The consumer does nothing; time per batch is from one arrival to the next. How steady the machine itself is, is told by
 fixed work that takes as long as a batch of standard's and one of refurbish's: its time varies only by the machine's
 clock, neighbours and scheduler.
 
-    python benchmarks/ablations.py                        about 12 minutes on 2 cores
+    python benchmarks/ablations.py                        about eight minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -172,7 +172,7 @@ def tail(values: Sequence[float]) -> float:
 
 EXPERIMENT = Experiment(
     measure,
-    Config(epoch_batches=24, rounds=9),
+    Config(epoch_batches=24, rounds=5),
     quick=Config(layers=0, size=32, batch_size=12, epoch_batches=4, rounds=1),
     keeps_memory=True,
 )

@@ -4,15 +4,16 @@ Claims, on 2 cores:
     standard at least 1.8 times stock DALI with nearest interpolation, 2.5 times stock DALI as it comes, and 2.0 times
     the better of PyTorch's DataLoaders;
     refurbished at reuse factor 3, in the paper's order, at least 4, 6 and 5 times these; more with the crop last.
+Bound: a reuse factor of n brings at most n times standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 4 rounds (`--rounds`), each a slice of every contender in turn, 10 batches of 256 timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least an epoch of 16 batches of 256 timed in each.
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
 float32 (256, 3, 224, 224), normalised. The consumer does nothing. Each competitor runs as was fastest for it in a
-calibration; our loaders run as they come, are made anew for each slice, and serve an epoch before it. Competitors with
-an environment of their own (competitors/build.py) are processes that take turns with the others and rest between;
-without it the suite runs on what is there.
+calibration, whose slices are in the JSON; our loaders run as they come, are made anew for each slice, and serve an
+epoch before their first. Competitors with an environment of their own (competitors/build.py) are processes that take
+turns with the others and rest between; without it the suite runs on what is there.
 
     python benchmarks/competitors/build.py              once, minutes
     python benchmarks/against.py                        about twenty minutes on 2 cores
@@ -36,12 +37,13 @@ from claims import Claim, Spread, claim_table, say, table_of
 from competitors.rows import Job
 from experiment import Experiment, Options
 from harness import Contender, Slice
-from loaders import STANDARD, LoaderTurns, Loading, default_placement, for_all_replicas, reuse
+from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 
 from dalirefurb import FileList
 from dalirefurb.augment.presets import Order
 
 DATA_LOADER = "DataLoader"
+REUSE_FACTORS = (2, 3, 4, 5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +51,14 @@ class Config(Loading):
     """What is run.
 
     Attributes:
-        reuse_factors: Of our loaders, beside standard.
-        orders: Of the recipe's stages.
-        timed_batches: Of a slice.
-        calibration_batches: Timed at each setting of a competitor.
+        reuse_factors: Of our loaders, beside standard, in the paper's order of stages.
+        crop_last: Likewise, with the crop last.
+        calibration_batches: Timed at each setting of a competitor, and as many more as its workers' rotation needs.
         calibration_rounds: Of stock DALI, whose two settings are nearly as fast.
     """
 
-    reuse_factors: tuple[int, ...] = (2, 3, 4, 5)
-    orders: tuple[Order, ...] = ("paper", "crop_last")
-    timed_batches: int = 10
+    reuse_factors: tuple[int, ...] = REUSE_FACTORS
+    crop_last: tuple[int, ...] = (3,)
     calibration_batches: int = 4
     calibration_rounds: int = 3
 
@@ -81,7 +81,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
             entrants.append((worker, worker.setting, None, 1))
         for loader in loaders:
             loader.settle()
-        timed = for_all_replicas(config.timed_batches)
+        timed = config.epoch_batches
         slices = harness.interleave([each for each, *_ in entrants], rounds=config.rounds, timed_batches=timed)
     speeds, judged = harness.speeds_of(slices), claims(slices)
     competitors = [
@@ -111,8 +111,9 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
 
 
 def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tuple[Any, str, Order | None, int]]:
-    """Make standard once, and every reuse factor in every order; return also setting, order and reuse factor."""
-    planners = config.planners(*config.reuse_factors, drop_last=True)
+    """Make standard once, and every reuse factor of each order; return also setting, order and reuse factor."""
+    orders: dict[Order, tuple[int, ...]] = {"paper": config.reuse_factors, "crop_last": config.crop_last}
+    planners = config.planners(*{*config.reuse_factors, *config.crop_last}, drop_last=True)
 
     def made(name: str, order: Order, factor: int) -> tuple[Any, str, Order | None, int]:
         planner = planners[reuse(factor) if factor > 1 else STANDARD]
@@ -120,8 +121,8 @@ def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tupl
         return turns, str(default_placement()), order, factor
 
     return [
-        made(STANDARD, config.orders[0], 1),
-        *(made(ours_name(order, factor), order, factor) for order in config.orders for factor in config.reuse_factors),
+        made(STANDARD, "paper", 1),
+        *(made(ours_name(order, factor), order, factor) for order, factors in orders.items() for factor in factors),
     ]
 
 
@@ -147,6 +148,8 @@ def claims(slices: Sequence[Slice]) -> list[Claim]:
     ]
     if {crop_last, refurbished} <= set(speeds):
         made.append(Claim.between(speeds, crop_last, refurbished, 1.0))
+    reused = {ours_name("paper", factor): factor for factor in REUSE_FACTORS}
+    made += [Claim.between(speeds, name, STANDARD, bound=n) for name, n in reused.items() if name in speeds]
     named = {STANDARD, *rivals, *loaders}
     others = [name for name in speeds if name not in named and not name.startswith("reuse factor")]
     return made + [Claim.between(speeds, STANDARD, name) for name in sorted(others)]
@@ -165,28 +168,28 @@ def _worker(
     config: Config,
     source: FileList,
     row: str,
-    settings: Sequence[tuple[dict[str, object], int]],
+    settings: Sequence[workers.Tried],
     calibration: list[Slice],
 ) -> workers.WorkerTurns:
     """Return a competitor at the setting that was fastest in a turn of each."""
     files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
     best, most = None, 0.0
-    for setting, made_ahead in settings:
-        tried = workers.WorkerTurns(Job(row, files, labels, config.size, config.batch_size, setting), made_ahead)
+    for tried in settings:
+        turns = workers.WorkerTurns(Job(row, files, labels, config.size, config.batch_size, tried.setting), tried)
         try:
-            (taken,) = harness.interleave([tried], rounds=1, timed_batches=config.calibration_batches)
+            (taken,) = harness.interleave([turns], rounds=1, timed_batches=config.calibration_batches)
         finally:
-            tried.close()
+            turns.close()
         calibration.append(taken)
         if taken.images_per_s > most:
-            best, most = tried, taken.images_per_s
+            best, most = turns, taken.images_per_s
     assert best is not None
     return best
 
 
 EXPERIMENT = Experiment(
     measure,
-    Config(epoch_batches=20, rounds=4),
+    Config(epoch_batches=16, rounds=5),
     quick=Config(
         layers=0,
         size=48,
@@ -194,8 +197,7 @@ EXPERIMENT = Experiment(
         epoch_batches=4,
         rounds=1,
         reuse_factors=(3,),
-        orders=("paper",),
-        timed_batches=2,
+        crop_last=(),
         calibration_batches=2,
         calibration_rounds=1,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -13,23 +13,33 @@ Speeds = Mapping[str, Sequence[float]]
 """Figures of each contender, one a round; most are images/s."""
 
 
+LEAST_ROUNDS = 3
+"""That have quartiles."""
+
+ABOVE_BOUND = 1.02
+"""Times its bound, a median is taken to be no more than it: both are measured."""
+
+
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles of a figure taken once a round."""
+    """Median and quartiles of a figure taken once a round; None in place of quartiles where rounds are too few."""
 
-    lower: float
+    lower: float | None
     median: float
-    upper: float
+    upper: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         """Summarise the rounds."""
         lower, median, upper = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        return cls(lower, median, upper)
+        return cls(lower, median, upper) if len(values) >= LEAST_ROUNDS else cls(None, median, None)
 
     def __format__(self, decimals: str) -> str:
         """Write median and quartiles, with so many decimals."""
-        return f"{self.median:.{decimals}f} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
+        median = f"{self.median:.{decimals}f}"
+        if self.lower is None or self.upper is None:
+            return f"{median} [too few rounds]"
+        return f"{median} [{self.lower:.{decimals}f}, {self.upper:.{decimals}f}]"
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,14 @@ class Claim:
         figure: Over the rounds.
         least: What the median is promised to reach, None if nothing is.
         most: What the median is promised not to exceed, None if nothing is.
+        bound: What no loader can exceed, None if nothing is known: a figure above it is wrong.
     """
 
     name: str
     figure: Spread
     least: float | None = None
     most: float | None = None
+    bound: float | None = None
 
     @classmethod
     def ratio(
@@ -86,21 +98,41 @@ class Claim:
         lower: Sequence[float],
         least: float | None = None,
         most: float | None = None,
+        bound: float | None = None,
     ) -> Claim:
         """Divide figures of one round by each other."""
-        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least, most)
+        return cls(name, Spread.of([a / b for a, b in zip(upper, lower, strict=True)]), least, most, bound)
+
+    @classmethod
+    def possible(
+        cls, name: str, achieved: Sequence[float], bound: Sequence[float], least: float | None = None
+    ) -> Claim:
+        """Divide what was achieved by what is possible, each measured in the same rounds."""
+        return cls.ratio(name, achieved, bound, least, bound=1.0)
 
     @classmethod
     def between(
-        cls, speeds: Speeds, upper: str, lower: str, least: float | None = None, most: float | None = None
+        cls,
+        speeds: Speeds,
+        upper: str,
+        lower: str,
+        least: float | None = None,
+        most: float | None = None,
+        bound: float | None = None,
     ) -> Claim:
         """Divide one contender's figures by another one's."""
-        return cls.ratio(f"{upper} / {lower}", speeds[upper], speeds[lower], least, most)
+        return cls.ratio(f"{upper} / {lower}", speeds[upper], speeds[lower], least, most, bound)
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> Claim:
         """Make it of its JSON."""
-        return cls(written["name"], Spread(**written["figure"]), written["least"], written["most"])
+        figure = Spread(**written["figure"])
+        return cls(written["name"], figure, written["least"], written["most"], written.get("bound"))
+
+    @property
+    def impossible(self) -> bool:
+        """Whether more was achieved than is possible: then the measurement is at fault."""
+        return self.bound is not None and self.figure.median > ABOVE_BOUND * self.bound
 
     @property
     def holds(self) -> bool:
@@ -111,11 +143,28 @@ class Claim:
     @property
     def verdict(self) -> str:
         """Say what is promised and whether it holds."""
+        if self.impossible:
+            return f"IMPOSSIBLE: above {self.bound:.4g}"
         if self.least is not None:
             return f"{'reaches' if self.holds else 'MISSES'} {self.least}"
         if self.most is not None:
             return f"{'within' if self.holds else 'EXCEEDS'} {self.most}"
-        return "reported"
+        return "reported" if self.bound is None else f"cannot exceed {self.bound:.4g}"
+
+
+def impossible(results: Any) -> list[Claim]:
+    """Find, anywhere in the results of a script, the figures that are above what is possible."""
+    if isinstance(results, Claim):
+        return [results] if results.impossible else []
+    if isinstance(results, Mapping):
+        parts: Iterable[Any] = results.values()
+    elif isinstance(results, (list, tuple)):
+        parts = results
+    elif is_dataclass(results):
+        parts = (getattr(results, each.name) for each in fields(results))
+    else:
+        return []
+    return [claim for part in parts for claim in impossible(part)]
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

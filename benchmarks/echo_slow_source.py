@@ -32,7 +32,7 @@ import numpy as np
 from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from loaders import LoaderTurns, Sizes
-from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
+from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound
 from PIL import Image, ImageOps
 from sources import SlowSource
 
@@ -119,13 +119,14 @@ def compare(config: Config, name: str, source: Source, recipe: Recipe, least: fl
 
 def _claims(speeds: Speeds, factor: float, least: float | None) -> list[Claim]:
     """Divide figures of one round by each other."""
-    reached = bound(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], 1 / factor)
+    whole = both(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY])
+    reached = bound(whole, speeds[FINAL_ONLY], 1 / factor)
     bounds = [min(factor * none, most) for none, most in zip(speeds[NONE], reached, strict=True)]
     claims = []
     for name in (EXAMPLE, BATCH):
         of_r = [factor * none for none in speeds[NONE]]
         claims += [
-            Claim.between(speeds, name, NONE),
+            Claim.between(speeds, name, NONE, bound=factor),
             Claim.ratio(f"{name} / {NONE} / R", speeds[name], of_r, least),
             Claim.ratio(f"{name} / what is left to reach", speeds[name], bounds),
         ]

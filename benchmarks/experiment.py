@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Generic, NoReturn, TypeVar
 
 import harness
+from claims import impossible
 
 from dalirefurb import ImageFolder
 from dalirefurb.errors import ConfigurationError
@@ -33,6 +34,8 @@ from dalirefurb.system.fair_comparison import keep_memory
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 PHOTOS, CIFAR10 = DATA / "photos", DATA / "cifar10"
+
+REFUSED = "what was measured is not what is claimed of it, and is no result; run it again, or mend the script"
 
 Config = TypeVar("Config")
 Options = Namespace
@@ -64,19 +67,32 @@ class Experiment(Generic[Config]):
     name: str = ""
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run what the command line asks for."""
+        """Run what the command line asks for.
+
+        Results above what is possible are refused: they go into a file beside, for whoever looks for the fault.
+        """
         options, config = self.read(arguments)
         if self.keeps_memory:
             keep_memory()
         where = environment()
         with ExitStack() as stack:
+            draft = options.quick or self._is_draft(config)
             if options.out is None:
-                folder = stack.enter_context(TemporaryDirectory()) if options.quick else RESULTS
+                folder = stack.enter_context(TemporaryDirectory()) if draft else RESULTS
                 options.out = Path(folder) / self.file_name
             results = self.measure(config, options)
+            wrong = [] if options.quick else impossible(results)
             if results is not None:
-                write(options.out, environment=where, config=config, results=results)
-        return 0 if options.quick or self.holds(results) else 1
+                out = options.out.with_suffix(".refused.json") if wrong else options.out
+                write(out, environment=where, config=config, results=results, draft=draft)
+        for claim in wrong:
+            print(f"{claim.name} cannot exceed {claim.bound:.4g}, but is {claim.figure:2}: {REFUSED}", file=sys.stderr)
+        return 1 if wrong or not (options.quick or self.holds(results)) else 0
+
+    def _is_draft(self, config: Config) -> bool:
+        """Whether the rounds are fewer than its own: then nothing goes into `results/`."""
+        own, asked = (getattr(each, "rounds", 0) for each in (self.config, config))
+        return bool(asked < own)
 
     @property
     def file_name(self) -> str:
@@ -102,7 +118,9 @@ class Experiment(Generic[Config]):
             kind = "of CIFAR-10 as mosaics" if self.data == CIFAR10 else "of images per class"
             parser.add_argument("--data", type=Path, default=self.data, help=f"a folder {kind}")
         if (rounds := getattr(self.config, "rounds", None)) is not None:
-            parser.add_argument("--rounds", type=int, help=f"slices of each contender, {rounds} by default")
+            parser.add_argument(
+                "--rounds", type=int, help=f"slices of each contender; fewer than {rounds} make a draft"
+            )
         parser.add_argument("--quick", action="store_true", help="tiny sizes; written only where --out says")
         parser.add_argument("--out", type=Path, help=f"results/{self.file_name} beside this script by default")
         for option, settings in self.options.items():
@@ -176,6 +194,7 @@ def check_mosaics(data: Path, option: str = "--data", part: str = "train") -> No
 def environment() -> dict[str, Any]:
     """Describe the machine and the software, without names of hosts or folders. Asked before the run, for the load."""
     return {
+        "harness": harness.VERSION,
         "cpu": _cpu_model(),
         "cores": harness.cores(),
         "load_1min": round(os.getloadavg()[0], 2),
@@ -193,9 +212,9 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(path: Path, *, environment: dict[str, Any], config: Any, results: Any) -> None:
+def write(path: Path, *, environment: dict[str, Any], config: Any, results: Any, draft: bool = False) -> None:
     """Write one run: where and what was run, and everything that was measured. Dataclasses become objects."""
-    run = {"environment": environment, "config": config, "results": results}
+    run = {"environment": environment, "config": config, "results": results, **({"draft": True} if draft else {})}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(run, indent=1, default=asdict) + "\n")
 

@@ -14,13 +14,14 @@ import warnings
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import harness
 import numpy as np
 import torch
 from harness import Contender, Placement
-from loaders import LoaderTurns, Step
+from loaders import Batch, LoaderTurns, Step, take_step
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
@@ -121,14 +122,16 @@ class StockFeed:
                 device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
                 prefetch_queue_depth=_PREFETCHED,
             )
-            batches = self._batches(DALIGenericIterator([pipeline], ["data", "label"], auto_reset=True))
-        yield Contender(self.name, Placement(1, harness.cores()), _PREFETCHED, batches)
+            iterator = DALIGenericIterator([pipeline], ["data", "label"], auto_reset=True)
+        served: list[Batch] = []
+        batches, step = self._batches(iterator, served), partial(take_step, self._take, served)
+        yield Contender(self.name, Placement(1, harness.cores()), _PREFETCHED, batches, step=step)
         batches.close()
 
-    def _batches(self, iterator: Any) -> Generator[int, None, None]:
+    def _batches(self, iterator: Any, served: list[Batch]) -> Generator[int, None, None]:
         while True:
             for (batch,) in iterator:
-                self._take(batch["data"], batch["label"].squeeze(-1).long())
+                served[:] = [(batch["data"], batch["label"].squeeze(-1).long())]
                 yield len(batch["label"])
 
 

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Run = Mapping[str, Any]
-Spreads = Sequence[Mapping[str, float]]
+Spreads = Sequence[Mapping[str, Any]]
 
 GRAY, BLUE, DARK, DARKER, RED = "#9aa5b1", "#3f7fbf", "#1f4e8c", "#10294a", "#d1495b"
 _ORDER_COLOURS = {"paper": BLUE, "crop_last": DARK}
@@ -53,7 +53,7 @@ def draw_throughput(run: Run) -> Figure:
         bounds += [
             (x - width / 2, x + width / 2, case["bound"][name]["median"]) for x, case in zip(xs, cases, strict=True)
         ]
-        heights += [each["upper"] for each in speeds]
+        heights += _ends(speeds)
     left, right, levels = zip(*bounds, strict=True)
     axes.hlines(levels, left, right, color=RED, linewidth=2, label="amortised bound")
     axes.set_xticks(range(len(cases)), [f"{_ORDERS[case['order']]}\nbatches of {case['batch_size']}" for case in cases])
@@ -154,15 +154,18 @@ def draw_splits(run: Run) -> Figure:
 
 
 def draw_headspace(run: Run) -> Figure:
-    """Draw images/s over the number of cores, and over the length of the training step."""
-    results = run["results"]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5))
+    """Draw images/s over the number of cores, and on each number of them over the length of the training step."""
+    results, cores = run["results"], run["config"]["cores"]
+    figure, (left, *panels) = plt.subplots(1, 1 + len(cores), figsize=(4 + 4 * len(cores), 4.5))
     _lines(left, results["cores"], "cores")
-    left.set_xticks(run["config"]["cores"])
+    left.set_xticks(cores)
     left.set_xlabel("cores, loading alone")
     left.set_ylabel("images/s")
-    _lines(right, [row for row in results["headspace"] if not isinstance(row["step"], str)], "step")
-    right.set_xlabel("training step on a device of its own, in standard's time for a batch")
+    steps = [row for row in results["headspace"] if not isinstance(row["step"], str)]
+    for axes, count in zip(panels, cores, strict=True):
+        _lines(axes, [row for row in steps if row["cores"] == count or row["contender"] == "from memory"], "step")
+        axes.set_title(f"training on {count} {'core' if count == 1 else 'cores'}", fontsize=10)
+        axes.set_xlabel("step of a device of its own,\nin standard's time for a batch on all cores")
     figure.suptitle(_caption(run))
     return figure
 
@@ -247,8 +250,15 @@ def _caption(run: Run) -> str:
 
 
 def _whiskers(spreads: Spreads) -> list[list[float]]:
-    """Return how far the quartiles lie below and above the medians."""
-    return [[each["median"] - each["lower"] for each in spreads], [each["upper"] - each["median"] for each in spreads]]
+    """Return how far the quartiles lie below and above the medians; a draft has none."""
+    medians = [each["median"] for each in spreads]
+    begins = [each["median"] if each["lower"] is None else each["lower"] for each in spreads]
+    return [np.subtract(medians, begins).tolist(), np.subtract(_ends(spreads), medians).tolist()]
+
+
+def _ends(spreads: Spreads) -> list[float]:
+    """Return the upper quartiles, of a draft the medians."""
+    return [each["median"] if each["upper"] is None else each["upper"] for each in spreads]
 
 
 def _speed_beside_diversity(rows: Sequence[Mapping[str, Any]]) -> tuple[Figure, Axes, Axes]:
@@ -265,7 +275,7 @@ def _bars(
 ) -> None:
     """Draw a bar for each from below to above, with its median written after it, and after its bound."""
     rows, medians = range(len(names)), [each["median"] for each in spreads]
-    ends = np.max([[each["upper"] for each in spreads], *([bounds] if bounds else [])], axis=0)
+    ends = np.max([_ends(spreads), *([bounds] if bounds else [])], axis=0)
     bars = {"capsize": 3, "color": colours, "ecolor": "black", "label": "images/s" if bounds else None}
     axes.barh(rows, medians, 0.7, xerr=_whiskers(spreads), **bars)
     for row, median, end in zip(rows, medians, ends, strict=True):

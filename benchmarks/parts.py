@@ -10,7 +10,7 @@ draw. Partial images enter the final part as one array per batch, which no cache
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle
@@ -86,10 +86,10 @@ class Parts:
 
     def alone(self, stack: ExitStack, partial: Placement, final: Placement) -> list[Contender]:
         """Return both parts, each at its placement; the stack ends them."""
-        both = [self.partial_only(partial), self.final_only(final)]
-        for each in both:
+        alone = [self.partial_only(partial), self.final_only(final)]
+        for each in alone:
             stack.callback(each.batches.close)
-        return both
+        return alone
 
     def make_partial_images(self, placement: Placement) -> None:
         """Do the partial part of the epoch once, and keep copies of the images in memory for the final part."""
@@ -189,15 +189,28 @@ class _FinalKernels:
         return self._runner.collect()
 
 
-def bound(partial: Iterable[float], final: Iterable[float], computed: float) -> list[float]:
-    """Return the images/s of each round that the costs of both parts allow.
+def both(partial: Iterable[float], final: Iterable[float]) -> list[float]:
+    """Return the images/s of each round at which one part after the other is done."""
+    return [1 / (1 / p + 1 / f) for p, f in zip(partial, final, strict=True)]
+
+
+def fastest(*ways: Sequence[float]) -> list[float]:
+    """Return the images/s of each round of whoever was fastest in it."""
+    return [max(each) for each in zip(*ways, strict=True)]
+
+
+def bound(whole: Iterable[float], final: Iterable[float], computed: float) -> list[float]:
+    """Return the images/s of each round that the costs of the parts allow.
+
+    A part costs what the fastest way of doing it took that was seen in the round: what is bounded cannot do it faster,
+    for it is among those who did it, or does the same.
 
     Args:
-        partial: Images/s of the partial part alone, one figure per round.
-        final: Images/s of the final part alone, likewise.
+        whole: Images/s of both parts, one figure per round.
+        final: Images/s of the final part, likewise.
         computed: Partial images that are computed for each image that is served.
     """
-    return [1 / (computed / p + 1 / f) for p, f in zip(partial, final, strict=True)]
+    return [1 / (computed * (1 / w - 1 / f) + 1 / f) for w, f in zip(whole, final, strict=True)]
 
 
 def _contender(name: str, placement: Placement, outputs: Generator[Any, None, None]) -> Contender:
@@ -208,4 +221,4 @@ def _contender(name: str, placement: Placement, outputs: Generator[Any, None, No
         finally:
             outputs.close()
 
-    return Contender(name, placement, placement.replicas, batches())
+    return Contender(name, placement, placement.replicas, batches(), rotation=placement.replicas)

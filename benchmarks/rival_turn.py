@@ -98,12 +98,13 @@ def _batches(job: Job, model: Model, augmenting: Timer, stack: ExitStack) -> Gen
     if job.feed in GPU_ROWS:
         return _of_a_row(job, model.take, augmenting)
     from feeds import FEEDS
+    from harness import stepped
 
     from dalirefurb import FileList
 
     (feed,) = (each for each in FEEDS if each.name == job.feed)
     entrant = feed.entrant(stack, FileList(job.files, job.labels), job.size, job.batch_size, model.take)
-    return stack.enter_context(entrant.turn()).batches
+    return stepped(stack.enter_context(entrant.turn()))
 
 
 def _of_one_batch(job: Job, take: Callable[..., None]) -> Generator[int, None, None]:

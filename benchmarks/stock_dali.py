@@ -41,7 +41,8 @@ def stock(config: Loading, source: FileList, placement: Placement, *, nearest: b
         for shard in range(placement.replicas)
     ]
     made_ahead = placement.replicas * (_QUEUE + 1)
-    return Contender(NEAREST if nearest else DEFAULT, placement, made_ahead, _batches(iterators))
+    name = NEAREST if nearest else DEFAULT
+    return Contender(name, placement, made_ahead, _batches(iterators), placement.replicas)
 
 
 def _batches(iterators: list[Any]) -> Generator[int, None, None]:

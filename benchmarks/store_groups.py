@@ -1,6 +1,6 @@
 """Stores that take turns with each other, on one planner, one recipe and one state of the disk, and what each one did.
 
-    turn   make, resume ▏ an epoch ▏ drop its files ▏ not timed ▏ timed batches ▏ rest of the epoch ▏ state, close
+    turn   make, resume ▏ an epoch ▏ drop its files ▏ drained ▏ timed batches ▏ rest of the epoch ▏ state, close
 
 What is timed is of one epoch, so of what it reads it has read nothing before. In the epoch before that the loader comes
 to have the memory that it writes to: whose pages are touched for the first time, on a virtual machine often fetched
@@ -140,7 +140,8 @@ class Entries:
         self, rounds: int, timed_batches: int, timed_s: float = 0.0
     ) -> tuple[list[dict[str, Any]], list[Slice], dict[str, list[float]]]:
         """Interleave; return what each one did, the slices, and images/s of each."""
-        slices = harness.interleave(self._turns, rounds=rounds, timed_batches=timed_batches, timed_s=timed_s)
+        sizes: dict[str, Any] = {"timed_batches": timed_batches, "timed_s": timed_s, "most_rotations": 0}
+        slices = harness.interleave(self._turns, rounds=rounds, **sizes)
         speeds = harness.speeds_of(slices)
         return [self._served(turns, slices, speeds[turns.name]) for turns in self._turns], slices, speeds
 

@@ -1,21 +1,23 @@
 """How much of what reuse can give does the loader reach? Images/s against the amortised bound.
 
 Claims, on any machine:
-    at reuse factors 2, 3 and 4 at least 0.95 of the amortised bound, in batches of 256;
+    at reuse factors 2, 3 and 4 at least 0.90 of the amortised bound, in batches of 256;
     with every sample a hit at least 0.95 of the final part alone, likewise;
     at reuse factor 3 at least 2.0 times our own standard in the paper's order, 2.3 times with the crop last.
+Bound: the amortised one; and a reuse factor of n brings at most n times standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images and 3 s timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images and 2 s timed in each.
 
 The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
-partial part, c_F that of the final part. Each is taken in the same round by itself, with nothing around it, at the
-replicas x threads that were fastest for it in a calibration. Loaders run at their default replicas x threads. The
-consumer does nothing (headspace). All are made anew for each slice, but for the stores, in the memory that the one
-before let go. What only writes to memory can take 1.7 times as long for a minute, on a virtual machine whose cores are
-moved; so the final part alone comes right after the loader that does little else. Figures are medians of per-round
-ratios, with quartiles.
+partial part, c_F that of the final part. They are the least that was seen in the same round: c_F of the final part by
+itself, with nothing around it, and of a loader of which every sample is a hit; c_P + c_F of both parts by themselves,
+and of standard. Parts run at the replicas x threads that were fastest for them in a calibration, loaders at their
+default. The consumer does nothing (headspace). All are made anew for each slice, but for the stores, in the memory that
+the one before let go. What only writes to memory can take 1.7 times as long for a minute, on a virtual machine whose
+cores are moved; so the final part alone comes right after the loader that does little else. Figures are medians of
+per-round ratios, with quartiles.
 
-    python benchmarks/throughput.py                        about half an hour on 2 cores
+    python benchmarks/throughput.py                        about a quarter of an hour on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -33,7 +35,7 @@ from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from harness import MadeAnew, Placement
 from loaders import STANDARD, LoaderTurns, for_all_replicas, planners, reuse
-from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, bound
+from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import repeated
 
 from dalirefurb import Frozen, rand_augment
@@ -42,6 +44,7 @@ from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
 
 ALL_HITS = "every sample a hit"
+LEAST_OF_BOUND, LEAST_OF_FINAL = 0.90, 0.95
 REUSE_FACTORS = {STANDARD: 1, **{reuse(factor): factor for factor in (2, 3, 4)}}
 
 
@@ -71,7 +74,7 @@ class Config:
     epoch_batches: int = 60
     timed_images: int = 4096
     timed_batches: int = 16
-    timed_s: float = 3.0
+    timed_s: float = 2.0
     rounds: int = 5
     calibration_rounds: int = 2
     sweep: bool = False
@@ -111,7 +114,9 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[
             [*loaders, *alone], rounds=config.rounds, timed_batches=timed, timed_s=config.timed_s
         )
     speeds = harness.speeds_of(slices)
-    bounds = {name: bound(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY], 1 / n) for name, n in REUSE_FACTORS.items()}
+    whole = fastest(both(speeds[PARTIAL_ONLY], speeds[FINAL_ONLY]), speeds[STANDARD])
+    final = fastest(speeds[FINAL_ONLY], speeds[ALL_HITS])
+    bounds = {name: bound(whole, final, 1 / n) for name, n in REUSE_FACTORS.items()}
     case: dict[str, Any] = {
         "order": order,
         "batch_size": batch_size,
@@ -128,14 +133,13 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[
 
 def claims(speeds: Speeds, bounds: Speeds, order: Order, batch_size: int) -> list[Claim]:
     """Divide figures of one round by each other."""
-    least = 0.95 if batch_size == 256 else None
-    made = [
-        Claim.ratio(f"{name} / its bound", speeds[name], bounds[name], None if name == STANDARD else least)
-        for name in REUSE_FACTORS
-    ]
+    held = batch_size == 256
+    refurbished = [name for name in REUSE_FACTORS if name != STANDARD]
+    least = LEAST_OF_BOUND if held else None
+    made = [Claim.possible(f"{name} / its bound", speeds[name], bounds[name], least) for name in refurbished]
     gains = {reuse(3): 2.0 if order == "paper" else 2.3}
-    made += [Claim.between(speeds, name, STANDARD, gains.get(name)) for name in REUSE_FACTORS if name != STANDARD]
-    made.append(Claim.between(speeds, ALL_HITS, FINAL_ONLY, least))
+    made += [Claim.between(speeds, name, STANDARD, gains.get(name), bound=REUSE_FACTORS[name]) for name in refurbished]
+    made.append(Claim.between(speeds, ALL_HITS, FINAL_ONLY, LEAST_OF_FINAL if held else None))
     overhead = [1e6 / hit - 1e6 / final for hit, final in zip(speeds[ALL_HITS], speeds[FINAL_ONLY], strict=True)]
     return [*made, Claim(f"{ALL_HITS} - {FINAL_ONLY}, us an image", Spread.of(overhead))]
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,34 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
+class Tried:
+    """One setting of a competitor.
+
+    Attributes:
+        setting: Its arguments.
+        made_ahead: Batches that can be ready when its turn begins.
+        rotation: Batches after which each of its workers has delivered one.
+    """
+
+    setting: dict[str, Any]
+    made_ahead: int
+    rotation: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.setting.items())
+
+
+@dataclass(frozen=True)
 class Available:
     """What runs in the competitors' environment.
 
     Attributes:
-        settings: To be tried, and the batches that each makes ahead, for each row that can run.
+        settings: To be tried, for each row that can run.
         missing: Why the others cannot.
         versions: Of the packages.
     """
 
-    settings: dict[str, list[tuple[dict[str, Any], int]]] = field(default_factory=dict)
+    settings: dict[str, list[Tried]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
@@ -61,7 +80,9 @@ def available(python: Path = PYTHON) -> Available:
     rows = told["rows"].items()
     return Available(
         settings={
-            name: list(zip(row["settings"], row["made_ahead"], strict=True)) for name, row in rows if not row["missing"]
+            name: list(starmap(Tried, zip(row["settings"], row["made_ahead"], row["rotation"], strict=True)))
+            for name, row in rows
+            if not row["missing"]
         },
         missing={name: row["missing"] for name, row in rows if row["missing"]},
         versions=told["versions"],
@@ -73,7 +94,7 @@ class WorkerTurns:
 
     Args:
         job: What it makes.
-        made_ahead: Batches that can be ready when its turn begins.
+        tried: At which setting.
         command: Runs `competitors/worker.py`.
 
     Attributes:
@@ -81,12 +102,12 @@ class WorkerTurns:
         setting: What was chosen for it.
     """
 
-    def __init__(self, job: Job, made_ahead: int, command: tuple[str, ...] = (str(PYTHON), str(WORKER))) -> None:
+    def __init__(self, job: Job, tried: Tried, command: tuple[str, ...] = (str(PYTHON), str(WORKER))) -> None:
         self.name = job.row
-        self.setting = ", ".join(f"{name} {value}" for name, value in job.setting.items())
+        self.setting = str(tried)
         self._job = job
         self._command = command
-        self._made_ahead = made_ahead
+        self._tried = tried
         self._process: subprocess.Popen[str] | None = None
 
     @contextmanager
@@ -97,7 +118,8 @@ class WorkerTurns:
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
             )
             self._ask(self._process, json.dumps(asdict(self._job)))
-        yield Contender(self.name, self.setting, self._made_ahead, self._batches(self._process))
+        batches, tried = self._batches(self._process), self._tried
+        yield Contender(self.name, self.setting, tried.made_ahead, batches, tried.rotation)
         rest(self._process.pid)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ The consumer does nothing; time per batch is from one arrival to the next. How s
 fixed work that takes as long as a batch of standard's and one of refurbish's: its time varies only by the machine's
 clock, neighbours and scheduler.
 
-    python benchmarks/ablations.py                        about eight minutes on 2 cores
+    python benchmarks/ablations.py                        about 8 minutes on 2 cores
     python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 

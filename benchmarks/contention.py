@@ -11,7 +11,7 @@ n: 5 rounds (`--rounds`), each a turn of every loader; shares are of one turn.
 
 The consumer does nothing. Stock DALI interpolates as ours does, to the nearest pixel, at its best number of pipelines.
 
-    python benchmarks/contention.py                        about ten minutes on 2 cores
+    python benchmarks/contention.py                        about 10 minutes on 2 cores
     python benchmarks/contention.py --quick --out q.json   seconds; its figures mean nothing
 """
 

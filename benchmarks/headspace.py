@@ -13,7 +13,7 @@ n: 5 rounds (`--rounds`), each a slice of every contender in turn, 12 batches of
 
 Lengths of steps are told in standard's time for a batch on all cores, measured before the rounds.
 
-    python benchmarks/headspace.py                        about twelve minutes on 2 cores
+    python benchmarks/headspace.py                        about 12 minutes on 2 cores
     python benchmarks/headspace.py --quick --out q.json   seconds; its figures mean nothing
 """
 

@@ -9,7 +9,7 @@ The images are photographs enlarged to several megapixels, made by this script i
 that gives one every so many milliseconds. The recipe begins with what is deterministic: decode, resize, crop the
 centre; a random crop and a flip follow. The window is half of the data, and it is full before the clock runs.
 
-    python benchmarks/smart_cache_large_images.py                        about four minutes on 2 cores
+    python benchmarks/smart_cache_large_images.py                        about 4 minutes on 2 cores
     python benchmarks/smart_cache_large_images.py --quick --out q.json   seconds; its figures mean nothing
 """
 

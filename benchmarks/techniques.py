@@ -12,7 +12,7 @@ that was seen in the same round, of the parts by themselves at the replicas x th
 calibration, and of loaders that do all of it, or the final part alone. Loaders run at their default replicas x threads.
 The consumer does nothing (headspace), and losses for the Assistant are drawn.
 
-    python benchmarks/techniques.py                        about a quarter of an hour on 2 cores
+    python benchmarks/techniques.py                        about 15 minutes on 2 cores
     python benchmarks/techniques.py --quick --out q.json   seconds; its figures mean nothing
 """
 

@@ -10,10 +10,12 @@ n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least an e
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
-float32 (256, 3, 224, 224), normalised. The consumer does nothing. Each competitor runs as was fastest for it in a
-calibration, whose slices are in the JSON; our loaders run as they come, are made anew for each slice, and serve an
-epoch before their first. Competitors with an environment of their own (competitors/build.py) are processes that take
-turns with the others and rest between; without it the suite runs on what is there.
+float32 (256, 3, 224, 224), normalised. Slipstream and FFCV have no RandAugment: they, and loaders of ours beside them,
+crop and flip alone, and what they write once to a file of their own is not timed. The consumer does nothing. Each
+competitor runs as was fastest for it in a calibration, whose slices are in the JSON; our loaders run as they come, are
+made anew for each slice, and serve an epoch before their first. Competitors with an environment of their own
+(competitors/build.py) are processes that take turns with the others and rest between; without it the suite runs on what
+is there.
 
     python benchmarks/competitors/build.py              once, minutes
     python benchmarks/against.py                        about twenty minutes on 2 cores
@@ -34,16 +36,21 @@ import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import Job
+from competitors.rows import CROP_AND_FLIP, Job
 from experiment import Experiment, Options
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 
-from dalirefurb import FileList
+from dalirefurb import FileList, Standard, simple
 from dalirefurb.augment.presets import Order
+from dalirefurb.planning.refurbish import Frozen
 
 DATA_LOADER = "DataLoader"
+DECODE_KEPT = "decoded images kept"
 REUSE_FACTORS = (2, 3, 4, 5)
+
+Ours = tuple[Any, str, Order | None, int]
+"""An entrant, its setting, its order of stages if it is a loader of ours, and its reuse factor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +77,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     calibration: list[Slice] = []
     with ExitStack() as stack:
         entrants = our_loaders(stack, config, source)
+        if any(row.endswith(CROP_AND_FLIP) for row in there.settings):
+            entrants += crop_and_flip(stack, config, source)
         loaders = [loader for loader, *_ in entrants]
         for nearest in (True, False):
             contender = _stock_dali(config, source, nearest, calibration)
@@ -110,12 +119,12 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     }
 
 
-def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tuple[Any, str, Order | None, int]]:
+def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[Ours]:
     """Make standard once, and every reuse factor of each order; return also setting, order and reuse factor."""
     orders: dict[Order, tuple[int, ...]] = {"paper": config.reuse_factors, "crop_last": config.crop_last}
     planners = config.planners(*{*config.reuse_factors, *config.crop_last}, drop_last=True)
 
-    def made(name: str, order: Order, factor: int) -> tuple[Any, str, Order | None, int]:
+    def made(name: str, order: Order, factor: int) -> Ours:
         planner = planners[reuse(factor) if factor > 1 else STANDARD]
         turns = LoaderTurns(stack, name, source, config.recipe(order), planner)
         return turns, str(default_placement()), order, factor
@@ -123,6 +132,19 @@ def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[tupl
     return [
         made(STANDARD, "paper", 1),
         *(made(ours_name(order, factor), order, factor) for order, factors in orders.items() for factor in factors),
+    ]
+
+
+def crop_and_flip(stack: ExitStack, config: Config, source: FileList) -> list[Ours]:
+    """Make what is compared with those that have no RandAugment: standard, and decoded images kept for ever."""
+    recipe, count, size = simple(config.size), config.samples, config.batch_size
+    compared = {
+        STANDARD: (recipe, Standard(count, batch_size=size, drop_last=True)),
+        DECODE_KEPT: (recipe.at(1), Frozen(count, batch_size=size, drop_last=True)),
+    }
+    return [
+        (LoaderTurns(stack, f"{name}, {CROP_AND_FLIP}", source, *both), str(default_placement()), "paper", 1)
+        for name, both in compared.items()
     ]
 
 
@@ -151,8 +173,14 @@ def claims(slices: Sequence[Slice]) -> list[Claim]:
     reused = {ours_name("paper", factor): factor for factor in REUSE_FACTORS}
     made += [Claim.between(speeds, name, STANDARD, bound=n) for name, n in reused.items() if name in speeds]
     named = {STANDARD, *rivals, *loaders}
-    others = [name for name in speeds if name not in named and not name.startswith("reuse factor")]
-    return made + [Claim.between(speeds, STANDARD, name) for name in sorted(others)]
+    ours = (STANDARD, DECODE_KEPT, "reuse factor")
+    others = [name for name in speeds if name not in named and not name.startswith(ours)]
+    for name in sorted(others):
+        kind = f", {CROP_AND_FLIP}" if name.endswith(CROP_AND_FLIP) else ""
+        made.append(Claim.between(speeds, STANDARD + kind, name))
+        if kind:
+            made.append(Claim.between(speeds, DECODE_KEPT + kind, name))
+    return made
 
 
 def _stock_dali(config: Config, source: FileList, nearest: bool, calibration: list[Slice]) -> Contender:

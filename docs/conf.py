@@ -56,7 +56,7 @@ def as_markup(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
             section = line
         elif section == "Returns:":  # Napoleon takes what is before a colon there for a type, too.
             line = line.replace(":", _COLON)
-        found.append(re.sub(r"(?<=, )\*(?=\w+\))", r"\\*", line))
+        found.append(re.sub(r"(?<=, )\*(?=[\w.]+\))", r"\\*", line))
         last = line or last
     lines[:] = found
     if what == "property" and lines:  # Napoleon takes what is before a colon in its first line for its type.

@@ -68,6 +68,8 @@ SCRIPTS = [script for page in [*MIGRATION, *HOW_TO] for script in scripts(page)]
 def run(script: Script, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
     """Run a script in the current folder, which stands for /local, or skip it where a package is missing.
 
+    Buckets are in memory.
+
     Args:
         script: Script.
         monkeypatch: Fixture.
@@ -81,7 +83,8 @@ def run(script: Script, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[s
     names: dict[str, Any] = {"__name__": "__main__", **given}
     try:
         for block in script.blocks:
-            exec(compile(block.replace("/local/", f"{Path.cwd()}/"), script.page, "exec"), names)
+            here = re.sub(r"\b(s3|gs)://", "memory://", block.replace("/local/", f"{Path.cwd()}/"))
+            exec(compile(here, script.page, "exec"), names)
     finally:
         for value in names.values():
             loader = getattr(value, "loader", value)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import io
 import json
 import re
 import signal
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +36,29 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, num_samples in (("train", 64), ("val", 64)):
         write_folder(tmp_path / "photos" / part, num_samples=num_samples)
     monkeypatch.chdir(tmp_path)
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
+    launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    for name, value in launched.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def bucket(photos: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The photographs in a bucket, in three shards and as single files."""
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.cwd() / "cache"))
+    paths = sorted(Path("photos/train").rglob("*.jpg"))
+    for number in range(3):
+        shard = io.BytesIO()
+        with tarfile.open(fileobj=shard, mode="w") as tar:
+            for path in paths[number::3]:
+                tar.add(path, f"{path.stem}.jpg")
+                label = tarfile.TarInfo(f"{path.stem}.cls")
+                label.size = len(path.parent.name)
+                tar.addfile(label, io.BytesIO(path.parent.name.encode()))
+        memory.pipe(f"/bucket/train-{number:05}.tar", shard.getvalue())
+    memory.pipe({f"/bucket/{path}".replace("/train", ""): path.read_bytes() for path in paths})
+    yield
+    memory.rm("/bucket", recursive=True)
 
 
 @pytest.fixture
@@ -48,7 +71,7 @@ def _process() -> Iterator[None]:
     signal.signal(signal.SIGTERM, handler)
 
 
-@pytest.mark.usefixtures("photos", "_process")
+@pytest.mark.usefixtures("bucket", "_process")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "script",
@@ -60,6 +83,13 @@ def test_a_page_runs(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: py
     run(script, monkeypatch, model=model)
     if script.page in MIGRATION:
         assert len(re.findall(r"(?m)^epoch \d: ", capsys.readouterr().out)) >= 2
+
+
+@pytest.mark.parametrize("page", MIGRATION, ids=lambda page: page.stem)
+def test_a_page_of_migration_begins_with_its_surprises(page: Path) -> None:
+    _, first, *_ = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
+    assert first.startswith("What surprises\n")
+    assert len(re.findall(r"^\* \*\*", first, re.MULTILINE)) >= 5
 
 
 @pytest.mark.parametrize("page", MIGRATION, ids=lambda page: page.stem)

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -109,6 +110,42 @@ def test_every_name_of_the_reference_is_there() -> None:
             assert name in defined(module.rpartition(".")[2]) | NOT_FOR_USERS, full_name
         else:
             assert hasattr(importlib.import_module(module), name), full_name
+
+
+def test_the_reference_shows_the_methods_of_what_others_are_derived_from() -> None:
+    """Those who write a stage, a source, a store or a planner of their own need them."""
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    classes = {
+        name.rpartition(".")[2]: options
+        for name, options in re.findall(r"^\.\. autoclass:: ([\w.]+)\n((?:   .*\n)*)", text, re.MULTILINE)
+        if not name.startswith("dalirefurb.trainers.")
+    }
+    kinds = [each for name in documented() if isinstance(each := _object(name), type)]
+    bases = {base.__name__ for kind in kinds for base in kind.__mro__[1:] if base in kinds}
+    assert {"Planner", "Source", "Stage", "Store"} <= bases
+    with_methods = {kind.__name__ for kind in kinds if any(map(_is_method, vars(kind).items()))}
+    assert not [name for name in bases & with_methods if ":members:" not in classes[name]]
+
+
+def _is_method(entry: tuple[str, object]) -> bool:
+    name, value = entry
+    return not name.startswith("_") and (callable(value) or isinstance(value, property))
+
+
+def _object(full_name: str) -> object:
+    module, _, name = full_name.rpartition(".")
+    return None if module.startswith("dalirefurb.trainers.") else getattr(importlib.import_module(module), name)
+
+
+def test_where_to_ask_is_where_the_package_says() -> None:
+    """Until the package has addresses the page says so, and it never names others."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    addresses = toml.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+    page = (DOCS / "faq.md").read_text().partition("## Where to ask")[2]
+    told = [url for name, url in addresses.items() if re.search("issue|track|discuss", name, re.IGNORECASE)]
+    assert all(url in page for url in told)
+    assert ("has no public address yet" in page) == (not addresses)
+    assert set(re.findall(r"https?://[^)\s]+", page)) <= {*addresses.values()}
 
 
 def figures() -> ModuleType:

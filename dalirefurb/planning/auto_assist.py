@@ -1,10 +1,10 @@
 """AutoAssist: trains on samples that an Assistant expects the model to find hard, and fills batches with them.
 
-The technique is that of Zhang, Yu and Dhillon ("AutoAssist: A Framework to Accelerate Training of Deep Neural
-Networks", NeurIPS 2019). A light Assistant, logistic regression on low-resolution pixels, learns to predict g, the
-probability that the loss of a sample exceeds the threshold T, the moving average of the losses. Algorithm 1: a
-candidate is accepted if u1 < 1 - gamma, and otherwise with probability g; the confidence gamma is the moving average of
-the Assistant's accuracy.
+The technique is after Zhang, Yu and Dhillon ("AutoAssist: A Framework to Accelerate Training of Deep Neural Networks",
+NeurIPS 2019). A light Assistant, logistic regression on low-resolution pixels, learns to predict g, the probability
+that the loss of a sample exceeds the threshold T, the moving average of the losses. Algorithm 1: a candidate is
+accepted if u1 < 1 - gamma, and otherwise with probability g; the confidence gamma is the moving average of the
+Assistant's accuracy. `docs/techniques.md` lists what differs.
 
     another planner's epochs   a b c d e f g h | d a h g c e b f | ...    one stream of candidates
     accepted                   a b c d e f g h |   a h     e b   | ...    the first epoch whole, then the hard ones

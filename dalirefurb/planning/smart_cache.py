@@ -8,8 +8,8 @@ it is replaced. A seeded permutation puts the samples in a running order that ne
     round 1               [.  .  M  M]                     .: is there already, a hit
     round 2                     [.  .  M  M]
 
-What enters in a round is a miss of that round, spread evenly over its batches. So a round has the tensors and the work
-of a cache that a second thread fills for the round to come, without that thread and the slots that it fills.
+What enters in a round is a miss of that round, spread evenly over its batches, each of which waits for its own. So a
+round has the tensors and the work of a cache that a second thread fills for the next round, without that thread.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dalirefurb.planning.whole_numbers import around, pieces
 class SmartCache(ClosedFormPlanner):
     """Serves the samples of a window, each once a round, and moves the window on after the round.
 
-    A round is an epoch. Its version of a sample is the round in which the sample entered. With
-    `recipe.at(recipe.deterministic_prefix)` all versions of a sample are alike, and a sample that stays is never read
-    again. The worked example, 100 samples of which 50 are cached:
+    A round is an epoch. What enters is computed on the path of the batch that serves it, ahead of time as any miss, and
+    not in the background of the round before. A sample's version is the round in which it entered: all are alike with
+    `recipe.at(recipe.deterministic_prefix)`, and what stays is never read again. Of 100 samples 50 are cached:
 
     >>> planner = SmartCache(100, batch_size=10, num_cache_objects=50, replace_percent=0.1)
     >>> planner.replaced, planner.peak_slots

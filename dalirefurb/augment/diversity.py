@@ -26,8 +26,23 @@ def diversity(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
         split: Number of stages that are partial, the first ones.
         reuse_factor: Number of servings of each version.
     """
-    reused = _different(stages[split:], stages[:split], reuse_factor)
-    return reused / _different(stages, (), reuse_factor)
+    return different(stages, split, reuse_factor) / different(stages, 0, reuse_factor)
+
+
+def different(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
+    """Return the share of a version's servings that are images of their own, 1 / reuse_factor .. 1; see `diversity`."""
+    return _different(stages[split:], stages[:split], reuse_factor) / reuse_factor
+
+
+def what_differs(name: str, stages: Sequence[Stage], split: int, reuse_factor: int) -> str:
+    """Say in two lines what is drawn anew, and which share of the images served differs from each other."""
+    drawn = [stage.name for stage in stages[split if reuse_factor > 1 else 0 :] if stage.random]
+    fresh = f"drawn anew at every use: {', '.join(drawn) or 'nothing'}"
+    if not any(stage.random for stage in stages):
+        return f"{fresh}\n{name} draws nothing: every use serves the same image"
+    kept, served = diversity(stages, split, reuse_factor), 100 * different(stages, split, reuse_factor)
+    share = f"of 100 images served, {served:.0f} are different"
+    return f"{fresh}\n{name} keeps {kept:.2f} at reuse factor {reuse_factor}: {share}"
 
 
 def joint(stages: Sequence[Stage]) -> NDArray[np.float64]:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dalirefurb.cli.terminal import waiting
 from dalirefurb.cli.train import EpochReport, Trainer
-from dalirefurb.show.colours import CACHED, COMPARED
 from dalirefurb.system.fair_comparison import wait_until_idle
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _IDLE_LIMIT_S = 10.0
 _TIMED_BATCHES = 50
@@ -57,39 +52,24 @@ class Run:
         return float(np.median([report.batch_ms(50) for report in self.timed]))
 
 
-def compare(trainers: Mapping[str, Trainer], *, epochs: int, say: Callable[[str], None]) -> list[Run]:
-    """Train all, epoch by epoch in turn.
-
-    Args:
-        trainers: The trainers by name.
-        epochs: Number of epochs of each training.
-        say: Function that is called with a line for each epoch, of throughputs, or of misses if there are too few
-            batches to tell them, and a heading before.
-    """
-    widths = [max(10, len(name)) for name in trainers]
+def compare(trainers: Mapping[str, Trainer], *, epochs: int) -> list[Run]:
+    """Train all, by name, epoch by epoch in turn."""
     runs = [Run(name, [], trainer.loader.batches_ahead) for name, trainer in trainers.items()]
-    speeds = _tell_speed(epochs, len(next(iter(trainers.values())).loader))
-    say("epoch   " + "   ".join(f"{name:>{width}}" for name, width in zip(trainers, widths, strict=True)))
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
-            run.reports.append(trainer.epoch())
+            run.reports.append(trainer.epoch(f"{run.name}, epoch {epoch + 1} of {epochs}"))
             with waiting("waiting for the machine to be idle"):
                 wait_until_idle(_IDLE_LIMIT_S)
-        last = [run.reports[-1].after(run.made_ahead) for run in runs]
-        figures = [report.images_per_s if speeds else report.misses for report in last]
-        row = "   ".join(f"{figure:>{width}.0f}" for figure, width in zip(figures, widths, strict=True))
-        unit = f"images/s{', all misses' if epoch == 0 else ''}" if speeds else "misses"
-        say(f"{epoch:>5}   {row}   {unit}")
     return runs
 
 
-def _tell_speed(epochs: int, batches: int) -> bool:
+def tells_speed(epochs: int, batches: int) -> bool:
     """Whether so many epochs, of so many batches each, are enough to say how fast a run is."""
     return (epochs - 1) * batches >= _TIMED_BATCHES
 
 
 def _measured(runs: list[Run]) -> bool:
-    return all(_tell_speed(len(run.reports), len(run.reports[-1].rows)) for run in runs)
+    return all(tells_speed(len(run.reports), len(run.reports[-1].rows)) for run in runs)
 
 
 def table(runs: list[Run]) -> str:
@@ -108,56 +88,25 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def plot(runs: list[Run], *, caption: str) -> Figure:
-    """Draw the table: throughput as bars, beside them the speed-up over the first and the misses.
-
-    Where there are too few batches to tell speeds, the bars are misses.
-
-    Args:
-        runs: The runs; the first is the standard.
-        caption: Title of the plot, which says what was run.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 1.4 + 0.6 * len(runs)), layout="constrained")
-    axes = figure.subplots()
-    measured = _measured(runs)
-    values = [run.images_per_s if measured else run.misses for run in runs]
-    bars = axes.barh([run.name for run in runs], values, 0.7, color=[COMPARED] + [CACHED] * (len(runs) - 1))
-    texts = [f"{run.misses:,.0f} misses per epoch" for run in runs]
-    if measured:
-        texts = [
-            f"{value:,.0f} images/s, {value / values[0]:.2f}x\n{text}"
-            for value, text in zip(values, texts, strict=True)
-        ]
-    axes.bar_label(bars, texts, padding=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.4 * max(values))
-    axes.set_xlabel("images/s in training" if measured else "misses per epoch")
-    axes.set_title(caption, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
-
-
-def explanation(runs: list[Run], *, step_ms: float) -> str:
+def explanation(runs: list[Run], *, step_ms: float, loading: Mapping[str, float]) -> str:
     """Say what the figures mean, and what they do not.
 
     Args:
         runs: The runs; the first is the standard.
         step_ms: Milliseconds of the network's step on a batch while no data are prepared.
+        loading: Images/s of loading alone, of the first two runs last, where the batches are enough to tell speeds.
     """
-    first, *others = runs
-    best = max(others, key=lambda run: run.images_per_s)
-    speeds = (
-        f"The network's own step takes {step_ms:.0f} ms per batch while no data are prepared, and no cache shortens "
-        f"it: of standard's {first.batch_ms:.0f} ms per batch only the rest can shrink, here to {best.batch_ms:.0f} ms "
-        f"in all ({best.name}), with network and data on the same cores."
-    )
-    sentences = (
-        speeds
-        if _measured(runs)
-        else "All of it works. So few batches do not tell how fast it is: for that pass more --images, more --epochs.",
+    first, other = runs[:2]
+    speeds = "All of it works. So few batches do not tell how fast it is: for that pass more --images, more --epochs."
+    if _measured(runs):
+        *_, standard, refurbished = loading.values()
+        speeds = (
+            f"Training gains {other.images_per_s / first.images_per_s:.2f} times where loading alone gains "
+            f"{refurbished / standard:.2f}: no cache shortens the network's own step, which is "
+            f"{step_ms / first.batch_ms:.0%} of standard's time ({step_ms:.0f} of {first.batch_ms:.0f} ms per batch)."
+        )
+    accuracy = (
         "Accuracy is that of the last epoch's augmented training batches, from the same initial weights: it shows "
-        "that every run learns; differences of a few points mean little at this size.",
+        "that every run learns; differences of a few points mean little at this size."
     )
-    return "\n".join(textwrap.fill(sentence, 100) for sentence in sentences)
+    return "\n".join(textwrap.fill(sentence, 100) for sentence in (speeds, accuracy))

@@ -26,7 +26,7 @@ Train a small residual network on the images of FOLDER, and show what the data c
 
 An image is decoded, cropped, flipped and changed by layers of RandAugment. The first of these stages are the
 partial augmentation: its result is cached and reused in as many epochs as the reuse factor says. The others are
-the final augmentation, drawn afresh every time, so that the network sees a new image in every epoch.
+the final augmentation, drawn afresh every time. dalirefurb show says how many images differ from each other then.
 
 Nothing is kept of a run that is interrupted, and none can be resumed: pipelines/imagenet_randaugment.py can.""",
     "epilog": f"""\
@@ -65,7 +65,8 @@ Draw what refurbishing does to images, into a PNG.
 
 For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
 augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
-training with this seed draws it. Without FOLDER, the images are photographs that ship with scikit-image.""",
+training with this seed draws it, and it is said which share of the images differs from each other. Without FOLDER,
+the images are photographs that ship with scikit-image.""",
     "epilog": f"""\
 what is drawn:
   dalirefurb show               blue frames: cached. Orange frames: fresh at every use
@@ -94,9 +95,10 @@ examples:
 DEMO: dict[str, Any] = {
     "help": "see what refurbishing brings on this machine",
     "description": f"""\
-Make a folder of JPEGs from photographs that ship with scikit-image, train on it with and without refurbishing,
-and print a table. Also draw it, and the pictures of dalirefurb show. Takes one to two minutes on two cores, and
-half a minute more the first time, when kernels are compiled.
+Make a folder of JPEGs from photographs that ship with scikit-image. Print how fast they are loaded, by dalirefurb, by
+stock DALI and by torch's DataLoader with Pillow, and how fast a small network is trained on them, with and without
+refurbishing. Also draw the pictures of dalirefurb show. Takes about two minutes on two cores, and half a minute more
+the first time, when kernels are compiled.
 Needs {_DEMO}.""",
     "epilog": """\
 examples:

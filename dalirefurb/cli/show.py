@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dalirefurb.augment.diversity import what_differs
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
@@ -38,7 +39,7 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
 }
 """By name on the command line."""
 
-PICTURES = ("show.png", "operations.png", "plan.png", "table.png")
+PICTURES = ("show.png", "operations.png", "plan.png")
 """Names of the demo's."""
 
 _MOST_USES = 12
@@ -128,7 +129,11 @@ def show(options: argparse.Namespace) -> None:
     check_writable(out)
     source = _source(options)
     drawn = "all stages" if options.preset == STAGES else f"the operations of {options.preset}"
-    say(f"drawing {drawn}" if options.operations else f"{recipe}\n")
+    if options.operations:
+        say(f"drawing {drawn}")
+    else:
+        differs = what_differs(options.preset, recipe.stages, recipe.split, reuse_factor)
+        say(f"{recipe}\n\n{differs}\n")
     with without_codec_noise(), waiting(f"drawing {escaped(out)}"):
         with importing():
             from dalirefurb.show.sheet import operations_sheet, pictures_sheet, stages_sheet
@@ -182,7 +187,7 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
 
 
 def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Figure]:
-    """Draw what needs no training: all of `PICTURES` but the table."""
+    """Draw `PICTURES`."""
     from dalirefurb.show.plots import plan_plot
     from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 

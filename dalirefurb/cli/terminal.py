@@ -126,7 +126,9 @@ def waiting(what: str, done: Callable[[], str] = lambda: "") -> Iterator[None]:
 
 
 def counted(items: Iterable[Item], what: str, unit: str, total: int) -> Iterator[Item]:
-    """Yield items; show a bar on standard error if that is a terminal, else say now and then how many are done.
+    """Yield items; show a bar on standard error if all output is a terminal's, else say now and then how many are done.
+
+    A pipe's reader may write to the same terminal at any time: a bar would be torn, or tear what that writes.
 
     Args:
         items: The items.
@@ -134,7 +136,7 @@ def counted(items: Iterable[Item], what: str, unit: str, total: int) -> Iterator
         unit: Word for one of them.
         total: Number of them.
     """
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and sys.stdout.isatty():
         from tqdm import tqdm
 
         yield from tqdm(items, desc=what, unit=unit, total=total, leave=False)

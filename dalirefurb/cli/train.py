@@ -190,15 +190,15 @@ class Trainer:
         self.store = MemoryStore()
         self.loader = Loader(source, recipe, planner, self.store, **loading)
 
-    def epoch(self) -> EpochReport:
-        """Train on the next epoch; tell of progress."""
+    def epoch(self, what: str = "") -> EpochReport:
+        """Train on the next epoch; tell of progress, of what is being done: by default its number."""
         epoch = self.loader.epoch
         before = self.loader.stats()
         rows, batch_s, step_s = [], [], []
         # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
         sums = torch.zeros(2, device=self._device)
         ended = time.perf_counter()
-        for images, labels in counted(self.loader, f"epoch {epoch}", "batch", len(self.loader)):
+        for images, labels in counted(self.loader, what or f"epoch {epoch}", "batch", len(self.loader)):
             arrived = time.perf_counter()
             losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
             self._optimizer.step()

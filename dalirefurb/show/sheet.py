@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from dalirefurb.augment.diversity import what_differs
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
@@ -97,17 +99,20 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
         FRESH: "fresh: drawn anew in every epoch, seen by the network",
     }
     used = [colour for colour in meanings if colour in {column.colour for column in columns}]
-    bars = _MARGIN + 2 * _TITLE_LINE + len(used) * _LINE + 2 * _GAP
+    width = columns[-1].end - _MARGIN
+    said = what_differs(name, recipe.stages, recipe.split, reuse_factor).splitlines()
+    legend = [(meanings[colour], colour) for colour in used]
+    legend += [(line, INK) for text in said for line in textwrap.wrap(text, width // _LETTER)]
+    bars = _MARGIN + 2 * _TITLE_LINE + len(legend) * _LINE + 2 * _GAP
     first = bars + _BAR + max(1 + text.count("\n") for text in texts) * _LINE + 2 * _GAP
     sample = len(pictures[0].versions) * _VERSION + 2 * _GAP
     end = first + len(pictures) * sample
-    width = columns[-1].end - _MARGIN
-    figure, axes = _paper(width + 2 * _MARGIN, end + _GAP + _LINE + _MARGIN)
+    figure, axes = _paper(width + 2 * _MARGIN, end + _MARGIN)
 
     title = f"What is cached, and what the network sees:\n{name}, reuse factor {reuse_factor}"
     _write(axes, _MARGIN, _MARGIN, title, _TITLE)
-    for place, colour in enumerate(used):
-        _write(axes, _MARGIN, _MARGIN + 2 * _TITLE_LINE + place * _LINE, meanings[colour], _TEXT, colour)
+    for place, (line, colour) in enumerate(legend):
+        _write(axes, _MARGIN, _MARGIN + 2 * _TITLE_LINE + place * _LINE, line, _TEXT, colour)
     for column, text in zip(columns, texts, strict=True):
         _fill(axes, column.x, bars, column.width, _BAR, column.colour)
         _write(axes, column.x + column.width / 2, bars + 6, column.heading, _HEADING, "white", ha="center")
@@ -117,8 +122,6 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
         _fill(axes, _MARGIN, first + number * sample, width, 1, LINE)
         _draw_sample(axes, first + number * sample + _GAP, each, columns, again)
     _fill(axes, _MARGIN, end, width, 1, LINE)
-    kept = f"{recipe.diversity(reuse_factor):.2f} of standard training's different images"
-    _write(axes, _MARGIN, end + _GAP, f"This split keeps {kept} at reuse factor {reuse_factor}.")
     return figure
 
 
@@ -138,7 +141,9 @@ def _draw_sample(
         _draw_picture(axes, partial.x, y, version.cached, CELL, frame=_FRAME, colour=partial.colour, name=name)
         for use, picture in enumerate(version.served):
             x = final.x + use * _STEP
-            _draw_picture(axes, x, y, picture, CELL, frame=_FRAME, colour=final.colour, name=f"epoch {epoch}")
+            earlier = [each for each in range(use) if np.array_equal(version.served[each], picture)]
+            name = f"epoch {epoch}" + (f", as in {epoch - use + earlier[0]}" if earlier else "")
+            _draw_picture(axes, x, y, picture, CELL, frame=_FRAME, colour=final.colour, name=name)
             epoch += 1
 
 

@@ -7,7 +7,8 @@ import pytest
 
 import dalirefurb
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "diversity.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "diversity.md").read_text()
 ROWS = re.findall(r"^\| `(\w+)\((.*?)\)` \| .*? \| (\.\d+) \| (\.\d+) \|$", PAGE, re.MULTILINE)
 
 
@@ -28,3 +29,12 @@ def test_a_late_crop_keeps_what_the_page_says():
     ).groups()
     recipe = dalirefurb.rand_augment(order="crop_last")
     assert [f"{recipe.diversity(factor):.3f}"[1:] for factor in (2, 3)] == [at_2, at_3]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/idea.md"])
+def test_pages_say_which_share_of_images_differs_and_where_that_is_explained(page):
+    said = " ".join((ROOT / page).read_text().split())
+    rand, auto = (f"{100 * preset().diversity(3):.0f}" for preset in (dalirefurb.rand_augment, dalirefurb.auto_augment))
+    assert f"of 100 images served, {rand} are different with RandAugment, and {auto} with AutoAugment" in said
+    assert "diversity.md" in said
+    assert "a new image each time" not in said

@@ -24,7 +24,7 @@ from tests.pictures import picture, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = sorted((ROOT / "pipelines").glob("*.py"))
-SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2"]
+SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2", "--reuse-factor", "3"]
 SMALL_RESNET = ["--depth", "18", "--size", "32", "--batch-size", "8", "--epochs", "2"]
 LINE = re.compile(
     r"epoch (\d+)  loss ([\d.]+)  [\d,]+ images/s  hits (\d+)  misses (\d+)  (?:test|validation) accuracy ([\d.]+)%"
@@ -128,6 +128,13 @@ def test_cifar10_trains_on_the_authors_files(pickled):
     assert "60 images to train on, 20 to test on" in said
     assert "cached: random_crop > flip > auto_augment_1; fresh: auto_augment_2" in said
     assert [line[0] for line in lines(said)] == [0, 1]
+
+
+def test_cifar10_caches_nothing_by_default(cifar, pickled, capsys):
+    cifar.main(["--data", str(pickled), *SMALL_CIFAR[:-2]])
+    said = capsys.readouterr().out
+    assert "cached: nothing; fresh: random_crop > flip > auto_augment_1 > auto_augment_2\n" in said
+    assert [line[:1] + line[2:4] for line in lines(said)] == [(0, 0, 60), (1, 0, 60)]
 
 
 def test_imagenet_trains_on_a_folder_of_classes(imagenet, folder, capsys):

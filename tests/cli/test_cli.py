@@ -1,4 +1,6 @@
 import errno
+import logging
+import multiprocessing
 import os
 import re
 import shutil
@@ -22,7 +24,7 @@ from dalirefurb.engine.diagnosis import diagnose
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import how_to_install
 from dalirefurb.store import DiskStore, StoreSpec
-from tests.one_line import error_of
+from tests.one_line import error_of, without_progress
 
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
@@ -418,7 +420,7 @@ print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
     assert result.stdout == f"drawn: {tmp_path / 'plan.png'}\n[]\n"
 
 
-def test_the_demo_prints_a_table_of_three_runs_and_draws_it(tmp_path, capsys):
+def test_the_demo_prints_a_table_of_three_runs_and_draws_pictures(tmp_path, capsys):
     out = tmp_path / "drawn"
     assert main(["demo", "--quick", "--images", "48", "--size", "32", "--out", str(out)]) == 0
     said = capsys.readouterr()
@@ -428,15 +430,44 @@ def test_the_demo_prints_a_table_of_three_runs_and_draws_it(tmp_path, capsys):
     # It is too short to tell a speed.
     for word in ("speed-up", "images/s", "ms"):
         assert word not in said.out
-    assert "\n    1           48            16                       16   misses\n" in said.out
+    assert said.out.startswith("this takes about a minute")
     assert said.err == ""
-    names = ["show.png", "operations.png", "plan.png", "table.png"]
+    names = ["show.png", "operations.png", "plan.png"]
     assert table[-1] == f"drawn: {', '.join(str(out / name) for name in names)}"
     assert sorted(path.name for path in out.iterdir()) == sorted(names)
     for name in names:
         with Image.open(out / name) as image:
             assert image.format == "PNG"
             assert min(image.size) > 200
+
+
+def test_a_demo_that_is_long_enough_shows_loading_alone_beside_training(photographs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dalirefurb.cli.loading._TURN_S", 0.01)
+    monkeypatch.setattr("dalirefurb.cli.loading._IMAGES", 1)
+    monkeypatch.setattr("dalirefurb.cli.loading._ROUNDS", 1)
+    monkeypatch.setattr("dalirefurb.cli.terminal._FIRST_S", 0.001)
+    monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
+    sizes = ["--images", "48", "--batch-size", "2", "--size", "32", "--epochs", "4"]
+    assert main(["demo", *sizes, "--folder", str(photographs), "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    loading, training = re.findall(r"^ +images/s   speed-up.*\n(?:\S.*\n)+", said.out, re.MULTILINE)
+    names = ["DataLoader", "stock DALI", "dalirefurb, standard", "dalirefurb, reuse factor 3"]
+    assert [re.split(r"  +", line)[0] for line in loading.splitlines()[1:]] == names
+    figures = [list(map(float, re.findall(r"  ([\d.]+)x?", line))) for line in loading.splitlines()[1:]]
+    assert all(speed > 0 for speed, _ in figures)
+    assert [ratio for _, ratio in figures] == pytest.approx([speed / figures[0][0] for speed, _ in figures], abs=0.1)
+    names = ["standard", "refurbished", "refurbished, crop last"]
+    assert [re.split(r"  +", line)[0] for line in training.splitlines()[1:]] == names
+    assert "no cache shortens the network's own step" in " ".join(said.out.split())
+    # What is told meanwhile is elsewhere, in whole lines, and says of which run it is.
+    for what in (
+        "loading alone, stock DALI, turn 1 of 2",
+        "standard, epoch 2 of 4: batch",
+        "refurbished, epoch 3 of 4",
+    ):
+        assert f"dalirefurb: {what}" in said.err
+    assert without_progress(said.err) == ""
+    assert multiprocessing.active_children() == []
 
 
 def test_the_demo_keeps_its_images_where_it_is_told(photographs, tmp_path, capsys):

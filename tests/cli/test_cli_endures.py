@@ -361,7 +361,7 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, 
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path_factory.mktemp("inductor"))
     with interruptible(command, env=environment) as process:
         for line in process.stdout:
-            if line.startswith("making" if moment == "making images" else "    2 "):
+            if line.startswith("making" if moment == "making images" else "All decode, crop"):  # Then it trains.
                 break
         process.send_signal(number)
         _, said = process.communicate(timeout=600)

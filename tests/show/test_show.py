@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 from collections import Counter
 
@@ -10,14 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
-from dalirefurb import Prefetch, augment
-from dalirefurb.augment.presets import evaluate, rand_augment, simple, trivial_augment
+from dalirefurb import Output, Prefetch, Recipe, augment
+from dalirefurb.augment import HorizontalFlip
+from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.stage import Stage
 from dalirefurb.cli import main
-from dalirefurb.cli.compare import Run, plot
 from dalirefurb.cli.demo import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
-from dalirefurb.cli.train import EpochReport
 from dalirefurb.loader import Loader
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
@@ -197,6 +197,44 @@ def test_a_sheet_has_every_pixel_of_a_picture_and_tells_cached_from_fresh_by_the
     assert all(frames_of(image) == {ImageColor.getrgb(FRESH)} for image in changed)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "reuse_factor", "drawn_anew", "share"),
+    [
+        (auto_augment(32), 3, "auto_augment_2", "keeps 0.68 at reuse factor 3: of 100 images served, 68 are different"),
+        (simple(32), 2, "flip", "keeps 0.75 at reuse factor 2: of 100 images served, 75 are different"),
+        (simple(32).at(3), 3, "nothing", "keeps 0.33 at reuse factor 3: of 100 images served, 33 are different"),
+        (simple(32), 1, "random_resized_crop, flip", "keeps 1.00 at reuse factor 1: of 100 images served, 100 are"),
+        (evaluate(32), 3, "nothing", "draws nothing: every use serves the same image"),
+        # Of a flip alone standard training, too, makes few different images.
+        (
+            Recipe([HorizontalFlip()], Output(32), 0),
+            3,
+            "flip",
+            "keeps 1.00 at reuse factor 3: of 100 images served, 58",
+        ),
+    ],
+)
+def test_a_sheet_says_what_is_drawn_anew_and_which_share_of_the_images_differs(
+    source, recipe, reuse_factor, drawn_anew, share
+):
+    of = source if recipe.encoded else arrays(size=32)
+    sheet = pictures_sheet(of, recipe, name="it", reuse_factor=reuse_factor)
+    said = " ".join(text.get_text() for text in sheet.axes[0].texts)
+    assert f" drawn anew at every use: {drawn_anew} it {share}" in said
+
+
+def test_a_picture_that_came_out_as_an_earlier_one_says_so(source):
+    """Its final part is a flip: of three uses two are the same."""
+    sheet = pictures_sheet(source, simple(32), name="simple", reuse_factor=3, seed=SEED)
+    names = [text.get_text() for text in sheet.axes[0].texts if text.get_text().startswith("epoch ")]
+    for sample in range(4):
+        taken = names[6 * sample : 6 * sample + 6]
+        assert [name.split(",")[0] for name in taken] == [f"epoch {epoch}" for epoch in range(6)]
+        for uses in (taken[:3], taken[3:]):
+            assert "," not in uses[0]
+            assert any(re.fullmatch(r"epoch \d, as in \d", name) for name in uses[1:])
+
+
 def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):
     sheet = drawn(pictures_sheet(source, simple(32), name="simple", reuse_factor=1))
     assert int(CACHED[1:], 16) not in colours(sheet)
@@ -325,22 +363,15 @@ def test_show_draws_the_plan_of_every_technique(technique, tmp_path, capsys):
     assert int(FRESH[1:], 16) in colours(read(out))
 
 
-def test_the_plot_of_the_table_draws_its_figures():
-    def run(name, seconds):
-        report = EpochReport(0, np.full(50, 10), np.full(50, seconds), np.full(50, 0.001), 0, 500, 1.0, 0.5)
-        return Run(name, [report, report])
-
-    (axes,) = plot([run("standard", 0.1), run("refurbished", 0.05)], caption="two runs").axes
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([100, 200])
-    assert [text.get_text().split(",")[-1].split("\n")[0] for text in axes.texts] == [" 1.00x", " 2.00x"]
-    assert axes.get_xlim()[0] == 0
-
-
 def test_show_writes_a_png_and_prints_the_recipe(folder, tmp_path, capsys):
     out = tmp_path / "pictures.png"
     assert main(["show", str(folder), "--size", "48", "--reuse-factor", "2", "--out", str(out)]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{rand_augment(48)}\n\ndrawn: {out}\n"
+    differs = (
+        "drawn anew at every use: rand_augment_2\n"
+        "rand_augment keeps 0.98 at reuse factor 2: of 100 images served, 98 are different\n"
+    )
+    assert said.out == f"{rand_augment(48)}\n\n{differs}\ndrawn: {out}\n"
     assert said.err == ""
     sheet = read(out)
     lines = 2 * 4

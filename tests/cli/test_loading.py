@@ -1,0 +1,70 @@
+"""Does the demo measure loading alone soundly, and tell of progress without tearing anything?"""
+
+import sys
+
+import pytest
+import torch
+
+from dalirefurb.augment.presets import rand_augment
+from dalirefurb.cli import loading
+from dalirefurb.cli.demo import Photographs
+from dalirefurb.cli.pillow_images import MEAN, STD, PillowImages
+from dalirefurb.cli.terminal import counted
+from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.source import ImageFolder
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("demo") / "photographs"
+    with Photographs(images=48).folder(path):
+        return path
+
+
+def test_a_data_loader_that_cannot_work_is_left_out_and_the_demo_goes_on(photographs, capsys, monkeypatch):
+    def serve(count):
+        raise RuntimeError("no shared\nmemory")
+
+    monkeypatch.setattr(loading, "_data_loader", lambda *_: serve)
+    for name, value in (("_TURN_S", 0.01), ("_IMAGES", 1), ("_ROUNDS", 1)):
+        monkeypatch.setattr(loading, name, value)
+    speeds = loading.load_alone(ImageFolder(photographs), rand_augment(32), Refurbish(48, batch_size=4, reuse_factor=2))
+    assert list(speeds) == ["stock DALI", "dalirefurb, standard", "dalirefurb, reuse factor 2"]
+    assert capsys.readouterr().err == "dalirefurb: warning: torch's DataLoader is left out: no shared memory\n"
+
+
+def test_batches_made_ahead_are_not_counted_as_speed(monkeypatch):
+    """Those that wait come at once; then each takes a second."""
+    for cores in (1, 2, 8):
+        monkeypatch.setattr(loading, "usable_cores", lambda cores=cores: cores)
+        now = [0.0]
+        monkeypatch.setattr(loading.time, "perf_counter", lambda now=now: now[0])
+
+        def serve(count, now=now):
+            for number in range(count):
+                now[0] += number >= loading._MADE_AHEAD
+                yield number
+
+        assert loading._turn(serve, 10)() == 10
+
+
+def test_images_by_pillow_are_what_a_network_takes_each_drawn_anew(photographs):
+    images = PillowImages(sorted(map(str, photographs.rglob("*.jpg"))), 40)
+    made = torch.stack([images[0] for _ in range(8)])
+    assert made.shape == (8, 3, 40, 40)
+    assert made.dtype == torch.float32
+    lowest, highest = -MEAN / STD, (255 - MEAN) / STD
+    assert (made.amin((0, 2, 3)).numpy() >= lowest - 1e-5).all()
+    assert (made.amax((0, 2, 3)).numpy() <= highest + 1e-5).all()
+    assert len({image.numpy().tobytes() for image in made}) == 8
+
+
+@pytest.mark.parametrize("piped", ["stdout", "stderr"])
+def test_a_bar_is_drawn_only_where_nothing_else_writes_to_its_terminal(piped, capsys, monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda name=name: name != piped, raising=False)
+    assert list(counted(range(3), "work", "item", 3)) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(getattr(sys, piped), "isatty", lambda: True, raising=False)
+    assert list(counted(range(3), "work", "item", 3)) == [0, 1, 2]
+    assert "work" in capsys.readouterr().err

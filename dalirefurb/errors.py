@@ -9,6 +9,9 @@
     └── LoaderError (RuntimeError)         the loader's machinery failed, or was used after `close`
         └── ReadError                      storage failed for too long; nothing is known of the sample
 
+    UserWarning
+    └── NothingKeptWarning                 a store that was not empty holds nothing that is served next
+
 Every message says what must hold, what was given, and what to do.
 """
 
@@ -81,6 +84,10 @@ class LoaderError(DalirefurbError, RuntimeError):
 
 class ReadError(LoaderError):
     """Storage failed for longer than `BadSamplePolicy.retry_s`. Nothing is known of the sample; see `__cause__`."""
+
+
+class NothingKeptWarning(UserWarning):
+    """A store that was not empty holds nothing that its loader serves next, so that a run begins without hits."""
 
 
 def how_to_install(extra: str) -> str:

@@ -242,10 +242,11 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
         It compares the time in which the training loop waits for a batch with the time from there to the next request,
         which the model should need. So validation in the middle of an epoch counts as the model's; and a model on the
-        loader's cores is slowed by it, so that data cost more than the waiting: without a CUDA device the line says so.
+        loader's cores is slowed by it, so that data cost more than the waiting: the line says so if there is no CUDA
+        device, and steps compute on whatever threads of this process.
 
         Args:
-            since: Snapshot by `stats()` from which on; by default the end of the first epoch, once it is over.
+            since: Snapshot by `stats()` from which on; by default the end of the first epoch, once enough came after.
         """
         begun = self._assembler.assembly
         return NOTHING_SERVED if begun is None else begun.diagnose(since)

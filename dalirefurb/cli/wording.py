@@ -21,7 +21,7 @@ _PHRASES = (
         "pass a smaller --reuse-factor or --size",
     ),
     (r"pass AutoAssist\(\.\.\., (lag=\d+)\), or a smaller look_ahead.*", r"pass \1"),
-    (r"ask again (after \d+ or more|in the next epoch)", "train for more --epochs"),
+    (r"ask again (after \d+ more|in the next epoch)", "train for more --epochs"),
     (r"with those of (reuse_factor=1|Standard)\b", "with those of --technique standard"),
     (r"with those of Refurbish, reuse_factor=3", "with those of --technique refurbish"),
     (r"what else takes the cores, and ask again", "what else takes the cores, and train again"),

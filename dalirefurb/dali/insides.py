@@ -13,6 +13,9 @@ from typing import Any
 
 from nvidia.dali.pipeline import Pipeline
 
+THREADS = "[DALI]"
+"""Beginning of the names that the system has for DALI's threads: nothing public lists them."""
+
 
 def random_operator(pipeline: Pipeline) -> str | None:
     """Name a pipeline's first operator that draws random numbers by itself; None if it has none.

@@ -47,6 +47,7 @@ class Facts:
         reading_threads: Threads that read files.
         cores: Cores that this process may use.
         shared: Whether the model computes on these cores, too.
+        batches: Batches of an epoch.
     """
 
     reuse_factor: int | None = None
@@ -59,6 +60,7 @@ class Facts:
     reading_threads: int = 4
     cores: int = 1
     shared: bool = False
+    batches: int = 1000
 
     @classmethod
     def of(cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths) -> Facts:
@@ -76,6 +78,7 @@ class Facts:
             reading_threads=depths.reading_threads,
             cores=max(1, usable_cores() // local_processes()),
             shared=model_shares_cores(),
+            batches=len(planner),
         )
 
     def steady_misses(self, *, reuse_factor: int | None = None, coverage: float | None = None) -> float | None:
@@ -91,7 +94,7 @@ class Facts:
 
 
 def model_shares_cores() -> bool:
-    """Tell whether the model computes on the loader's cores: without a CUDA device it has no others."""
+    """Tell whether a model that computes does so on the loader's cores: without a CUDA device it has no others."""
     return not torch.cuda.is_available()
 
 

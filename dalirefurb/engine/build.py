@@ -18,7 +18,7 @@ from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
 from dalirefurb.engine.configuration import Configuration, are_apart, traced
-from dalirefurb.engine.diagnosis import Diagnosis, diagnose
+from dalirefurb.engine.diagnosis import Diagnosis, diagnose, least_steps
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.in_flight import known
@@ -66,8 +66,11 @@ class Assembly:
         """
         remedy = "pass what loader.stats() returned earlier, or leave it out"
         require(isinstance(since, (Stats, NoneType)), "since", "Stats", since, remedy)
-        stats, parts, first_epoch = self.engine.steady(since)
-        return diagnose(stats, self.facts, parts, first_epoch=first_epoch)
+        stats, parts, first_epoch, computes = self.engine.steady(since)
+        if since is None and first_epoch is not None and stats.steps < least_steps(self.facts):
+            stats, parts, first_epoch = first_epoch + stats, (), None  # better than nothing
+        facts = replace(self.facts, shared=self.facts.shared and computes)
+        return diagnose(stats, facts, parts, first_epoch=first_epoch)
 
 
 def assemble(

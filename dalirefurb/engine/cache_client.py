@@ -15,6 +15,7 @@ are copied when a group is looked up, and looked at as what is read is.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan, PinnedRows
 from dalirefurb.engine.in_flight import InFlightVersions, SharedRows, part_repeats
+from dalirefurb.errors import NothingKeptWarning
 from dalirefurb.image_batch import Image
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
@@ -47,15 +49,27 @@ class CacheClient:
         self._store = store
         self._encoded = encoded
         self._in_flight = InFlightVersions()
+        self._began = False
 
     def retain(self, planner: Planner, start: Position) -> None:
-        """After a jump to `start`, evict every version that its epoch will not ask for any more."""
+        """After a jump to `start`, evict what its epoch asks for no more; warn if all that a run begins with goes."""
+        begins, self._began = not self._began, True
         if self._store is None or not len(self._store):
             return
         indices, versions = self._store.held()
         known = np.flatnonzero((indices >= 0) & (indices < planner.num_samples))
         indices, versions = indices[known], versions[known]
         wanted = planner.wanted(*start, indices, versions)
+        # The store of a run that goes on is ahead of its state, perhaps in the next epoch.
+        ahead = begins and any(start) and planner.wanted(start[0] + 1, 0, indices, versions).any()
+        if begins and not (wanted.any() or ahead):
+            warnings.warn(
+                f"to begin with hits a store must hold what is served next, but {self._store!r} holds nothing of epoch "
+                f"{start[0]}, and gives up what it holds: go on where its run stopped, by load_state_dict (each rank "
+                f"with its own path), or cache for every run, by Frozen and recipe.at(recipe.deterministic_prefix)",
+                NothingKeptWarning,
+                stacklevel=8,
+            )
         self._store.retain(indices[wanted], versions[wanted])
 
     def announce(self, group: BatchGroup) -> None:

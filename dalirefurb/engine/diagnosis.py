@@ -8,7 +8,9 @@ What it presumes of a training loop:
   that runs ahead of its GPU for long waits for data while the GPU works, which is no loss, but is said to be one.
 * The model has cores of its own. One on the loader's cores is slowed by the loader, in time that counts as the
   model's, so that loading costs more than what is waited. Without a CUDA device that is said, and no verdict that
-  training does not wait is given.
+  training does not wait is given, unless the loop hardly computes: in some steps the CPU time of this process is looked
+  at, but that of its loaders' threads, so that it does not matter on which threads a step computes. One that sleeps, or
+  waits for another machine, takes next to none. What other processes compute is not seen.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from dalirefurb.engine.stats import Stats
 from dalirefurb.engine.verdict import POTENTIAL_ABOVE, Verdict, verdict_of
 
 LEAST_STEPS = 16
-"""Steps of the training loop below which nothing is said."""
+"""Steps of the training loop below which nothing is said, but where an epoch has fewer."""
 
 _LEAST_PARTS = 4
 _WIDEST_SPREAD = 1.1
@@ -77,13 +79,18 @@ class Diagnosis:
         return f"{self.verdict}: {said}: {self.change}"
 
 
+def least_steps(facts: Facts) -> int:
+    """Return the steps below which nothing is said: `LEAST_STEPS`, or all of an epoch where these are fewer."""
+    return max(1, min(LEAST_STEPS, facts.batches - 1))
+
+
 def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_epoch: Stats | None = None) -> Diagnosis:
     """Say whether training waits for a loader: a pure function of what was done.
 
     Training would be (wait + work) / work times as fast if data cost nothing. Above 1.5 the verdict is DETECTED, above
     1.1 it is POTENTIAL, else NOT DETECTED. It is INCONCLUSIVE if training does wait, but in an epoch that computes more
-    images than later ones will; if fewer than 16 steps are known; if quartiles of the parts are more than 10 %
-    apart and have two verdicts; and if training does not wait, but the model shares the loader's cores.
+    images than later ones will; if fewer than 16 steps are known, or than an epoch has; if quartiles of the parts are
+    more than 10 % apart and have two verdicts; and if training does not wait, but the model shares the loader's cores.
 
     Args:
         stats: What was done in the time that is looked at.
@@ -93,13 +100,17 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     """
     headspace = stats.headspace
     waiting = 1 - 1 / headspace
+    missing = least_steps(facts) - stats.steps
+    few = f"known steps: only {stats.steps}" if stats.steps < LEAST_STEPS and missing <= 0 else ""
 
     def because(cause: str, change: str, verdict: Verdict = Verdict.INCONCLUSIVE) -> Diagnosis:
-        cause = "; ".join(filter(None, (cause, by_pillow(stats))))
+        cause = "; ".join(filter(None, (few, cause, by_pillow(stats))))
         return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
-    if stats.steps < LEAST_STEPS or headspace != headspace:
-        return because(f"{stats.steps} steps of training are too few to tell", f"ask again after {LEAST_STEPS} or more")
+    if facts.batches == 1 and not stats.steps:
+        return because("an epoch of one batch has no step between two", "a smaller batch_size would give it more")
+    if missing > 0:
+        return because(f"{stats.steps} steps of training are too few to tell", f"ask again after {missing} more")
     spread = _spread(parts)
     if spread is not None:
         low, high = (f"{100 * (1 - 1 / each):.0f} %" for each in spread)

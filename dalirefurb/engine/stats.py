@@ -115,6 +115,9 @@ class Stats:
             f"{self.consumer_wait_s:.1f} s; the loader's threads: {', '.join(spent) or 'nothing'}"
         )
 
+    def __add__(self, later: Stats) -> Stats:
+        return Stats(**{field.name: getattr(self, field.name) + getattr(later, field.name) for field in fields(self)})
+
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)})
 

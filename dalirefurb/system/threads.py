@@ -22,6 +22,7 @@ _END_S = 1.0
 _AT_WORK = "RD"
 """How Linux calls threads that run or could run, and those that wait for a disk."""
 
+Times = tuple[float, float]  # Seconds that threads have computed, and waited for a core where Linux counts it.
 Result = TypeVar("Result")
 
 _ALIVE: weakref.WeakSet[Background] = weakref.WeakSet()
@@ -128,6 +129,39 @@ def others_at_work() -> bool:
             if state in _AT_WORK and int(task.name) != caller:
                 return True
     return False
+
+
+def watch_threads(*others: str) -> Callable[[], Times]:
+    """Watch the threads of this process, but those whose names, Python's or the system's, begin like `others`.
+
+    Returns:
+        Function that tells what has become of them since.
+    """
+    caller = threading.get_native_id()
+    before = {**_times(others), caller: _times_of(caller)}  # Looking at the others is no time of the caller's.
+
+    def watched() -> Times:
+        own = {caller: _times_of(caller)}
+        pairs = [(now, before.get(thread, (0.0, 0.0))) for thread, now in {**_times(others), **own}.items()]
+        return sum(now[0] - then[0] for now, then in pairs), sum(now[1] - then[1] for now, then in pairs)
+
+    return watched
+
+
+def _times(others: tuple[str, ...]) -> dict[int, Times]:
+    names, found = {thread.native_id: thread.name for thread in threading.enumerate()}, {}
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):  # It may have ended.
+            thread = int(task.name)
+            if not (names.get(thread, "").startswith(others) or (task / "comm").read_text().startswith(others)):
+                found[thread] = _times_of(thread)
+    return found
+
+
+def _times_of(thread: int) -> Times:
+    counts = Path(f"/proc/self/task/{thread}/schedstat")
+    waited_s = int(counts.read_text().split()[1]) / 1e9 if counts.exists() else 0.0
+    return time.clock_gettime(~thread << 3 | 6), waited_s  # the thread's own clock, as Linux numbers it
 
 
 def _end(jobs: SimpleQueue[Any], num_threads: int) -> None:

@@ -255,8 +255,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
 class LogStats(_CALLBACK):  # type: ignore[misc]
     """Logs what the loader did since the last time: at every `log_every_n_steps` of the trainer, and after each epoch.
 
-    After each epoch rank 0 also has `loader.diagnose()` as a line at level INFO of the logger "dalirefurb", once there
-    are steps enough to tell.
+    After each epoch rank 0 also has `loader.diagnose()` as a line at level INFO of the logger "dalirefurb".
 
     Args:
         prefix: Beginning of the names that are logged.

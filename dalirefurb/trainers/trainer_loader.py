@@ -14,7 +14,6 @@ from typing import Any
 
 import torch.distributed
 
-from dalirefurb.engine.diagnosis import LEAST_STEPS
 from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.loader import Loader
@@ -119,13 +118,8 @@ def leave_epoch(loader: Loader) -> None:
 
 
 def log_diagnosis(loader: Loader) -> None:
-    """Log whether training waits, and what would help most: a line at level INFO, of the logger "dalirefurb".
-
-    As long as too few steps are known to say anything, nothing is logged.
-    """
-    found = loader.diagnose()
-    if found.steps >= LEAST_STEPS:
-        _log.info("%s", found)
+    """Log whether training waits, and what would help most: a line at level INFO, of the logger "dalirefurb"."""
+    _log.info("%s", loader.diagnose())
 
 
 def import_trainer(*names: str, install: str) -> Any:

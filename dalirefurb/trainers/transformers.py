@@ -133,8 +133,7 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
 class LoaderState(_CALLBACK, _EXPORTABLE):  # type: ignore[misc]
     """Keeps the state of the training loader in the Trainer's own, and says after each epoch whether training waits.
 
-    That is `loader.diagnose()`, on the main process, as a line at level INFO of the logger "dalirefurb", once there
-    are steps enough to tell.
+    That is `loader.diagnose()`, on the main process, as a line at level INFO of the logger "dalirefurb".
     """
 
     def __init__(self) -> None:

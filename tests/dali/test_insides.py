@@ -82,6 +82,18 @@ def test_a_pipeline_that_is_referred_to_can_be_shut_down() -> None:
         insides.shut_down(pipeline)
 
 
+def test_dalis_threads_are_known_by_their_names() -> None:
+    before = threads()
+    pipeline = constant()
+    pipeline.run()
+    made = threads() - before
+    with needed("the names of its threads", "tell what a training loop computes from what its loader does"):
+        names = [Path(f"/proc/self/task/{each}/comm").read_text() for each in made]
+        assert names
+        assert all(name.startswith(insides.THREADS) for name in names), names
+    insides.shut_down(pipeline)
+
+
 def test_a_forked_child_can_leave_its_parents_pipelines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with needed("Pipeline._pipes", "let a forked child end without waiting for its parent's threads"):
         monkeypatch.setattr(Pipeline, "_pipes", set())

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,12 +89,34 @@ def test_a_verdict_changes_where_training_would_be_more_than_a_tenth_and_a_half_
 def test_few_steps_are_inconclusive(steps: int) -> None:
     found = diagnose(made(wait_s=1, batches=steps + 1), REUSING)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert f"{steps} steps of training are too few to tell: ask again after 16 or more" in str(found)
+    missing = LEAST_STEPS - steps
+    assert f"{steps} steps of training are too few to tell: ask again after {missing} more" in str(found)
+    enough = diagnose(made(wait_s=1, batches=steps + missing + 1), REUSING)
+    assert (enough.verdict, "known steps" in enough.cause) == (Verdict.DETECTED, False)
+
+
+@pytest.mark.parametrize("batches", [2, 3, 5, 16])
+def test_of_a_short_epoch_its_own_steps_suffice_and_how_few_they_are_is_said(batches: int) -> None:
+    facts = replace(COMPUTED_ONCE, batches=batches)
+    for wait_s, verdict in ((0.0, Verdict.NOT_DETECTED), (0.3, Verdict.DETECTED)):
+        found = diagnose(made(wait_s=wait_s, batches=batches), facts)
+        assert found.verdict is verdict
+        assert f"known steps: only {batches - 1}" in str(found)
+    if batches > 2:
+        found = diagnose(made(batches=2), facts)
+        assert f"1 steps of training are too few to tell: ask again after {batches - 2} more" in str(found)
+
+
+def test_where_an_epoch_has_one_batch_no_step_is_ever_known_and_the_remedy_is_said() -> None:
+    found = diagnose(made(batches=1), replace(COMPUTED_ONCE, batches=1))
+    assert str(found) == (
+        "INCONCLUSIVE: an epoch of one batch has no step between two: a smaller batch_size would give it more"
+    )
 
 
 def test_nothing_at_all_is_inconclusive_and_says_no_figures() -> None:
     found = diagnose(Stats(), Facts())
-    assert str(found) == "INCONCLUSIVE: 0 steps of training are too few to tell: ask again after 16 or more"
+    assert str(found) == "INCONCLUSIVE: 0 steps of training are too few to tell: ask again after 16 more"
     assert math.isnan(found.waiting)
     assert math.isnan(found.headspace)
 
@@ -328,11 +356,47 @@ def test_without_a_cuda_device_the_model_shares_the_cores(monkeypatch: pytest.Mo
         assert model_shares_cores() is not there
 
 
-def test_a_loader_asks_whether_the_model_shares_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def compute(cpu_s: float = 0.02) -> None:
+    """Compute in this thread, for so long however many others want its core."""
+    until = time.thread_time() + cpu_s
+    while time.thread_time() < until:
+        pass
+
+
+@contextmanager
+def steps_of(kind: str) -> Iterator[Callable[[], object]]:
+    """Steps of a model without a CUDA device."""
+    if kind == "torch":
+        layer, images = torch.nn.Conv2d(3, 32, 3), torch.ones(8, 3, 64, 64)
+        yield lambda: [layer(images).sum().backward() for _ in range(3)]
+    elif kind == "another thread":
+        with ThreadPoolExecutor(1) as pool:
+            yield lambda: pool.submit(compute).result()
+    else:
+        yield {"sleeps": lambda: time.sleep(0.03), "computes": compute}[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"), [("sleeps", False), ("computes", True), ("torch", True), ("another thread", True)]
+)
+def test_a_model_shares_the_cores_if_it_computes_on_whatever_threads(
+    kind: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that sleeps stands for one that waits for another machine."""
     monkeypatch.setattr("dalirefurb.engine.bottleneck.model_shares_cores", lambda: True)
-    found, _ = diagnosed(standard(), None, step_s=0.02, epochs=2)
-    assert found.shared
-    assert "shares the loader's cores" in str(found)
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader, steps_of(kind) as step:
+        for _ in loader:
+            step()
+        found = loader.diagnose()
+    assert found.shared is shared
+    assert ("shares the loader's cores" in str(found)) is shared
+
+
+def test_beside_a_cuda_device_a_loop_that_computes_shares_nothing() -> None:
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        for _ in loader:
+            compute(0.002)
+        assert not loader.diagnose().shared
 
 
 # The course of training, by a clock of its own
@@ -348,12 +412,41 @@ class Clock:
         return self.now_s
 
 
-def trained(waits: Sequence[float], steps: Sequence[float], *, pause_s: float = 0.0, epoch: int = 0) -> Course:
+class Watch:
+    """Says that steps have computed, and have waited for a core, so long.
+
+    Attributes:
+        steps: Numbers of the batches whose steps were watched, from 0.
+    """
+
+    def __init__(self, times: Callable[[int], tuple[float, float]] = lambda _: (0.0, 0.0)) -> None:
+        self.number = 0
+        self.steps: list[int] = []
+        self._times = times
+
+    def __call__(self) -> Callable[[], tuple[float, float]]:
+        return partial(self._told, self.number)
+
+    def _told(self, number: int) -> tuple[float, float]:
+        self.steps.append(number)
+        return self._times(number)
+
+
+def trained(
+    waits: Sequence[float],
+    steps: Sequence[float],
+    *,
+    pause_s: float = 0.0,
+    epoch: int = 0,
+    batches: int = 10,
+    watch: Watch | None = None,
+) -> Course:
     """Epochs of 10 batches, between which there is a pause; each batch is waited for, and then worked with, so long."""
-    clock = Clock()
-    course = Course(Tally(), clock)
-    for number, (wait_s, step_s) in enumerate(zip(waits, steps, strict=True), 10 * epoch):
-        position, following = Position(*divmod(number, 10)), Position(*divmod(number + 1, 10))
+    clock, watch = Clock(), watch or Watch()
+    course = Course(Tally(), clock, watch)
+    for number, (wait_s, step_s) in enumerate(zip(waits, steps, strict=True), batches * epoch):
+        position, following = Position(*divmod(number, batches)), Position(*divmod(number + 1, batches))
+        watch.number = number
         course.ask(position)
         clock.now_s += wait_s
         course.hand(position, following, samples=4)
@@ -401,7 +494,7 @@ def test_what_is_asked_since_a_snapshot_is_of_later_batches_only() -> None:
 
 def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
     clock = Clock()
-    course = Course(Tally(), clock)
+    course = Course(Tally(), clock, Watch())
     for position in (Position(0, 0), Position(0, 1), Position(0, 5), Position(0, 6)):
         course.ask(position)
         course.hand(position, Position(0, position.batch + 1), samples=4)
@@ -409,6 +502,90 @@ def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
     course.ask(None)
     course.hand(Position(0, 7), Position(0, 8), samples=4)
     assert course.steady(Stats()).stats.steps == 2
+
+
+@pytest.mark.parametrize("batches", [2, 3, 8, 9, 10, 10_000])
+def test_the_threads_of_the_first_steps_are_watched_and_of_fewer_and_fewer_of_the_others(batches: int) -> None:
+    watch = Watch()
+    trained([0.5] * 2000, [2.0] * 2000, batches=batches, watch=watch)
+    watched = np.array(watch.steps)
+    first = [number for number in range(8) if (number + 1) % batches]
+    assert watched[: len(first)].tolist() == first
+    assert all((watched + 1) % batches)  # after an epoch's last batch comes what is no step
+    assert len(watched) < 60
+    assert (watched > 1000).any()
+
+
+@pytest.mark.parametrize(
+    ("times", "computes"),
+    [
+        ((0.0, 0.0), False),
+        ((0.15, 0.0), False),
+        ((0.25, 0.0), True),
+        ((2.0, 0.0), True),
+        ((8.0, 0.0), True),  # On four threads.
+        ((0.1, 1.9), True),  # Others had the cores.
+        ((0.01, 1.0), False),  # So they had when it woke up.
+    ],
+)
+def test_a_step_of_two_seconds_computes_if_it_would_for_a_tenth_of_its_time_had_it_cores_of_its_own(
+    times: tuple[float, float], computes: bool
+) -> None:
+    assert trained([0.5] * 50, [2.0] * 50, watch=Watch(lambda _: times)).steady().computes is computes
+
+
+def test_what_only_the_first_step_computes_is_left_out_once_another_is_known() -> None:
+    def warming_up(number: int) -> tuple[float, float]:
+        return (2.0, 0.0) if number == 0 else (0.0, 0.0)
+
+    assert trained([0.5] * 2, [2.0] * 2, watch=Watch(warming_up)).steady().computes
+    assert not trained([0.5] * 3, [2.0] * 3, watch=Watch(warming_up)).steady().computes
+
+
+def test_as_long_as_no_step_is_known_it_is_taken_to_compute() -> None:
+    assert trained([], []).steady().computes
+    assert trained([0.5] * 4, [2.0] * 4, batches=1).steady(Stats()).computes
+
+
+# Few steps
+
+
+def test_a_first_epoch_counts_until_those_after_it_have_steps_enough() -> None:
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        for _ in loader:
+            pass
+        assert loader.diagnose().steps == 23
+        first = loader.stats()
+        steps = [(loader.diagnose().steps, loader.diagnose(first).steps) for _ in loader]
+    assert steps == [(each if each >= LEAST_STEPS else 23 + each, each) for each in range(24)]
+
+
+def test_what_is_asked_since_a_snapshot_counts_no_first_epoch_and_says_how_many_steps_are_missing() -> None:
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        for _ in loader:
+            pass
+        first = loader.stats()
+        for _ in islice(loader, 3):
+            pass
+        assert "2 steps of training are too few to tell: ask again after 14 more" in str(loader.diagnose(first))
+
+
+@pytest.mark.parametrize("batches", [2, 3, 4, 5])
+@pytest.mark.parametrize("planned", ["standard", "refurbished"])
+def test_one_epoch_of_few_batches_gets_an_answer(planned: str, batches: int) -> None:
+    sizes: dict[str, Any] = {"num_samples": NUM_SAMPLES, "batch_size": -(-NUM_SAMPLES // batches)}
+    planner = Standard(**sizes) if planned == "standard" else Refurbish(**sizes, reuse_factor=2)
+    with Loader(arrays(), simple(SIZE, raw=True), planner, MemoryStore() if planner.peak_slots else None) as loader:
+        assert len(loader) == batches
+        for epoch in range(3):
+            for _ in loader:
+                time.sleep(0.02)
+            found = loader.diagnose()
+            assert found.steps == max(1, epoch) * (batches - 1)
+            assert math.isfinite(found.waiting)
+            assert f"known steps: only {found.steps}" in found.cause
+            if planned == "standard" or epoch:
+                assert found.verdict is not Verdict.INCONCLUSIVE
 
 
 # Loaders that are held back

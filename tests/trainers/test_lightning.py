@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from dalirefurb import Loader, Prefetch, Standard, simple
-from dalirefurb.engine.diagnosis import LEAST_STEPS
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from tests.trainers.streams import (
     BATCH_SIZE,
@@ -440,23 +439,13 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
 
 
-def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dalirefurb.trainers.trainer_loader.LEAST_STEPS", 1)
+def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dalirefurb"):
         fitted(LogStats())
     verdicts = [record.getMessage() for record in caplog.records if record.name == "dalirefurb"]
     assert len(verdicts) == EPOCHS
     assert "training waited for data" in verdicts[-1]
     assert "\n" not in "".join(verdicts)
-
-
-def test_nothing_is_logged_as_long_as_steps_are_too_few_to_tell(caplog: pytest.LogCaptureFixture) -> None:
-    assert BATCHES * EPOCHS <= LEAST_STEPS
-    with caplog.at_level(logging.INFO, "dalirefurb"):
-        fitted(LogStats())
-    assert not [record for record in caplog.records if record.name == "dalirefurb"]
 
 
 EVERY = {f"step-step={step}": step for step in range(1, 13)} | {f"epoch-step={step}": step for step in (4, 8, 12)}

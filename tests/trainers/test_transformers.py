@@ -65,9 +65,8 @@ def expected() -> list[Step]:
 
 
 def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dalirefurb.trainers.trainer_loader.LEAST_STEPS", 1)
     with caplog.at_level(logging.INFO, "dalirefurb"), training_loader() as loader:
         trained(tmp_path, loader)
     verdicts = [record.getMessage() for record in caplog.records if record.name == "dalirefurb"]

@@ -39,6 +39,9 @@ from dalirefurb.store.spec import StoreSpec
 class DiskStore(Store):
     """Keeps samples in a file of its own, set aside at once; one process uses it at a time, so each rank needs one.
 
+    A run that goes on by its state begins with hits. One that begins anew finds all that `Frozen` keeps; of `Refurbish`
+    the file has later versions, few hits or none: a `NothingKeptWarning`.
+
     Opened with another number of slots it keeps of its samples what fits. `open` raises `StoreError` where the file
     cannot be used, is in use, holds samples of another fingerprint, or does not fit on its disk.
 

@@ -1,0 +1,97 @@
+"""How the threads of a process get on: what they compute, whichever they are, and how long they wait for a core."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dalirefurb.system.threads import watch_threads
+
+
+def compute(cpu_s: float = 0.2) -> None:
+    """Compute in this thread, for so long however many others want its core."""
+    until = time.thread_time() + cpu_s
+    while time.thread_time() < until:
+        pass
+
+
+class Worker:
+    """A thread that computes when it is told to, and lives on."""
+
+    def __init__(self, name: str) -> None:
+        self._told, self._done, self._left = threading.Event(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name)
+
+    def _work(self) -> None:
+        self._told.wait()
+        compute()
+        self._done.set()
+        self._left.wait()
+
+    def __enter__(self) -> Worker:
+        self._thread.start()
+        return self
+
+    def compute(self) -> None:
+        self._told.set()
+        self._done.wait()
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+
+def test_what_the_calling_thread_computes_counts_and_what_it_sleeps_does_not() -> None:
+    watched = watch_threads("left out")
+    time.sleep(0.4)
+    slept, _ = watched()
+    assert slept < 0.2
+    compute()
+    assert watched()[0] - slept >= 0.19
+
+
+@pytest.mark.parametrize(("name", "counts"), [("of a model", True), ("left out_0", False)])
+def test_what_another_thread_computes_counts_unless_its_name_begins_like_one_that_is_left_out(
+    name: str, counts: bool
+) -> None:
+    with Worker(name) as worker:
+        watched = watch_threads("nobody", "left out")
+        worker.compute()
+        assert (watched()[0] >= 0.19) is counts
+
+
+def test_a_thread_that_has_begun_meanwhile_counts_and_one_that_has_ended_takes_nothing_away() -> None:
+    with Worker("of a model") as ended:
+        ended.compute()
+        watched = watch_threads("nobody")
+    assert watched()[0] >= 0
+    with Worker("of a model") as begun:
+        begun.compute()
+        assert watched()[0] >= 0.19
+
+
+def test_a_name_that_only_the_system_has_counts_too() -> None:
+    with Worker("of a model") as worker:
+        Path(f"/proc/self/task/{worker._thread.native_id}/comm").write_text("[other] thread")
+        watched = watch_threads("[other]")
+        worker.compute()
+        assert watched()[0] < 0.19
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux counts it only if it is told to")
+def test_threads_that_share_a_core_wait_for_it() -> None:
+    core = min(os.sched_getaffinity(0))
+    with Worker("of a model") as one, Worker("of a model") as other:
+        for worker in (one, other):
+            os.sched_setaffinity(worker._thread.native_id or 0, {core})
+        watched = watch_threads("nobody")
+        one._told.set()
+        other.compute()
+        one.compute()
+        computed, waited = watched()
+    assert computed >= 0.38
+    assert waited > 0.05

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dalirefurb.checks import plain
+from dalirefurb.errors import shortened
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -181,13 +182,12 @@ class Explained(ABCMeta):
             """Make one; explain if the arguments cannot be taken."""
             try:
                 return super().__call__(*args, **kwargs)
-            except TypeError:
+            except Exception as error:
                 # One from within a constructor that was called rightly, or from an abstract class, stays as it is.
                 made = functools.partial(cls.__init__, None)
-                explanation = explained(made, cls.__name__, args, kwargs)
-                if explanation is None:
-                    raise
-                raise explanation from None
+                if isinstance(error, TypeError) and (told := explained(made, cls.__name__, args, kwargs)) is not None:
+                    raise told from None
+                raise shortened(error)  # noqa: B904 - it is this one
 
         @property
         def __signature__(cls) -> inspect.Signature:

@@ -17,7 +17,10 @@ Every message says what must hold, what was given, and what to do.
 
 from __future__ import annotations
 
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
+
+_Raised = TypeVar("_Raised", bound=BaseException)
 
 
 class DalirefurbError(Exception):
@@ -97,3 +100,32 @@ def how_to_install(extra: str) -> str:
     'python -m pip install "dalirefurb[demo]", or ".[demo]" in a clone of it'
     """
     return f'python -m pip install "dalirefurb[{extra}]", or ".[{extra}]" in a clone of it'
+
+
+def shortened(error: _Raised) -> _Raised:
+    """Return an error, and its causes, without the way through threads and layers to where each was raised.
+
+    What others' code did stays. Of an error that nobody meant to raise, and told nothing about, all stays.
+    """
+    each: BaseException | None = error
+    chain: list[BaseException] = []
+    while each is not None and each not in chain:
+        chain.append(each)
+        each.with_traceback(_last_part(each))
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+    return error
+
+
+def _last_part(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the last frame before others' code on, or its own end."""
+    part = error.__traceback__
+    while part is not None and part.tb_next is not None and _is_own(part.tb_next):
+        part = part.tb_next
+    meant = isinstance(error, DalirefurbError) or not isinstance(error, Exception) or hasattr(error, "__notes__")
+    return part if meant or part is None or part.tb_next is not None or not _is_own(part) else error.__traceback__
+
+
+def _is_own(part: TracebackType) -> bool:
+    """Tell whether a frame says how the loader works, not what is wrong."""
+    module = str(part.tb_frame.f_globals.get("__name__"))
+    return module.partition(".")[0] in ("dalirefurb", "concurrent", "threading")

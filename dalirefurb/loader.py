@@ -47,7 +47,7 @@ _MISSING: Any = None
 class Loader(DataLoaderShape, metaclass=Explained):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
-    One pass of `for images, labels in loader` is one epoch. Leaving it early begins the next epoch at the next pass.
+    One pass of `for images, labels in loader` is one epoch. One that is left early is over, see `resume`.
 
     Where several processes train together, each has a loader made with the same arguments, and is served its rank's
     rows of every batch; the planner's `shards` say among how many a batch can be divided (any number divides those of
@@ -144,13 +144,14 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch; after a pass that was left early, still the epoch that was left."""
-        return self._cursor.position.epoch
+        """The epoch that the next `for` serves, also where a loop was left early; in a loop that of its next batch."""
+        return self._cursor.epoch
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
+        self._feedback.check_observed("the next one is served")
         return self._cursor.begin_pass(self._serve)
 
     def set_epoch(self, epoch: int) -> None:
@@ -177,8 +178,8 @@ class Loader(DataLoaderShape, metaclass=Explained):
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: JSON values, one or two KB. Batches made ahead do not count as served.
 
-        In an epoch that is left early that is its first batch that was not served; after its last batch it is the next
-        epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
+        In an epoch that is left early that is its first batch that was not served, where `resume` goes on; after its
+        last batch it is the next epoch. Together with `load_state_dict` this is torchdata's protocol `Stateful`.
 
         It is the same on all ranks, but for the bad samples that each has found, and can be loaded by any number of
         them; with `Evaluate` in the middle of an epoch by such as divide it into the same batches. Only with AutoAssist
@@ -273,7 +274,14 @@ class Loader(DataLoaderShape, metaclass=Explained):
         self._assembler.close()
 
     def __repr__(self) -> str:
-        return self.described(self._cursor.position, self._kernels)
+        planner, classes = self.planner, self.source.classes
+        whole = "files" if self.recipe.encoded else "arrays"
+        cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
+        return (
+            f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
+            f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "
+            f"{'cached' if planner.peak_slots else 'partial'}: {cached}; kernels: {self._kernels})"
+        )
 
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""

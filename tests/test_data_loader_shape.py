@@ -30,7 +30,8 @@ def test_a_loader_says_what_it_is_made_of() -> None:
         assert loader.collate_fn is loader.batch_sampler is loader.generator is None
         next(iter(loader))
         assert repr(loader) == (
-            "Loader(6 samples of 6 classes by Refurbish in batches of 2, next: batch 1 of epoch 0; cached: flip; "
+            "Loader(6 samples of 6 classes by Refurbish in batches of 2, next: batch 0 of epoch 1, or by "
+            "resume() batch 1 of epoch 0; cached: flip; "
             "kernels: numba)"
         )
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
+from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Mix, Output, Prefetch, Recipe, Refurbish
+from dalirefurb.engine.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.planner import Planner
+from dalirefurb.trainers.timm import TimmLoader
 
 SIZE = 8
 NUM_SAMPLES = 11
@@ -217,3 +220,178 @@ def test_a_loader_with_an_assistant_follows_as_others_do_but_to_the_next_epoch_o
         with pytest.raises(LoaderError, match="must end before the loader is moved"):
             next(present)
         assert [batch[1].tolist() for batch in loader if loader.observe(losses) is None] == first
+
+
+# ---- a loop that is left early
+
+
+Look = Callable[[Any, int], BaseException | None]
+"""Takes so many batches, and leaves the loop; returns what it was left by, which keeps the frames on its way."""
+
+
+def by_break(batches: Any, count: int) -> None:
+    for number, _ in enumerate(batches, 1):
+        if number == count:
+            break
+
+
+def by_islice(batches: Any, count: int) -> None:
+    assert len(list(islice(batches, count))) == count
+
+
+def by_a_look(batches: Any, count: int) -> None:
+    look = iter(batches)
+    for _ in range(count):
+        next(look)
+
+
+def by_an_interrupt_of_the_step(batches: Any, count: int) -> BaseException | None:
+    try:
+        for number, _ in enumerate(batches, 1):
+            if number == count:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        return error
+    return None
+
+
+def by_an_error_of_the_step(batches: Any, count: int) -> BaseException | None:
+    try:
+        for number, _ in enumerate((batch for batch in batches), 1):
+            assert number < count
+    except AssertionError as error:
+        return error
+    return None
+
+
+def while_a_batch_is_waited_for(by: type[BaseException]) -> Look:
+    def leave(batches: Any, count: int) -> BaseException | None:
+        take, taken = Engine.take, iter(range(count))
+
+        def interrupted(engine: Engine) -> Any:
+            if next(taken, None) is None:
+                raise by("here")
+            return take(engine)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Engine, "take", interrupted)
+            try:
+                for _ in batches:
+                    pass
+            except by as error:
+                return error
+        return None
+
+    return leave
+
+
+LEAVE: dict[str, Look] = {
+    "break": by_break,
+    "islice": by_islice,
+    "a look": by_a_look,
+    "an interrupt of the step": by_an_interrupt_of_the_step,
+    "an error of the step": by_an_error_of_the_step,
+    "an interrupt while a batch is waited for": while_a_batch_is_waited_for(KeyboardInterrupt),
+    "an error where a batch is made": while_a_batch_is_waited_for(LoaderError),
+}
+FRONTS: dict[str, tuple[Callable[[Loader], Any], Callable[[Any], str]]] = {
+    "the loader": (lambda loader: loader, served),
+    "a view": (lambda loader: loader.map(lambda batch: batch), served),
+    "mappings": (lambda loader: loader.as_dicts(), lambda batch: served(tuple(batch.values()))),
+    "DALI's iterator": (lambda loader: loader.dali_iterator(), of_dali),
+    "timm's": (
+        lambda loader: TimmLoader(loader, mixup=Mix(NUM_SAMPLES, label_smoothing=0.1)),
+        lambda batch: of_targets(batch),
+    ),
+}
+
+
+def of_targets(batch: Any) -> str:
+    return served((batch[0], batch[1].argmax(1)))
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("left_by", LEAVE)
+def test_after_a_loop_that_was_left_text_epoch_and_the_next_loop_agree(front: str, left_by: str) -> None:
+    of, place = FRONTS[front]
+    with make() as loader:
+        batches = of(loader)
+        kept = LEAVE[left_by](batches, 2)
+        assert loader.epoch == 1
+        assert "next: batch 0 of epoch 1, or by resume() batch 2 of epoch 0;" in repr(loader)
+        assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 2)
+        seen = []
+        for epoch in range(loader.epoch, 3):
+            assert loader.epoch == epoch
+            seen += [f"{epoch} {place(batch)}" for batch in batches]
+        assert seen == ["1 1.0", "1 1.1", "1 1.2", "2 2.0", "2 2.1", "2 2.2"]
+        assert loader.epoch == 3
+        assert "next: batch 0 of epoch 3;" in repr(loader)
+        del kept
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("left_by", LEAVE)
+def test_resume_goes_on_where_a_loop_was_left_and_epochs_are_counted_from_there(front: str, left_by: str) -> None:
+    of, place = FRONTS[front]
+    with make() as loader:
+        batches = of(loader)
+        kept = LEAVE[left_by](batches, 2)
+        if front == "DALI's iterator":
+            loader.resume()
+        else:
+            assert batches.resume() is batches
+        assert loader.epoch == 0
+        assert "next: batch 2 of epoch 0;" in repr(loader)
+        seen = [f"{epoch} {place(batch)}" for epoch in range(loader.epoch, 2) for batch in batches]
+        assert seen == ["0 0.2", "1 1.0", "1 1.1", "1 1.2"]
+        del kept
+
+
+def test_resume_changes_nothing_where_no_loop_was_left_and_may_be_called_twice() -> None:
+    with make() as loader:
+        assert carry_out(loader.resume(), "epoch leave") == ["0.0", "0.1", "0.2", "1.0"]
+        assert [served(batch) for batch in loader.resume().resume()] == ["1.1", "1.2"]
+        assert [served(batch) for batch in loader.resume()] == ["2.0", "2.1", "2.2"]
+
+
+def test_within_a_loop_the_epoch_is_that_of_its_next_batch_also_where_an_error_was_caught() -> None:
+    with make() as loader:
+        assert loader.epoch == 0
+        batches = iter(loader)
+        for expected in (0, 0, 1):
+            next(batches)
+            assert loader.epoch == expected
+        batches = iter(loader)
+        next(batches)
+        while_a_batch_is_waited_for(LoaderError)(batches, 0)
+        assert loader.epoch == 2
+        next(batches)
+        assert loader.epoch == 1
+        assert "next: batch 2 of epoch 1;" in repr(loader)
+
+
+def test_another_thread_that_asks_while_a_batch_is_waited_for_is_told_the_present_epoch() -> None:
+    with make() as loader:
+        take, told = Engine.take, []
+
+        def asked(engine: Engine) -> Any:
+            thread = Thread(target=lambda: told.append(loader.epoch))
+            thread.start()
+            thread.join()
+            return take(engine)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Engine, "take", asked)
+            list(loader)
+        assert told == [0, 0, 0]
+
+
+def test_an_assisted_loop_that_was_interrupted_in_its_step_goes_on_once_the_losses_are_observed() -> None:
+    with make(AutoAssist(REFURBISH, lag=20)) as loader:
+        ((first, _),) = islice(loader, 1)
+        for go_on in (loader.resume, lambda: next(iter(loader))):
+            with pytest.raises(LoaderError, match=r"call loader.observe\(losses\) after each batch, .*interrupted"):
+                go_on()
+        loader.observe(np.ones(len(first)))
+        assert loader.resume().epoch == 0

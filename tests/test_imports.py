@@ -19,7 +19,7 @@ GROUND = {"errors", "image_batch", "rng"}
 SAMPLES = {"augment", "calls", "checks", "errors", "planning", "source", "store"}
 MAY_IMPORT = {
     "errors": set(),
-    "calls": {"checks"},
+    "calls": {"checks", "errors"},
     "checks": {"errors", "numpy"},
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},

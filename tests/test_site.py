@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
 PUBLIC = ("", "augment", "errors", "source", "store")
 TRAINERS = ("accelerate", "fabric", "lightning", "monai", "timm", "transformers")
-NOT_FOR_USERS = {"how_to_install", "Image", "BatchNumbers", "ServedBatches", "SmartCacheLoader"}
+NOT_FOR_USERS = {"how_to_install", "shortened", "Image", "BatchNumbers", "ServedBatches", "SmartCacheLoader"}
 
 
 def text_of(page: Path) -> str:

@@ -254,6 +254,9 @@ class Recipe(metaclass=TakesNumbers):
         """Draw a table: the stages, and the diversity that is kept if the final part begins at each of them."""
         return _table(self.stages, self.output, self.split)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the served values, as JSON."""
         values = {

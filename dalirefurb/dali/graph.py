@@ -25,7 +25,7 @@ from dalirefurb.augment.stage import Device, Node, Stage
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import WINDOW, RandomResizedCrop, resized_window, window_of
-from dalirefurb.dali.insides import random_operator
+from dalirefurb.dali.insides import random_operator, traced
 from dalirefurb.errors import ConfigurationError
 
 Feed = NDArray[Any] | Sequence[NDArray[Any]]
@@ -164,13 +164,20 @@ class Graph:
         Raises:
             ConfigurationError: If a stage uses one of DALI's own random operators.
         """
-        with warnings.catch_warnings():
-            # From Python 3.13 on there are warnings of DALI's tracer, which traces no `if` where these are errors.
-            warnings.filterwarnings("ignore", r".*unexpected keyword argument '___pyct_anno'", DeprecationWarning)
-            pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
-                batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
+        try:
+            with warnings.catch_warnings():
+                # From Python 3.13 on there are warnings of DALI's tracer, which traces no `if` where these are errors.
+                warnings.filterwarnings("ignore", r".*unexpected keyword argument '___pyct_anno'", DeprecationWarning)
+                pipeline = pipeline_def(enable_conditionals=True)(self.trace)(
+                    batch_size=max_batch_size, num_threads=num_threads, device_id=None, prefetch_queue_depth=1
+                )
+                blob: bytes = pipeline.serialize()
+        except Exception as error:
+            raised = traced(
+                error,
+                "each stage is applied once, to make a loader, and must return nodes of DALI's that run no Python",
             )
-            blob: bytes = pipeline.serialize()
+            raise raised from raised.__cause__
         operator = random_operator(pipeline)
         if operator is not None:
             raise ConfigurationError(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from nvidia.dali.pipeline import Pipeline
 
@@ -112,6 +114,25 @@ def reason_of(message: str) -> str:
     """
     inner = re.search(r"encountered:\s*(.*?)\s*(?:Current pipeline object|$)", message, re.DOTALL)
     return (inner.group(1) if inner else message).strip()
+
+
+def users_lines(message: str) -> str:
+    """Return a message of DALI's without this package's lines of code: only its text tells which lines led there."""
+    return re.sub(rf'^ *File "{re.escape(str(Path(__file__).parents[1]))}.*\n.*\n', "", message, flags=re.MULTILINE)
+
+
+def traced(error: Exception, told: str) -> Exception:
+    """Return what a function raised while DALI traced it, with the function's lines and a sentence as a note.
+
+    `ag_error_metadata`: the tracer raises another error, whose text alone has the lines; tracebacks are of other files.
+    """
+    raised: Any = error
+    if hasattr(error, "ag_error_metadata"):
+        raised, told = error.__context__ or error, f"{users_lines(str(error))}\n{told}"
+    raised.__notes__ = [*getattr(raised, "__notes__", ()), told]
+    if sys.version_info < (3, 11):  # It prints no notes.
+        raised.args = (f"{raised}\n{told}",)
+    return cast("Exception", raised.with_traceback(None))
 
 
 def failed_row(message: str) -> int | None:

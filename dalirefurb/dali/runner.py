@@ -18,7 +18,7 @@ from nvidia.dali.tensors import TensorCPU, TensorListCPU
 from dalirefurb.augment.stage import Node
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.dali.graph import ENCODED, Feed, Graph, Input
-from dalirefurb.dali.insides import abandon_pipelines, decoding_reason, failed_row, reason_of, shut_down
+from dalirefurb.dali.insides import abandon_pipelines, decoding_reason, failed_row, reason_of, shut_down, users_lines
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places
 
@@ -130,7 +130,7 @@ class Replica:
             (images,) = self._pipeline.share_outputs()
             self._pipeline.release_outputs()
         except RuntimeError as error:
-            raise GraphError(str(error)) from error
+            raise GraphError(str(error)) from RuntimeError(users_lines(str(error)))
         finally:
             fed.clear()
         return images

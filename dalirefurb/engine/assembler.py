@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dalirefurb.engine.build import Assembly
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.rank import ALONE, Rank, present
-from dalirefurb.errors import LoaderError
+from dalirefurb.errors import LoaderError, shortened
 from dalirefurb.planning.planner import Planner
 from dalirefurb.system.sharing import shared_by
 
@@ -114,8 +114,11 @@ class Assembler:
     def _begin(self, rank: Rank) -> Assembly:
         part = self._part(rank)
         assert self._assemble is not None
-        with self._sharing():
-            self._assembly, self._rank = self._assemble(part, self._choose_depths(part)), rank
+        try:
+            with self._sharing():
+                self._assembly, self._rank = self._assemble(part, self._choose_depths(part)), rank
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - it is this one
         self._assemble = None  # It has the store, which would outlive the engine.
         return self._assembly
 

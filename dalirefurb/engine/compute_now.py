@@ -66,7 +66,7 @@ class ComputeNow:
         except GraphError as error:
             if self._reader.reconsider(samples, error):
                 return None
-            raise LoaderError(f"computing features failed in the graph: {error.reason}") from error
+            raise LoaderError(f"computing features failed in the graph: {error.reason}") from error.__cause__
 
 
 def unless_replaced(

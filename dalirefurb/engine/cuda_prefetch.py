@@ -51,6 +51,7 @@ class CudaPrefetch(LoaderView):
                 "copy in the training loop, by .to(device, non_blocking=True)"
             )
         self._place: tuple[Any, Any] | None = None
+        self._present: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
@@ -59,60 +60,60 @@ class CudaPrefetch(LoaderView):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, see `Loader.epoch`."""
-        return int(self._behind()[1])
+        """The epoch that the next `for` serves; within a pass that of its next batch; see `Loader.epoch`."""
+        return int(self.loader.epoch if self._present is None else self.state_dict()["epoch"])
 
     def state_dict(self) -> Any:
-        """Return the loader's state behind the batch that was served last; see `Loader.state_dict`."""
-        state = self._behind()[0]
-        return self.loader.state_dict() if state is None else state
+        """Return the loader's state behind the batch that was served last, or the loader's, if it was moved since."""
+        now = self.loader.state_dict()
+        return self._place[0] if self._place is not None and now == self._place[1] else now
 
     def load_state_dict(self, state: Any) -> None:
         """Go to where `state` was taken; see `Loader.load_state_dict`."""
         self.loader.load_state_dict(state)
         self._place = None
 
-    def _behind(self) -> Any:
-        """Return state and epoch behind the batch that was served last; the loader's, if it was moved since."""
-        now = self._position()
-        return self._place[0] if self._place is not None and now == self._place[1] else now
-
     def _position(self) -> Any:
-        """Return the loader's state and epoch, as far as it has them."""
+        """Return the loader's state, if it has one."""
         save = getattr(self.loader, "state_dict", None)
-        return None if save is None else save(), getattr(self.loader, "epoch", None)
+        return None if save is None else save()
 
     def _serve(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._present = batches
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
-        before, ahead = self._position(), self._fetched(batches, stream)
-        while ahead is not None:
-            batch, behind = ahead, self._position()
-            current = torch.cuda.current_stream(self.device)
-            current.wait_stream(stream)
-            _each(batch, partial(_recorded, stream=current))
-            failure = None
-            try:
-                ahead = self._fetched(batches, stream)
-            except Exception as error:  # It belongs to the next batch; this one is good.
-                failure = error
-            except BaseException:  # An interrupt: this one is not served either.
-                self._place = before, self._position()
-                raise
-            self._place = behind, self._position()
-            before, reached = self._place
-            yield batch
-            if failure is not None:
-                raise failure
-            if ahead is not None and self._position() != reached:
-                raise LoaderError(
-                    "a pass that has begun must end before the loader is moved or iterated again, but it was: iterate "
-                    "CudaPrefetch again to go on from there"
-                )
-        self._place = None
+        try:
+            before, ahead = self._position(), self._begun(next(batches, None), stream)
+            while ahead is not None:
+                batch, behind = ahead, self._position()
+                current = torch.cuda.current_stream(self.device)
+                current.wait_stream(stream)
+                _each(batch, partial(_recorded, stream=current))
+                failure = None
+                try:
+                    ahead = self._begun(next(batches, None), stream)
+                except Exception as error:  # It belongs to the next batch; this one is good.
+                    failure = error
+                except BaseException:  # An interrupt: this one is not served either.
+                    self._place = before, self._position()
+                    raise
+                self._place = behind, self._position()
+                before, reached = self._place
+                yield batch
+                if failure is not None:
+                    raise failure
+                if ahead is not None and self._position() != reached:
+                    raise LoaderError(
+                        "a pass that has begun must end before the loader is moved or iterated again, but it was: "
+                        "iterate CudaPrefetch again to go on from there"
+                    )
+            self._place = None
+        finally:
+            if self._present is batches:
+                self._present = None
+            del batches  # Or a traceback that is kept would keep it, and the loader's pass would seem to go on.
 
-    def _fetched(self, batches: Iterator[Any], stream: torch.cuda.Stream) -> Any:
-        """Take the next batch and begin to copy it; return None if there is none."""
-        taken = next(batches, None)
+    def _begun(self, taken: Any, stream: torch.cuda.Stream) -> Any:
+        """Begin to copy a batch that was taken; None, where there was none, stays."""
         if taken is None:
             return None
         with torch.cuda.stream(stream):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.errors import LoaderError
+from dalirefurb.errors import LoaderError, shortened
 
 
 class Cursor:
@@ -24,12 +24,27 @@ class Cursor:
         self.position = Position(0, 0)
         self.begun = False
         self.waiting: int | None = None
-        self._present: weakref.ref[EpochPass] | None = None
+        self._present: Callable[[], EpochPass | None] = lambda: None  # The pass begun last, if somebody has it.
 
     @property
     def upcoming_epoch(self) -> int:
         """The epoch that the next pass would serve."""
         return self.position.epoch + self.begun
+
+    @property
+    def left(self) -> bool:
+        """Whether the present pass is over before its end: its iterator is gone, or has raised what ended a loop."""
+        present = self._present()
+        return self.begun and (present is None or present.failed)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the pass that goes on, as far as its next batch has one; else that of the next pass."""
+        return self.upcoming_epoch if self.left else self.position.epoch
+
+    def __str__(self) -> str:
+        place = f"batch {self.position.batch} of epoch {self.position.epoch}"
+        return f"batch 0 of epoch {self.epoch}, or by resume() {place}" if self.left else place
 
     def begin_pass(self, serve: Callable[[], Any]) -> EpochPass:
         """Begin a pass: of the next epoch, also if the present pass was left early; end the present one.
@@ -37,7 +52,7 @@ class Cursor:
         Args:
             serve: Function that serves the next batch, and moves the cursor behind it.
         """
-        if (left := self._present_pass()) is not None:
+        if (left := self._present()) is not None:
             left.leave(
                 "a loader serves one pass at a time, but iterating it again has begun another one before this one "
                 "ended: finish one first, or make a second loader"
@@ -50,7 +65,7 @@ class Cursor:
 
     def move(self, position: Position) -> None:
         """Make `position` the next to be served: by the present pass if it has served nothing yet, else by another."""
-        if (present := self._present_pass()) is not None:
+        if (present := self._present()) is not None:
             if present.goes_on and not self.begun:
                 present.epoch = position.epoch
             else:
@@ -60,10 +75,6 @@ class Cursor:
                     f"from there"
                 )
         self.position, self.begun = position, False
-
-    def _present_pass(self) -> EpochPass | None:
-        """Return the pass that was begun last, if somebody has it."""
-        return None if self._present is None else self._present()
 
 
 class EpochPass(Iterator[Any]):
@@ -76,12 +87,14 @@ class EpochPass(Iterator[Any]):
 
     Attributes:
         epoch: Number of the epoch; None once the pass can serve nothing more.
+        failed: Whether it has raised an error, or an interrupt, where its next batch was asked for last.
     """
 
     def __init__(self, cursor: Cursor, serve: Callable[[], Any], epoch: int) -> None:
         self._cursor = cursor
         self._serve = serve
         self.epoch: int | None = epoch
+        self.failed = False
         self._cut_off: str | None = None
 
     @property
@@ -106,9 +119,9 @@ class EpochPass(Iterator[Any]):
                 "a loader serves one thread, but another one waits for a batch of it: iterate in one thread, and hand "
                 "batches on by a queue"
             )
-        self._cursor.waiting = here
+        self._cursor.waiting, self.failed = here, False
         try:
             return self._serve()
-        except BaseException:
-            self._cursor.waiting = None
-            raise
+        except BaseException as error:
+            self._cursor.waiting, self.failed = None, True
+            raise shortened(error)  # noqa: B904 - it is this one

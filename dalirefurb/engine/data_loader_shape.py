@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NoReturn, TypeVar
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import Batch, BatchTensors
 from dalirefurb.engine.foreign_callers import refuse_caller
 from dalirefurb.engine.loader_view import Mappable
@@ -128,20 +127,3 @@ class DataLoaderShape(Mappable):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def described(self, position: Position, kernels: str) -> str:
-        """Say in one line what is served, from where on.
-
-        Args:
-            position: Position of the next batch.
-            kernels: Name of what computes on the CPU.
-        """
-        planner, classes = self.planner, self.source.classes
-        whole = "files" if self.recipe.encoded else "arrays"
-        cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
-        return (
-            f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
-            f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: batch "
-            f"{position.batch} of epoch {position.epoch}; {'cached' if planner.peak_slots else 'partial'}: {cached}; "
-            f"kernels: {kernels})"
-        )

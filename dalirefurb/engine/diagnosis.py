@@ -78,6 +78,8 @@ class Diagnosis:
         said = "; ".join(([measured] if known else []) + ([self.cause] if self.cause else []))
         return f"{self.verdict}: {said}: {self.change}"
 
+    __repr__ = __str__
+
 
 def least_steps(facts: Facts) -> int:
     """Return the steps below which nothing is said: `LEAST_STEPS`, or all of an epoch where these are fewer."""

@@ -63,7 +63,7 @@ class Feedback:
         if (assistant := self.assistant) is not None and assistant.observed < assistant.served:
             raise LoaderError(
                 f"the losses of each batch must be observed before {before}, but those of the last batch were not: "
-                f"call loader.observe(losses) after each batch"
+                f"call loader.observe(losses) after each batch, also after one whose step was interrupted"
             )
 
     def state(self) -> dict[str, Any] | None:

@@ -177,7 +177,7 @@ class FinishThread:
             tensor = _as_torch(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
-            raise failed_in_graph(prepared.cache_plan, reason) from error
+            raise failed_in_graph(prepared.cache_plan, reason) from error.__cause__ or error
         self._check(tensor)
         return self._tensor(tensor)
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.engine.foreign_callers import refuse_caller
 from dalirefurb.errors import LoaderError
 
+Batches = TypeVar("Batches", bound="Mappable")
+
 
 class Mappable(ABC):
-    """What has batches that can be had in another form."""
+    """What has batches that can be had in another form, or from where a loop over them was left."""
 
     @property
     @abstractmethod
@@ -26,6 +28,16 @@ class Mappable(ABC):
         """What `isinstance` asks for, of classes that this is none of."""
         refuse_caller(sys._getframe(1))
         return type(self)
+
+    def resume(self: Batches) -> Batches:
+        """Go on where the last loop was left, by `break`, an error or an interrupt: the next pass serves the rest.
+
+        What was served is not served again, also if its step was interrupted. `for images, labels in loader.resume()`
+        begins at once. Where no loop was left, nothing changes; with AutoAssist losses are to be observed before.
+        """
+        moved: Any = self
+        moved.load_state_dict(moved.state_dict())
+        return self
 
     def map(self, function: Callable[[Any], Any]) -> MappedLoader:
         """Return this loader with batches in another form; all else of it, its position above all, is shared.
@@ -90,6 +102,9 @@ class LoaderView(Mappable, metaclass=Explained):
             raise AttributeError(name)
         refuse_caller(sys._getframe(1))
         return getattr(self.loader, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.loader!r})"
 
     def __enter__(self) -> LoaderView:
         return self

@@ -215,7 +215,7 @@ class PrepareThread:
         except GraphError as error:
             if self._reader.reconsider(submitted.samples, error):
                 raise _ReadAgain from error
-            raise failed_in_graph(cache_plan, error.reason) from error
+            raise failed_in_graph(cache_plan, error.reason) from error.__cause__
         self._tally.add(graph_wait_s=time.perf_counter() - began)
         if self._on_computed is not None and len(cache_plan.compute):
             self._on_computed(cache_plan)

@@ -6,6 +6,7 @@ import math
 import threading
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 _LEAST_STEP_S = 1e-6
 """A step that is less is nothing to divide by."""
@@ -117,6 +118,10 @@ class Stats:
 
     def __add__(self, later: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) + getattr(later, field.name) for field in fields(self)})
+    __str__ = summary
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def __sub__(self, earlier: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)})

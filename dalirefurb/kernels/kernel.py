@@ -150,7 +150,7 @@ def compile_own(stage: KernelStage) -> Any:
         raise ConfigurationError(
             f"{_place(function)} must be a function that Numba compiles, but it says: {said}; see KernelStage, and "
             f"test it by numba.njit(function)(image, uniforms, out)"
-        ) from error
+        ) from error.with_traceback(None)
     code = made._library.get_llvm_str()
     if any(name in code for name in _FORBIDDEN):
         raise ConfigurationError(

@@ -63,6 +63,8 @@ class Proposal:
             f"pass coverage={self.coverage} to Refurbish, the same in every run that is to continue this one"
         )
 
+    __repr__ = __str__
+
 
 @explains
 def propose_coverage(

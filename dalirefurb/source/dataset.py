@@ -187,7 +187,7 @@ class TorchDataset(Source):
             with self._items.turn():
                 image = self._image(index, self._item(index)[0])
         except (_ImageError, LevelsError) as error:
-            raise SampleError(index, self.name(index), str(error)) from error
+            raise SampleError(index, self.name(index), str(error)) from None
         if (image.ndim == 1) != self.encoded:
             kinds = ("an array", "encoded") if self.encoded else ("encoded", "an array")
             reason = f"all images must be encoded or none, but this is {kinds[0]} and {self.name(0)} is {kinds[1]}"

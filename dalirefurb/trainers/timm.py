@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class TimmLoader(LoaderView):
                 "images must be normalised once, but a PrefetchLoader normalises what the loader's recipe has "
                 "normalised already: give timm the TimmLoader itself, and pass it device=... and mixup=..."
             )
-        return self._batches(iter(self.loader))
+        return map(self._served, self._steps(), self.loader)
 
     @property
     def mean(self) -> torch.Tensor:
@@ -101,17 +102,17 @@ class TimmLoader(LoaderView):
         if hasattr(mixup, "mixup_enabled"):  # It goes on making soft targets of the labels.
             mixup.mixup_enabled = self._mixup_enabled
 
-    def _batches(self, batches: Iterator[Any]) -> Iterator[Served]:
+    def _steps(self) -> Iterator[int]:
         first = 0
         if isinstance(self._mixup, Mix):  # Asked when the first batch is: set_epoch may come after iter.
             state = self.loader.state_dict()
             first = state["epoch"] * len(self) + state["batch"]
-        for step, batch in enumerate(batches, first):
-            images, targets = _checked(batch)
-            if self.device is not None:
-                images = images.to(self.device, non_blocking=True)
-                targets = targets.to(self.device, non_blocking=True)
-            yield self._mixed(images, targets, step)
+        yield from count(first)
+
+    def _served(self, step: int, batch: Any) -> Served:
+        device = self.device
+        images, targets = (each if device is None else each.to(device, non_blocking=True) for each in _checked(batch))
+        return self._mixed(images, targets, step)
 
     def _mixed(self, images: torch.Tensor, targets: torch.Tensor, step: int) -> Served:
         """Mix a batch; where mixing is off, what makes soft targets of the labels goes on doing so."""

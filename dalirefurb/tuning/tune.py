@@ -61,6 +61,8 @@ class Advice:
         """Return verdict, table and notes as text."""
         return report.text(self.choice)
 
+    __repr__ = __str__
+
     def code(
         self, *, source: str = "source", recipes: Mapping[str, str] | None = None, path: str = "/local/cache"
     ) -> str:

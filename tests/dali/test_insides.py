@@ -7,6 +7,7 @@ import ctypes
 import inspect
 import sys
 import time
+import traceback
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import nvidia.dali
 import pytest
 import torch
 from nvidia.dali import fn, types
-from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb.dali import insides
@@ -224,6 +225,37 @@ def test_an_errors_text_tells_which_sample_failed_and_why() -> None:
         assert "pipeline" not in insides.reason_of(message), message
         alone = dalis_words(fn.decoders.image(ENCODED.node()), [good[: len(good) // 2]])
         assert insides.decoding_reason(insides.reason_of(alone)) == "its data are damaged, or end early", alone
+
+
+def test_what_a_traced_function_raises_is_found_with_its_lines_and_no_generated_ones() -> None:
+    class OwnError(Exception):
+        def __init__(self, number: int) -> None:
+            super().__init__(f"no {number}")
+
+    def raising() -> Any:
+        raise OwnError(7)
+
+    try:
+        pipeline_def(enable_conditionals=True)(raising)(batch_size=1, num_threads=1, device_id=None)
+    except Exception as error:
+        with needed("ag_error_metadata, or where the error behind it is", "show the line of a stage that raises"):
+            told = insides.traced(error, "what helps")
+            text = "".join(traceback.format_exception(type(told), told, told.__traceback__))
+            assert "raise OwnError(7)" in text
+            assert "what helps" in text
+            assert "_autograph" not in text
+            if sys.version_info >= (3, 11):
+                assert type(told) is OwnError
+                assert str(told) == "no 7"
+    else:
+        pytest.fail("nothing was raised")
+
+
+def test_lines_of_the_package_are_left_out_of_a_message_and_others_are_kept() -> None:
+    own = f'  File "{insides.__file__}", line 3, in trace  *\n    images = 1\n'
+    users = '  File "/of/a/user.py", line 4, in f\n    x\n'
+    assert insides.users_lines(f"before\n\n{own}{users}") == f"before\n\n{users}"
+    assert insides.users_lines("none") == "none"
 
 
 @pytest.mark.parametrize(

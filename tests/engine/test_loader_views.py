@@ -15,6 +15,7 @@ import torch
 
 from dalirefurb import Arrays, AutoAssist, CudaPrefetch, Loader, MemoryStore, Output, Recipe, Refurbish, Standard
 from dalirefurb.augment import HorizontalFlip
+from dalirefurb.engine.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.pictures import write_folder
 
@@ -281,6 +282,50 @@ def test_a_batch_whose_way_was_interrupted_is_in_the_state(gpu: Device, monkeypa
             next(batches)
         prefetch.load_state_dict(prefetch.state_dict())
         assert [told(batch) for batch in prefetch] == wanted[1:]
+
+
+@pytest.mark.parametrize("served", [1, 2, 3])
+def test_after_a_loop_that_was_left_the_epoch_is_the_next_one_and_resume_serves_the_rest(
+    gpu: Device, served: int
+) -> None:
+    wanted = stream(3)
+    for resumes in (False, True):
+        with make() as loader:
+            prefetch = CudaPrefetch(loader)
+            mapped = prefetch.map(lambda batch: batch)
+            for count, _ in enumerate(mapped, 1):
+                if count == served:
+                    break
+            assert prefetch.epoch == mapped.epoch == loader.epoch == 1
+            if resumes:
+                assert mapped.resume() is mapped
+                assert prefetch.epoch == loader.epoch == served // 3
+            rest = [told(batch) for _ in range(prefetch.epoch, 2) for batch in mapped]
+            assert rest == wanted[served if resumes else 3 : 6]
+            assert prefetch.epoch == loader.epoch == 2
+
+
+@pytest.mark.parametrize("where", ["a copy", "the loader"])
+def test_an_interrupt_that_somebody_keeps_leaves_the_loop_too(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    wanted, copied, take, calls = stream(2), CudaPrefetch._copied, Engine.take, iter(range(100))
+
+    def interrupted(owner: Any, *arguments: Any) -> Any:
+        if next(calls) == 2:  # The third tensor that is copied, or the third batch that is taken.
+            raise KeyboardInterrupt
+        return copied(owner, *arguments) if where == "a copy" else take(owner)
+
+    with make() as loader, monkeypatch.context() as patch:
+        patch.setattr(*((CudaPrefetch, "_copied") if where == "a copy" else (Engine, "take")), interrupted)
+        prefetch = CudaPrefetch(loader)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            list(prefetch)
+        patch.undo()
+        assert prefetch.epoch == loader.epoch == 1
+        served = 0 if where == "a copy" else 1
+        assert [told(batch) for _ in range(prefetch.resume().epoch, 2) for batch in prefetch] == wanted[served:]
+        del kept
 
 
 def test_what_cannot_be_copied_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

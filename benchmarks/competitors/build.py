@@ -1,9 +1,11 @@
 """Where do the competitors live? In an environment of their own, `.venv` beside this script, as far as they install.
 
-    python benchmarks/competitors/build.py      minutes, and 2 GB; needs a package index
+    python benchmarks/competitors/build.py      minutes, and 2 GB; needs a package index, Git, GitHub and a compiler
 
-Each is optional: what cannot be installed is named with the reason, and the suite runs with the others. FFCV is not
-among them: it is built from source against OpenCV and TurboJPEG, which no package index has.
+Each is optional: what cannot be installed is named with the reason, and the suite runs with the others. Slipstream and
+FFCV are compiled here, against libraries that no package index has. On Debian and Ubuntu:
+
+    apt-get install git g++ pkg-config libturbojpeg0-dev libopencv-dev
 """
 
 from __future__ import annotations
@@ -19,15 +21,22 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
 
-# What is installed together, and pip's options. Torchvision without its dependencies, for it wants its own torch.
+# What is installed together, and pip's options. What asks for a torch of its own comes without its dependencies. A
+# Slipstream that was compiled where TurboJPEG was missing lacks its decoder, so none is taken from pip's cache.
 _TORCH = "torch==2.13.0"
+_SLIPSTREAM = "git+https://github.com/harvard-visionlab/slipstream@f9c5883e40ab85f087a5012ad4cb5e676b9d66de"
 _WANTED = {
     "torch": [_TORCH, "numpy", "pillow"],
     "torchvision": ["--no-deps", "torchvision==0.28.*"],
+    "TurboJPEG, for the DataLoader of tensors and Slipstream": ["PyTurboJPEG==1.*"],
     "SPDL": ["spdl==0.8.*"],
     "FFmpeg's libraries, for SPDL's decoder": ["--no-deps", "av"],
     "MONAI": ["--no-deps", "monai==1.6.*"],
     "Kornia, on a GPU": ["kornia>=0.8"],
+    "what Slipstream needs": [_TORCH, "numba==0.68.*", "litdata==0.2.*", "tqdm"],
+    "Slipstream": ["--no-deps", "--no-cache-dir", f"visionlab-slipstream @ {_SLIPSTREAM}"],
+    "what FFCV needs": ["assertpy", "fastargs", "numba==0.68.*", "opencv-python-headless", "psutil", "terminaltables"],
+    "FFCV": ["--no-deps", "ffcv==1.0.2"],
 }
 
 

@@ -1,20 +1,36 @@
 """What is each competitor? Its best settings to choose from, and its batches, written as its documentation shows.
 
 All read the same files and do the same: decode, crop a random part and resize it with anti-aliasing, flip, two
-layers of RandAugment with nearest interpolation, float32 (B, 3, size, size), normalised.
+layers of RandAugment with nearest interpolation, float32 (B, 3, size, size), normalised. Slipstream and FFCV have no
+RandAugment: they do what their rows' names end with. What they write once, before their first batch, lies in the
+environment until other files are asked for.
+
+An epoch has no end, or a million samples, so that no row waits at one for its workers to begin again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import itertools
+import json
+import os
 import random
+import shutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 Setting = dict[str, Any]
+
+CROP_AND_FLIP = "crop and flip"
+"""Ends the name of a row that does no more than this to a decoded image."""
+
+_EPOCH = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -55,9 +71,13 @@ class Row(ABC):
     def made_ahead(self, setting: Setting) -> int:
         """Return how many batches can be ready, or under way, before they are asked for."""
 
+    def rotation(self, setting: Setting) -> int:
+        """Return after how many batches each worker has delivered as many as every other; 1 where all share each."""
+        return 1
+
     @abstractmethod
-    def batches(self, job: Job) -> Iterator[int]:
-        """Make epoch after epoch; yield the number of images of each batch."""
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Prepare what is made once; then yield the images of batch after batch, without end."""
 
 
 class DataLoaderRow(Row):
@@ -73,21 +93,42 @@ class DataLoaderRow(Row):
         self._images = images
 
     def settings(self, cores: int) -> list[Setting]:
-        """List as many processes as cores, and half as many more."""
-        return [{"workers": workers} for workers in dict.fromkeys((cores, cores + (cores + 1) // 2))]
+        """List 1, 1.5 and 2 times as many processes as cores, each with 2 and 4 batches ahead."""
+        decoder = _tensor_decoder() if self._images == "tensor" else "pillow"
+        return [
+            {"decoder": decoder, "workers": workers, "prefetch_factor": ahead}
+            for workers in _from_one_to_two(cores)
+            for ahead in (2, 4)
+        ]
 
     def made_ahead(self, setting: Setting) -> int:
-        """Two batches a worker, which is DataLoader's default."""
-        return int(2 * setting["workers"])
+        """As many a worker as it was told."""
+        return int(setting["workers"] * setting["prefetch_factor"])
 
-    def batches(self, job: Job) -> Iterator[int]:
-        """Serve shuffled epochs from workers that stay."""
-        return _loaded(self._samples(job), job)
+    def rotation(self, setting: Setting) -> int:
+        """Every worker makes a whole batch, in turn."""
+        return int(setting["workers"])
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Serve an epoch without end."""
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(
+            self._samples(job),
+            batch_size=job.batch_size,
+            sampler=_shuffled(len(job.files)),
+            drop_last=True,
+            num_workers=job.setting["workers"],
+            prefetch_factor=job.setting["prefetch_factor"],
+            persistent_workers=True,
+        )
+        return (images for images, _ in loader)
 
     def _samples(self, job: Job) -> Any:
         import torchvision_v2 as tv
 
-        return _Samples(job.files, job.labels, tv.decode, tv.transforms(job.size, self._images))  # type: ignore[arg-type]
+        decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else tv.decode
+        return _Samples(job.files, job.labels, decode, tv.transforms(job.size, self._images))  # type: ignore[arg-type]
 
 
 class CacheRow(DataLoaderRow):
@@ -99,8 +140,12 @@ class CacheRow(DataLoaderRow):
         super().__init__("tensor")
 
     def settings(self, cores: int) -> list[Setting]:
-        """List images kept as tensors and as Pillow's."""
-        return [{"workers": cores, "images": images} for images in ("pillow", "tensor")]
+        """List images kept as tensors and as Pillow's, with as many processes as cores and twice as many."""
+        return [
+            {"images": images, "workers": workers, "prefetch_factor": 2}
+            for images in ("pillow", "tensor")
+            for workers in (cores, 2 * cores)
+        ]
 
     def _samples(self, job: Job) -> Any:
         import torchvision_v2 as tv
@@ -129,17 +174,16 @@ class SpdlRow(Row):
     packages = ("torch", "PIL", "torchvision_v2", "spdl.pipeline")
 
     def settings(self, cores: int) -> list[Setting]:
-        """List as many threads as cores with either decoder, and half as many more with Pillow's."""
-        threads = dict.fromkeys((cores, cores + (cores + 1) // 2))
-        own = [] if _no_ffmpeg() else [{"threads": cores, "decoder": "spdl"}]
-        return [*({"threads": n, "decoder": "pillow"} for n in threads), *own]
+        """List 1, 1.5 and 2 times as many threads as cores, with Pillow's decoder and its own."""
+        decoders = ["pillow"] if _failure(_ffmpeg_decoder) else ["pillow", "spdl"]
+        return [{"decoder": decoder, "threads": threads} for decoder in decoders for threads in _from_one_to_two(cores)]
 
     def made_ahead(self, setting: Setting) -> int:
         """Two batches in the sink, two before it, one in each stage's hands and one being gathered."""
         return 8
 
-    def batches(self, job: Job) -> Iterator[int]:
-        """Serve shuffled epochs without end from one pipeline."""
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Serve an epoch without end from one pipeline."""
         import torch
         import torchvision_v2 as tv
         from spdl.pipeline import PipelineBuilder
@@ -153,7 +197,7 @@ class SpdlRow(Row):
         threads = job.setting["threads"]
         pipeline = (
             PipelineBuilder()
-            .add_source(_forever(len(samples)))
+            .add_source(_shuffled(len(samples)))
             .pipe(samples.__getitem__, concurrency=threads)
             .aggregate(job.batch_size)
             .pipe(torch.utils.data.default_collate)
@@ -161,17 +205,111 @@ class SpdlRow(Row):
             .build(num_threads=threads)
         )
         with pipeline.auto_stop():
-            for batch, _ in pipeline.get_iterator():
-                yield len(batch)
+            for images, _ in pipeline.get_iterator():
+                yield images
+
+
+class SlipstreamRow(Row):
+    """Slipstream, which maps a file of all encoded images, or of their planes, into memory; threads share each batch.
+
+    It decodes what was read ahead when a batch is asked for, not before. Images are resized by stb_image_resize2, with
+    anti-aliasing.
+    """
+
+    packages = ("torch", "PIL", "torchvision_v2", "turbojpeg", "slipstream")
+
+    def missing(self) -> str | None:
+        """Its own decoder is compiled, and pip installs it without."""
+        return super().missing() or _failure(_slipstream_library)
+
+    def settings(self, cores: int) -> list[Setting]:
+        """List encoded images and decoded 4:2:0 planes, each read by a thread of its own and by those that decode."""
+        return [
+            {"image_format": image_format, "use_threading": threading, "threads": cores}
+            for image_format in ("jpeg", "yuv420")
+            for threading in (True, False)
+        ]
+
+    def made_ahead(self, setting: Setting) -> int:
+        """Three batches that were read, and one that is being read, or none."""
+        return 4 if setting["use_threading"] else 0
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Build its cache from a folder of links, unless it is there, and serve long shuffled epochs."""
+        import numpy as np
+        import torchvision_v2 as tv  # first: it lets torchvision in, which Slipstream imports
+        from slipstream import SlipstreamDataset, SlipstreamLoader
+        from slipstream.decoders import DecodeRandomResizedCrop
+        from slipstream.transforms import Normalize, RandomHorizontalFlip, ToTorchImage
+
+        folder = _kept(job, "slipstream")
+        os.environ["SLIPSTREAM_CACHE_DIR"] = str(folder)
+        pipeline = [
+            DecodeRandomResizedCrop(job.size, num_threads=job.setting["threads"], permute=True),  # faster on a CPU
+            ToTorchImage(device="cpu"),
+            RandomHorizontalFlip(),
+            Normalize(tv.MEAN, tv.STD, device="cpu"),
+        ]
+        loader = SlipstreamLoader(
+            SlipstreamDataset(local_dir=str(_image_folder(job, folder / "images")), decode_images=False),
+            batch_size=job.batch_size,
+            indices=np.resize(np.arange(len(job.files)), _EPOCH),
+            pipelines={"image": pipeline},
+            image_format=job.setting["image_format"],
+            use_threading=job.setting["use_threading"],
+        )
+        return (batch["image"] for _ in itertools.count() for batch in loader)
+
+
+class FfcvRow(Row):
+    """FFCV, which maps a file of all images, encoded anew or as pixels, into memory; threads share each batch.
+
+    Images are resized by OpenCV's area interpolation.
+    """
+
+    packages = ("torch", "PIL", "torchvision_v2", "ffcv")
+
+    def settings(self, cores: int) -> list[Setting]:
+        """List images kept as JPEG, of its quality of 90, and as pixels."""
+        return [{"write_mode": mode, "workers": cores} for mode in ("jpg", "raw")]
+
+    def made_ahead(self, setting: Setting) -> int:
+        """Three batches are ready, and one waits to be."""
+        return 4
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Write its file, unless it is there, and serve long shuffled epochs."""
+        import numpy as np
+        import torchvision_v2 as tv
+        from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
+        from ffcv.loader import Loader, OrderOption
+        from ffcv.transforms import NormalizeImage, RandomHorizontalFlip, ToTensor, ToTorchImage
+
+        mean, std = (255 * np.asarray(levels) for levels in (tv.MEAN, tv.STD))
+        loader = Loader(
+            str(_beton(job)),
+            batch_size=job.batch_size,
+            num_workers=job.setting["workers"],
+            order=OrderOption.RANDOM,
+            indices=np.resize(np.arange(len(job.files)), _EPOCH),
+            pipelines={
+                "image": [
+                    RandomResizedCropRGBImageDecoder((job.size, job.size)),
+                    RandomHorizontalFlip(),
+                    NormalizeImage(mean, std, np.float32),
+                    ToTensor(),
+                    ToTorchImage(),
+                ],
+                "label": [IntDecoder(), ToTensor()],
+            },
+        )
+        return (images for _ in itertools.count() for images, _ in loader)
 
 
 def why_not(package: str) -> str | None:
     """Say why a package cannot be imported, None if it can."""
-    try:
-        importlib.import_module(package)
-    except Exception as error:  # whatever a package without its libraries raises
-        return f"{package}: {type(error).__name__}: {error}"[:200]
-    return None
+    failed = _failure(partial(importlib.import_module, package))
+    return failed and f"{package}: {failed}"
 
 
 class _Samples:
@@ -192,38 +330,78 @@ class _Samples:
         return self._transform(self._decode(self._files[index])), self._labels[index]
 
 
-def _loaded(samples: Any, job: Job) -> Iterator[int]:
-    """Serve a data set through a DataLoader."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(
-        samples,
-        batch_size=job.batch_size,
-        shuffle=True,
-        drop_last=True,
-        num_workers=job.setting["workers"],
-        persistent_workers=True,
-    )
-    while True:
-        for batch, _ in loader:
-            yield len(batch)
+def _from_one_to_two(cores: int) -> list[int]:
+    """Return 1, 1.5 and 2 times as many."""
+    return list(dict.fromkeys((cores, cores + (cores + 1) // 2, 2 * cores)))
 
 
-def _forever(count: int) -> Iterator[int]:
-    """Yield shuffled indices, epoch after epoch."""
+def _shuffled(count: int) -> Iterator[int]:
+    """Yield shuffled indices, again and again."""
     for epoch in itertools.count():
         order = list(range(count))
         random.Random(epoch).shuffle(order)
         yield from order
 
 
-def _no_ffmpeg() -> bool:
-    """Whether SPDL's decoder does not work here."""
+def _failure(attempt: Callable[[], object]) -> str | None:
+    """Say what a function raises, None if it returns."""
     try:
-        _ffmpeg_decoder()
-    except Exception:  # SPDL raises RuntimeError where FFmpeg's libraries are missing
-        return True
-    return False
+        attempt()
+    except Exception as error:  # whatever a package without its libraries raises
+        return f"{type(error).__name__}: {error}"[:200]
+    return None
+
+
+def _slipstream_library() -> object:
+    """Load what Slipstream decodes with."""
+    from slipstream.decoders.numba_decoder import load_library
+
+    return load_library()
+
+
+def _kept(job: Job, kind: str) -> Path:
+    """Return a folder for what is written once for the files of a job; that of other files is removed."""
+    found = [(file, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in job.files]
+    digest = hashlib.sha256(json.dumps([found, list(job.labels)]).encode()).hexdigest()[:16]
+    folder = Path(sys.prefix) / "kept" / kind / digest
+    if not folder.exists():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.mkdir(parents=True)
+    return folder
+
+
+def _image_folder(job: Job, root: Path) -> Path:
+    """Link the files of a job as a folder for each label."""
+    for index, (file, label) in enumerate(zip(job.files, job.labels, strict=True)):
+        link = root / f"{label:05}" / f"{index:07}{Path(file).suffix}"
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(file)
+    return root
+
+
+def _beton(job: Job) -> Path:
+    """Write FFCV's file."""
+    import torchvision_v2 as tv
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    mode = job.setting["write_mode"]
+    file = _kept(job, f"ffcv-{mode}") / "samples.beton"
+    if not file.exists():
+        begun = file.with_suffix(".begun")
+        fields = {"image": RGBImageField(write_mode=mode), "label": IntField()}
+        writer = DatasetWriter(str(begun), fields, num_workers=job.setting["workers"])
+        writer.from_indexed_dataset(_Samples(job.files, job.labels, tv.decode, lambda image: image))
+        begun.rename(file)
+    return file
+
+
+def _tensor_decoder() -> str:
+    """Name the fastest decoder there is for tensors, whose pixels are Pillow's."""
+    import torchvision_v2 as tv
+
+    return "pillow" if _failure(tv.turbojpeg) else "turbojpeg"
 
 
 def _ffmpeg_decoder() -> Callable[[str], Any]:
@@ -244,4 +422,6 @@ ROWS: dict[str, Row] = {
     "DataLoader, v2 on tensors": DataLoaderRow("tensor"),
     "SPDL, v2": SpdlRow(),
     "MONAI CacheDataset, v2": CacheRow(),
+    f"Slipstream, {CROP_AND_FLIP}": SlipstreamRow(),
+    f"FFCV, {CROP_AND_FLIP}": FfcvRow(),
 }

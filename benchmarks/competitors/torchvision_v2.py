@@ -2,12 +2,14 @@
 
 Torchvision's wheels are built for CUDA. Beside a torch without it, its compiled operators do not load, and importing
 it fails at the operators that it describes to the compiler. Declared, they let it in; no transform here calls them, all
-are torch's or Pillow's own code. Its JPEG decoder is compiled, so Pillow decodes for both rows.
+are torch's or Pillow's own code. Its JPEG decoder is compiled, too, so TurboJPEG, which that one calls as well, decodes
+for tensors, or Pillow where TurboJPEG is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,3 +60,20 @@ def decode(path: str | Path) -> Image.Image:
     """Decode a file with Pillow."""
     with Image.open(path) as image:
         return image.convert("RGB")
+
+
+def decode_tensor(path: str | Path) -> torch.Tensor:
+    """Decode a file to (3, H, W) uint8: with TurboJPEG, to Pillow's pixels; what it cannot read, with Pillow."""
+    try:
+        pixels = turbojpeg().decode(Path(path).read_bytes(), pixel_format=0)  # RGB
+    except OSError:
+        return v2.functional.pil_to_tensor(decode(path))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+@cache
+def turbojpeg() -> Any:
+    """Load TurboJPEG."""
+    from turbojpeg import TurboJPEG
+
+    return TurboJPEG()

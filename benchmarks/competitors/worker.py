@@ -17,7 +17,18 @@ from importlib import metadata
 
 from rows import ROWS, Job
 
-_NAMED = ("torch", "torchvision", "Pillow", "spdl", "monai")
+_NAMED = (
+    "torch",
+    "torchvision",
+    "Pillow",
+    "PyTurboJPEG",
+    "spdl",
+    "monai",
+    "visionlab-slipstream",
+    "ffcv",
+    "numba",
+    "opencv-python-headless",
+)
 
 
 def main() -> int:
@@ -32,14 +43,14 @@ def main() -> int:
     batches = ROWS[job.row].batches(job)
     answers.write("ready\n")
     for _ in sys.stdin:
-        answers.write(f"{next(batches)}\n")
+        answers.write(f"{len(next(batches))}\n")
     answers.flush()
     # Worker processes and threads of the libraries end with this one; asked to end, some take seconds.
     os._exit(0)
 
 
 def available(cores: int) -> dict[str, object]:
-    """Tell for each row its settings and how many batches it makes ahead, or why it cannot run; and all versions."""
+    """Tell for each row its settings, with the batches made ahead and those of a rotation, or why it cannot run."""
     rows = {}
     for name, row in ROWS.items():
         missing = row.missing()
@@ -48,6 +59,7 @@ def available(cores: int) -> dict[str, object]:
             "missing": missing,
             "settings": settings,
             "made_ahead": [row.made_ahead(setting) for setting in settings],
+            "rotation": [row.rotation(setting) for setting in settings],
         }
     return {"rows": rows, "versions": {name: _version(name) for name in _NAMED}}
 

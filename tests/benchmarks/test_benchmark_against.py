@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,8 @@ import pytest
 import stock_dali
 import torch
 import workers
-from competitors.rows import Job
+from competitors import rows
+from competitors.rows import DataLoaderRow, FfcvRow, Job, SlipstreamRow, SpdlRow
 from loaders import Loading
 
 from dalirefurb import ImageFolder, Refurbish, simple
@@ -359,7 +361,106 @@ def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_r
         "DataLoader, v2 on tensors",
         "SPDL, v2",
         "MONAI CacheDataset, v2",
+        "Slipstream, crop and flip",
+        "FFCV, crop and flip",
     }
     for row in told["rows"].values():
         assert bool(row["settings"]) != bool(row["missing"])
         assert len(row["settings"]) == len(row["made_ahead"]) == len(row["rotation"])
+<<<<<<< HEAD
+=======
+
+
+def test_a_data_loader_is_tried_with_one_to_two_workers_a_core_and_with_more_batches_ahead():
+    row = DataLoaderRow("pillow")
+    settings = row.settings(2)
+    assert {(each["workers"], each["prefetch_factor"]) for each in settings} == set(product((2, 3, 4), (2, 4)))
+    assert [row.made_ahead(each) for each in settings] == [
+        each["workers"] * each["prefetch_factor"] for each in settings
+    ]
+    assert [row.rotation(each) for each in settings] == [each["workers"] for each in settings]
+    assert {each["workers"] for each in row.settings(1)} == {1, 2}
+
+
+def test_where_all_threads_share_each_batch_every_batch_is_a_rotation():
+    shared = [SpdlRow(), SlipstreamRow(), FfcvRow()]
+    assert {row.rotation(setting) for row in shared for setting in row.settings(4)} == {1}
+
+
+def test_what_is_written_once_is_kept_for_the_same_files_and_removed_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    files = [tmp_path / "a.jpg", tmp_path / "b.jpg"]
+    for file in files:
+        file.write_bytes(b"an image")
+    one, two = (Job("a row", [str(file) for file in files[:count]], [0] * count, 32, 2, {}) for count in (1, 2))
+    first = rows._kept(one, "a loader")
+    assert rows._kept(one, "a loader") == first
+    other = rows._kept(one, "another loader")
+    second = rows._kept(two, "a loader")
+    assert second.is_dir()
+    assert other.is_dir()
+    assert not first.exists()
+    files[1].write_bytes(b"a longer image")
+    assert rows._kept(two, "a loader") != second
+
+
+def test_files_are_linked_as_a_folder_of_each_label_and_repeated_ones_count(tmp_path):
+    file = tmp_path / "a.jpg"
+    file.write_bytes(b"an image")
+    for _ in range(2):  # the second time they are there
+        root = rows._image_folder(Job("a row", [str(file)] * 3, [1, 0, 1], 32, 2, {}), tmp_path / "images")
+    found = sorted(link.relative_to(root).as_posix() for link in root.glob("*/*"))
+    assert found == ["00000/0000001.jpg", "00001/0000000.jpg", "00001/0000002.jpg"]
+    assert all(link.read_bytes() == b"an image" for link in root.glob("*/*"))
+
+
+MADE = """
+import json, os, sys
+from rows import ROWS, Job
+job = Job(**json.loads(sys.stdin.read()))
+batches = ROWS[job.row].batches(job)
+made = [next(batches).clone() for _ in range(3)]
+told = [[list(each.shape), str(each.dtype), each.min().item(), each.max().item(), each.mean().item()] for each in made]
+print(json.dumps(told), flush=True)
+os._exit(0)
+"""
+
+
+def in_environment(*arguments, **options):
+    """Run the competitors' Python; return what it prints last, from JSON."""
+    done = subprocess.run(
+        [workers.PYTHON, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        cwd=WORKER.parent,
+        env={**workers._environment(), "PYTHONPATH": str(WORKER.parent)},
+        check=False,
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def told():
+    """What the competitors' environment has."""
+    if not workers.PYTHON.exists():
+        pytest.skip("benchmarks/competitors/build.py was not run")
+    return in_environment(WORKER, "--list", "2")["rows"]
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("name", rows.ROWS)
+def test_a_competitor_serves_normalised_images_of_the_asked_size_that_differ(told, folder, name, place):
+    if told[name]["missing"]:
+        pytest.skip(told[name]["missing"])
+    files = sorted(str(path) for path in Path(folder).glob("*/*.jpg"))[:8]
+    asked = Job(name, files, [0] * len(files), 32, 4, told[name]["settings"][place])
+    made = in_environment("-c", MADE, input=json.dumps(asdict(asked)))
+    for shape, dtype, least, most, _ in made:
+        assert (shape, dtype) == ([4, 3, 32, 32], "torch.float32")
+        assert -2.2 < least < 0 < most < 2.7
+    assert len({mean for *_, mean in made}) == 3
+>>>>>>> S

@@ -11,8 +11,9 @@ from typing import Any
 from loaders import STANDARD
 from sources import MEAN, SIDE, STD
 
-from dalirefurb import Echo, Frozen, Recipe, Refurbish, Standard, auto_augment, rand_augment, simplified
-from dalirefurb.augment.presets import Order
+from dalirefurb import Echo, Recipe, Refurbish, Standard, auto_augment, rand_augment
+from dalirefurb.augment.presets import Order, simplified
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 
 REUSE = "reuse factor"

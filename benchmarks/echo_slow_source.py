@@ -36,7 +36,8 @@ from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound
 from PIL import Image, ImageOps
 from sources import SlowSource
 
-from dalirefurb import Arrays, BatchEcho, Echo, FileList, ImageFolder, Recipe, Standard, rand_augment
+from dalirefurb import Arrays, Echo, FileList, ImageFolder, Recipe, Standard, rand_augment
+from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 

@@ -28,8 +28,9 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from sources import MEAN, STD
 
-from dalirefurb import Arrays, DeviceStore, FileList, MemoryStore, Refurbish, rand_augment
+from dalirefurb import Arrays, FileList, MemoryStore, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
+from dalirefurb.store import DeviceStore
 
 _LAYERS, _MAGNITUDE = 2, 9
 _PREFETCHED = 2

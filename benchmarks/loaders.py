@@ -26,19 +26,8 @@ import torch
 from harness import Contender, Placement
 from sources import repeated
 
-from dalirefurb import (
-    FileList,
-    Loader,
-    MemoryStore,
-    Prefetch,
-    Recipe,
-    Refurbish,
-    Standard,
-    Stats,
-    rand_augment,
-    simplified,
-)
-from dalirefurb.augment.presets import Order
+from dalirefurb import FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, Stats, rand_augment
+from dalirefurb.augment.presets import Order, simplified
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store

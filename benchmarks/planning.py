@@ -29,8 +29,9 @@ import numpy as np
 from claims import Claim, Spread, claim_table, say, table_of
 from experiment import Experiment, Options
 
-from dalirefurb import BatchEcho, Echo, Frozen, Refurbish, SmartCache, Standard, rand_augment, rng
+from dalirefurb import Echo, Refurbish, SmartCache, Standard, rand_augment, rng
 from dalirefurb.augment.stage import draw
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 
 _HEIGHT, _WIDTH = 375, 500

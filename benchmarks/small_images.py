@@ -33,7 +33,8 @@ from loaders import STANDARD, default_placement, endless, period, planners, reus
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import SIDE, read_mosaics
 
-from dalirefurb import Arrays, Frozen, Loader, MemoryStore, Recipe, auto_augment, rand_augment
+from dalirefurb import Arrays, Loader, MemoryStore, Recipe, auto_augment, rand_augment
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 
 ALL_HITS = "every sample a hit"

@@ -25,7 +25,7 @@ from claims import Claim, Spread, claim_table, say, table
 from numpy.typing import NDArray
 from page_cache import StoreReads, Usage, drop
 
-from dalirefurb import Frozen
+from dalirefurb.planning import Frozen
 from dalirefurb.store import DiskStore, StoreSpec
 
 STORE = "DiskStore"

@@ -42,10 +42,10 @@ from experiment import Experiment, Options
 from PIL import Image
 from techniques import Technique
 
-from dalirefurb import AutoAssist, DeviceStore, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
+from dalirefurb import AutoAssist, DiskStore, ImageFolder, Loader, MemoryStore, Refurbish
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import release_unused_memory
-from dalirefurb.store import Store
+from dalirefurb.store import DeviceStore, Store
 from dalirefurb.system.fair_comparison import wait_until_idle
 
 REFERENCE_EPOCH = 1

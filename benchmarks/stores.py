@@ -50,8 +50,9 @@ from sources import read_mosaics, repeated
 from store_groups import Entries, group
 from tier_hits import compare_tiers
 
-from dalirefurb import Frozen, Refurbish, rand_augment
+from dalirefurb import Refurbish, rand_augment
 from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DiskStore, MemoryStore
 from dalirefurb.store.compressed import Compressed

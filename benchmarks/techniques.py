@@ -32,18 +32,9 @@ from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placem
 from parts import Parts, both, bound, fastest
 from sources import repeated
 
-from dalirefurb import (
-    AutoAssist,
-    BatchEcho,
-    Echo,
-    Frozen,
-    Loader,
-    Recipe,
-    SmartCache,
-    Standard,
-    rand_augment,
-    simplified,
-)
+from dalirefurb import AutoAssist, Echo, Loader, Recipe, SmartCache, Standard, rand_augment
+from dalirefurb.augment.presets import simplified
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 

@@ -38,9 +38,10 @@ from loaders import STANDARD, LoaderTurns, for_all_replicas, planners, reuse
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import repeated
 
-from dalirefurb import Frozen, rand_augment
+from dalirefurb import rand_augment
 from dalirefurb.augment.presets import Order
 from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 
 ALL_HITS = "every sample a hit"

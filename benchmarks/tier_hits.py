@@ -15,7 +15,8 @@ import numpy as np
 from claims import Claim, Spread, claim_table, say
 from numpy.typing import NDArray
 
-from dalirefurb import Frozen, Refurbish, SmartCache
+from dalirefurb import Refurbish, SmartCache
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DiskStore, MemoryStore, StoreSpec, Tier, TieredStore
 

@@ -8,41 +8,32 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dalirefurb.augment import Custom as Custom
     from dalirefurb.augment.output import Output as Output
     from dalirefurb.augment.presets import auto_augment as auto_augment
     from dalirefurb.augment.presets import evaluate as evaluate
     from dalirefurb.augment.presets import rand_augment as rand_augment
     from dalirefurb.augment.presets import simple as simple
-    from dalirefurb.augment.presets import simplified as simplified
     from dalirefurb.augment.presets import timm_augment as timm_augment
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
-    from dalirefurb.augment.published import airbench as airbench
-    from dalirefurb.augment.published import convnext as convnext
-    from dalirefurb.augment.published import deit3 as deit3
-    from dalirefurb.augment.published import resnet_strikes_back as resnet_strikes_back
-    from dalirefurb.augment.published import simclr as simclr
     from dalirefurb.augment.recipe import Recipe as Recipe
-    from dalirefurb.augment.stages.custom import Custom as Custom
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
-    from dalirefurb.engine.diagnosis import Diagnosis as Diagnosis
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
-    from dalirefurb.engine.verdict import Verdict as Verdict
     from dalirefurb.errors import DalirefurbError as DalirefurbError
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.mix import Mix as Mix
-    from dalirefurb.planning.auto_assist import AutoAssist as AutoAssist
-    from dalirefurb.planning.echo import BatchEcho as BatchEcho
-    from dalirefurb.planning.echo import Echo as Echo
-    from dalirefurb.planning.evaluate import Evaluate as Evaluate
-    from dalirefurb.planning.refurbish import Frozen as Frozen
-    from dalirefurb.planning.refurbish import Refurbish as Refurbish
-    from dalirefurb.planning.refurbish import Standard as Standard
-    from dalirefurb.planning.smart_cache import SmartCache as SmartCache
+    from dalirefurb.planning import AutoAssist as AutoAssist
+    from dalirefurb.planning import Echo as Echo
+    from dalirefurb.planning import Evaluate as Evaluate
+    from dalirefurb.planning import Refurbish as Refurbish
+    from dalirefurb.planning import SmartCache as SmartCache
+    from dalirefurb.planning import Standard as Standard
     from dalirefurb.reading.bad_sample_policy import BadSamplePolicy as BadSamplePolicy
     from dalirefurb.reading.coverage import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
@@ -52,30 +43,25 @@ if TYPE_CHECKING:
     from dalirefurb.source import ImageFolder as ImageFolder
     from dalirefurb.source import TarShards as TarShards
     from dalirefurb.source import TorchDataset as TorchDataset
-    from dalirefurb.store import DeviceStore as DeviceStore
+    from dalirefurb.store import Compressed as Compressed
     from dalirefurb.store import DiskStore as DiskStore
     from dalirefurb.store import MemoryStore as MemoryStore
     from dalirefurb.store import TieredStore as TieredStore
-    from dalirefurb.store.compressed import Compressed as Compressed
     from dalirefurb.tuning.tune import tune as tune
 
 _HOMES = {
     "Arrays": "source",
-    "AutoAssist": "planning.auto_assist",
+    "AutoAssist": "planning",
     "BadSamplePolicy": "reading.bad_sample_policy",
-    "BatchEcho": "planning.echo",
-    "Compressed": "store.compressed",
+    "Compressed": "store",
     "Concat": "source",
     "CudaPrefetch": "engine.cuda_prefetch",
-    "Custom": "augment.stages.custom",
+    "Custom": "augment",
     "DalirefurbError": "errors",
-    "DeviceStore": "store",
-    "Diagnosis": "engine.diagnosis",
     "DiskStore": "store",
-    "Echo": "planning.echo",
-    "Evaluate": "planning.evaluate",
+    "Echo": "planning",
+    "Evaluate": "planning",
     "FileList": "source",
-    "Frozen": "planning.refurbish",
     "HuggingFaceImages": "source",
     "ImageFolder": "source",
     "Loader": "loader",
@@ -85,29 +71,37 @@ _HOMES = {
     "Prefetch": "engine.prefetch",
     "Rank": "engine.rank",
     "Recipe": "augment.recipe",
-    "Refurbish": "planning.refurbish",
-    "SmartCache": "planning.smart_cache",
-    "Standard": "planning.refurbish",
+    "Refurbish": "planning",
+    "SmartCache": "planning",
+    "Standard": "planning",
     "Stats": "engine.stats",
     "TarShards": "source",
     "TieredStore": "store",
     "TorchDataset": "source",
-    "Verdict": "engine.verdict",
-    "airbench": "augment.published",
     "auto_augment": "augment.presets",
-    "convnext": "augment.published",
-    "deit3": "augment.published",
     "evaluate": "augment.presets",
     "propose_coverage": "reading.coverage",
     "rand_augment": "augment.presets",
-    "resnet_strikes_back": "augment.published",
-    "simclr": "augment.published",
     "simple": "augment.presets",
-    "simplified": "augment.presets",
     "timm_augment": "augment.presets",
     "trivial_augment": "augment.presets",
     "tune": "tuning.tune",
 }
+
+_MOVED = {
+    "BatchEcho": "planning",
+    "DeviceStore": "store",
+    "Diagnosis": "tuning",
+    "Frozen": "planning",
+    "Verdict": "tuning",
+    "airbench": "augment.published",
+    "convnext": "augment.published",
+    "deit3": "augment.published",
+    "resnet_strikes_back": "augment.published",
+    "simclr": "augment.published",
+    "simplified": "augment.presets",
+}
+"""Where names live that were here before: 0.1 still finds them, 0.2 will not."""
 
 __all__ = sorted(_HOMES)
 
@@ -116,9 +110,16 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that torch and DALI are loaded only where needed."""
     if name == "__version__":
         return importlib.metadata.version("dalirefurb")
-    if name not in _HOMES:
+    home = _HOMES.get(name) or _MOVED.get(name)
+    if home is None:
         raise AttributeError(f"module 'dalirefurb' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"dalirefurb.{_HOMES[name]}"), name)
+    if name in _MOVED:
+        warnings.warn(
+            f"dalirefurb.{name} will be gone in dalirefurb 0.2: from dalirefurb.{home} import {name}",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+    value = getattr(importlib.import_module(f"dalirefurb.{home}"), name)
     globals()[name] = value
     return value
 

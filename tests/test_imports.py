@@ -2,6 +2,8 @@ import ast
 import functools
 import graphlib
 import importlib
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import dalirefurb
 
 PACKAGE = Path(dalirefurb.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
 ANYTHING = None
 
 # Who may import whom, by package: one is on a floor above those that its row names. Python's own modules are always
@@ -204,6 +207,83 @@ def test_type_checkers_see_the_public_names():
     assert sorted(seen) == dalirefurb.__all__
     for name, home in seen.items():
         assert getattr(importlib.import_module(home), name) is getattr(dalirefurb, name)
+
+
+OLD_NAMES = {
+    "BatchEcho": "planning",
+    "DeviceStore": "store",
+    "Diagnosis": "tuning",
+    "Frozen": "planning",
+    "Verdict": "tuning",
+    "airbench": "augment.published",
+    "convnext": "augment.published",
+    "deit3": "augment.published",
+    "resnet_strikes_back": "augment.published",
+    "simclr": "augment.published",
+    "simplified": "augment.presets",
+}
+"""Names that were at top level, and where they live."""
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+@pytest.mark.parametrize("statement", ["from dalirefurb import {0}", "import dalirefurb; {0} = dalirefurb.{0}"])
+def test_an_old_name_is_what_it_was_and_warns_once_with_the_line_to_write(name, statement, monkeypatch):
+    monkeypatch.delitem(vars(dalirefurb), name, raising=False)  # as in a process that did not ask for it yet
+    home, script, space = f"dalirefurb.{OLD_NAMES[name]}", compile(statement.format(name), "script.py", "exec"), {}
+    message = f"^dalirefurb.{name} will be gone in dalirefurb 0.2: from {home} import {name}$"
+    with pytest.warns(DeprecationWarning, match=message) as told:
+        exec(script, space)
+    exec(script, space)  # where a warning would be an error
+    assert [each.filename for each in told] == ["script.py"]
+    assert space[name] is getattr(importlib.import_module(home), name)
+
+
+def test_old_names_are_not_shown():
+    assert not OLD_NAMES.keys() & {*dalirefurb.__all__, *dir(dalirefurb)}
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("BatchEcho", "planning.echo"),
+        ("DeviceStore", "store.device.store"),
+        ("Diagnosis", "engine.diagnosis"),
+        ("Frozen", "planning.refurbish"),
+        ("Verdict", "engine.verdict"),
+    ],
+)
+def test_pickles_find_classes_where_they_were(name, module):
+    moved = getattr(importlib.import_module(f"dalirefurb.{OLD_NAMES[name]}"), name)
+    assert pickle.loads(f"cdalirefurb.{module}\n{name}\n.".encode()) is moved
+    assert moved.__module__ == f"dalirefurb.{module}"
+
+
+def taken_from_the_top(text):
+    """Find which names a text, of Python or of a page, takes from `dalirefurb` itself."""
+    lists = re.findall(r"from dalirefurb import ((?:\w+(?: as \w+)?(?:, *)?)+|\([^)]*\))", text)
+    names = {name for each in lists for name in re.findall(r"\w+", each)}
+    return names | set(re.findall(r"(?<![\w.])dalirefurb\.(\w+)", text))
+
+
+def test_no_file_of_the_project_uses_an_old_name():
+    folders = ("benchmarks", "dalirefurb", "docs", "pipelines", "skills", "tests")
+    files = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    texts = [path for path in files if path.suffix in {".md", ".py", ".ipynb", ".txt", ".toml"}]
+    used = {str(path.relative_to(ROOT)): taken_from_the_top(path.read_text()) & OLD_NAMES.keys() for path in texts}
+    assert len(used) > 500
+    assert not {path: names for path, names in used.items() if names}
+
+
+def test_old_names_are_found_however_they_are_written():
+    for text in (
+        "from dalirefurb import Loader, {0}",
+        '"    from dalirefurb import {0}\\n",',
+        "from dalirefurb import (\n    {0},  # once\n)",
+        "`dalirefurb.{0}(8)`",
+        ".. autoclass:: dalirefurb.{0}",
+    ):
+        assert "Frozen" in taken_from_the_top(text.format("Frozen"))
+    assert "Frozen" not in taken_from_the_top("from dalirefurb.planning import Frozen; dalirefurb.planning.Frozen")
 
 
 def test_an_unknown_name_is_refused_as_python_does():

@@ -17,7 +17,6 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 
 from dalirefurb import (
     Arrays,
-    Custom,
     Evaluate,
     FileList,
     ImageFolder,
@@ -31,6 +30,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
+from dalirefurb.augment import Custom
 from dalirefurb.engine.prepare_thread import PrepareThread
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
 from tests.loading import flat_loader

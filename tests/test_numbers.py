@@ -18,13 +18,9 @@ from dalirefurb import (
     Arrays,
     AutoAssist,
     BadSamplePolicy,
-    BatchEcho,
     Compressed,
-    Custom,
-    DeviceStore,
     Echo,
     Evaluate,
-    Frozen,
     Loader,
     MemoryStore,
     Mix,
@@ -39,11 +35,14 @@ from dalirefurb import (
     augment,
     propose_coverage,
     simple,
-    simplified,
     tune,
 )
+from dalirefurb.augment import Custom, presets, published
+from dalirefurb.augment.presets import simplified
 from dalirefurb.checks import plain
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning import BatchEcho, Frozen
+from dalirefurb.store import DeviceStore
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.trainers import monai
 from tests.augment.torchvision_stand_ins import T, stand_in
@@ -112,7 +111,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         }.items()
     },
     **{
-        name: (getattr(dalirefurb, name), arguments)
+        name: (getattr(published, name, None) or getattr(presets, name), arguments)
         for name, arguments in {
             "airbench": {**PRESET, "translate": 2, "cutout": 10},
             "auto_augment": CROPPED,

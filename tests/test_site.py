@@ -14,11 +14,13 @@ from types import ModuleType
 import pytest
 
 import dalirefurb
+from dalirefurb import planning
+from tests.pictures import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
-PUBLIC = ("", "augment", "errors", "source", "store")
+PUBLIC = ("", "augment", "augment.published", "errors", "planning", "source", "store", "tuning")
 TRAINERS = ("accelerate", "fabric", "lightning", "monai", "timm", "transformers")
 NOT_FOR_USERS = {"how_to_install", "shortened", "Image", "BatchNumbers", "ServedBatches", "SmartCacheLoader"}
 
@@ -199,4 +201,14 @@ def test_presets_and_planners_of_the_tables_are_exported() -> None:
     rows = re.findall(r"^\| `?[^|]*\|", (DOCS / "techniques.md").read_text() + (DOCS / "sources.md").read_text(), re.M)
     called = {name for row in rows for name in re.findall(r"`([A-Z]\w+)\(", row)}
     assert called
-    assert called <= set(dalirefurb.__all__)
+    assert called <= {*dalirefurb.__all__, *dir(planning)}
+
+
+@pytest.mark.parametrize("page", ["index.md", "reference/index.md"])
+def test_five_names_suffice_to_begin(page: str, tmp_path: Path) -> None:
+    told = re.search(r"Five names suffice to begin: ([^;.]*)", (DOCS / page).read_text())
+    assert told is not None
+    source, preset, planner, store, loader = (getattr(dalirefurb, name) for name in re.findall(r"`(\w+)`", told[1]))
+    images = source(write_folder(tmp_path, num_samples=20))
+    with loader(images, preset(32), planner(len(images), batch_size=8, reuse_factor=2), store()) as begun:
+        assert sum(len(labels) for _, labels in begun) == len(images)

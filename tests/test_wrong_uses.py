@@ -47,10 +47,10 @@ from dalirefurb import (
     evaluate,
     rand_augment,
     simple,
-    simplified,
     tune,
 )
 from dalirefurb.augment import HorizontalFlip, VerticalFlip
+from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import DalirefurbError
 from tests.augment.torchvision_stand_ins import T

@@ -42,8 +42,7 @@ def pinned_store(device: str) -> Iterator[Finding]:
 def _store(device: str, *, pinned_host: bool, least_of_copy: float) -> Iterator[Finding]:
     import torch
 
-    from dalirefurb import DeviceStore
-    from dalirefurb.store import StoreSpec
+    from dalirefurb.store import DeviceStore, StoreSpec
 
     slots = 4096 if device == "gpu" else 512
     with DeviceStore(pinned_host=pinned_host, device=device) as store:  # type: ignore[arg-type]

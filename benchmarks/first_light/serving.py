@@ -32,7 +32,8 @@ def gpu_gpu(device: str) -> Iterator[Finding]:
 
 
 def _served(partial_device: str, final_device: str) -> Iterator[Finding]:
-    from dalirefurb import DeviceStore, ImageFolder, MemoryStore, auto_augment, rand_augment
+    from dalirefurb import ImageFolder, MemoryStore, auto_augment, rand_augment
+    from dalirefurb.store import DeviceStore
     from tests.pictures import write_folder
 
     warnings.filterwarnings("ignore", ".*there is no store to keep them in")

@@ -131,8 +131,10 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
     names = sorted({"ImageFolder", options.preset, *names_of(advice.choice)}, key=lambda name: (name.islower(), name))
+    imports = [f"from dalirefurb import {', '.join(name for name in names if name != 'DeviceStore')}"]
+    imports += ["from dalirefurb.store import DeviceStore"] * ("DeviceStore" in names)
     lines = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
-    return "\n".join(map(escaped, [f"from dalirefurb import {', '.join(names)}", "", *lines.split("\n")]))
+    return "\n".join(map(escaped, [*imports, "", *lines.split("\n")]))
 
 
 def _written(advice: Advice, options: argparse.Namespace) -> None:

@@ -118,6 +118,7 @@ class Stats:
 
     def __add__(self, later: Stats) -> Stats:
         return Stats(**{field.name: getattr(self, field.name) + getattr(later, field.name) for field in fields(self)})
+
     __str__ = summary
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

@@ -4,6 +4,7 @@ from dalirefurb.image_batch import Image as Image
 from dalirefurb.store.base import Contents as Contents
 from dalirefurb.store.base import Lease as Lease
 from dalirefurb.store.base import Store as Store
+from dalirefurb.store.compressed import Compressed as Compressed
 from dalirefurb.store.device.store import DeviceStore as DeviceStore
 from dalirefurb.store.disk.store import DiskStore as DiskStore
 from dalirefurb.store.memory.store import MemoryStore as MemoryStore

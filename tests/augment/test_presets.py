@@ -24,10 +24,10 @@ from dalirefurb import (
     evaluate,
     rand_augment,
     simple,
-    simplified,
     timm_augment,
     trivial_augment,
 )
+from dalirefurb.augment.presets import simplified
 from dalirefurb.augment.stage import Device
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.augment.stages.decode import Decode

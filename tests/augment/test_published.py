@@ -9,22 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import (
-    Arrays,
-    ImageFolder,
-    Loader,
-    MemoryStore,
-    Output,
-    Recipe,
-    Refurbish,
-    Standard,
-    airbench,
-    convnext,
-    deit3,
-    rand_augment,
-    resnet_strikes_back,
-    simclr,
-)
+from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Output, Recipe, Refurbish, Standard, rand_augment
 from dalirefurb.augment import (
     ColorJitter,
     Decode,
@@ -39,7 +24,15 @@ from dalirefurb.augment import (
     timm_auto_augment,
 )
 from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond
-from dalirefurb.augment.published import CIFAR10_MEAN, CIFAR10_STD
+from dalirefurb.augment.published import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    airbench,
+    convnext,
+    deit3,
+    resnet_strikes_back,
+    simclr,
+)
 from dalirefurb.errors import ConfigurationError
 from tests.augment.drawn_images import kept
 from tests.augment.test_public_recipes import IMPORTED, imported

@@ -367,8 +367,6 @@ def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_r
     for row in told["rows"].values():
         assert bool(row["settings"]) != bool(row["missing"])
         assert len(row["settings"]) == len(row["made_ahead"]) == len(row["rotation"])
-<<<<<<< HEAD
-=======
 
 
 def test_a_data_loader_is_tried_with_one_to_two_workers_a_core_and_with_more_batches_ahead():
@@ -463,4 +461,3 @@ def test_a_competitor_serves_normalised_images_of_the_asked_size_that_differ(tol
         assert (shape, dtype) == ([4, 3, 32, 32], "torch.float32")
         assert -2.2 < least < 0 < most < 2.7
     assert len({mean for *_, mean in made}) == 3
->>>>>>> S

@@ -16,7 +16,8 @@ import tier_hits
 from PIL import Image
 from sources import repeated
 
-from dalirefurb import Frozen, MemoryStore, rand_augment
+from dalirefurb import MemoryStore, rand_augment
+from dalirefurb.planning import Frozen
 from dalirefurb.store import DiskStore, StoreSpec, TieredStore
 from dalirefurb.store.tiered.store import Tier
 from tests.benchmarks.running import quick as run_quick

@@ -20,21 +20,10 @@ import small_images
 import throughput as throughput_script
 from sources import SlowSource, repeated
 
-from dalirefurb import (
-    Arrays,
-    BatchEcho,
-    Echo,
-    FileList,
-    Frozen,
-    ImageFolder,
-    Loader,
-    Refurbish,
-    SmartCache,
-    Standard,
-    rand_augment,
-)
+from dalirefurb import Arrays, Echo, FileList, ImageFolder, Loader, Refurbish, SmartCache, Standard, rand_augment
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finish_thread import Served
+from dalirefurb.planning import BatchEcho, Frozen
 from tests.benchmarks.running import BENCHMARKS, quick, quick_alone, run, speeds_of
 from tests.mosaics import write_mosaics
 

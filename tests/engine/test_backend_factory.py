@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dalirefurb import (
     Arrays,
-    Custom,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -25,6 +24,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
+from dalirefurb.augment import Custom
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
 from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels

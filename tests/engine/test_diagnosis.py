@@ -21,18 +21,15 @@ from hypothesis import strategies as st
 
 from dalirefurb import (
     Arrays,
-    Diagnosis,
     DiskStore,
     Echo,
     FileList,
-    Frozen,
     Loader,
     MemoryStore,
     Prefetch,
     Refurbish,
     Standard,
     Stats,
-    Verdict,
     simple,
 )
 from dalirefurb.engine.batch_group import Position
@@ -42,8 +39,10 @@ from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.verdict import verdict_of
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
+from dalirefurb.tuning import Diagnosis, Verdict
 from tests.pictures import jpeg, picture
 
 REUSING = Facts(reuse_factor=2, slots=800, store="MemoryStore", threads=4, cores=4, reading_threads=16, final_stages=1)

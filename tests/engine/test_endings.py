@@ -21,20 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 import dalirefurb
-from dalirefurb import (
-    AutoAssist,
-    BatchEcho,
-    Frozen,
-    ImageFolder,
-    Loader,
-    MemoryStore,
-    Prefetch,
-    Refurbish,
-    Standard,
-    simple,
-)
+from dalirefurb import AutoAssist, ImageFolder, Loader, MemoryStore, Prefetch, Refurbish, Standard, simple
 from dalirefurb.engine.backends import PartialBackend
 from dalirefurb.errors import LoaderError, SampleError
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from tests.endings import nothing_left, threads, wait_for_threads
 from tests.engine.test_bit_identity import Batches, assert_same

@@ -14,24 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import (
-    Arrays,
-    DeviceStore,
-    Frozen,
-    Loader,
-    MemoryStore,
-    Prefetch,
-    Recipe,
-    Refurbish,
-    TieredStore,
-    rand_augment,
-)
+from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
 from dalirefurb.engine import backend_factory, build, memory
 from dalirefurb.engine.backend_factory import Devices
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.image_batch import Images
-from dalirefurb.store import Store, StoreSpec, available
+from dalirefurb.planning import Frozen
+from dalirefurb.store import DeviceStore, Store, StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer

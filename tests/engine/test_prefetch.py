@@ -14,7 +14,6 @@ import dalirefurb.engine.prefetch as prefetch_module
 from dalirefurb import (
     Arrays,
     FileList,
-    Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -33,6 +32,7 @@ from dalirefurb.engine.backend_factory import BackendFactory, Devices
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finish_thread import FinishThread
 from dalirefurb.engine.prepare_thread import Prepared
+from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from tests.pictures import write_folder
 

@@ -20,10 +20,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from dalirefurb import (
     AutoAssist,
-    BatchEcho,
     DiskStore,
     Echo,
-    Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -36,6 +34,7 @@ from dalirefurb import (
 from dalirefurb.cli.train import Trainer
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError, StoreError
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.available import available_bytes

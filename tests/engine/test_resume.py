@@ -17,16 +17,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import dalirefurb
 from dalirefurb import (
     Arrays,
     AutoAssist,
-    BatchEcho,
     Concat,
     DiskStore,
     Echo,
     Evaluate,
-    Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -36,11 +33,13 @@ from dalirefurb import (
     SmartCache,
     Standard,
     evaluate,
+    planning,
     rand_augment,
     simple,
 )
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
-from dalirefurb.planning.planner import Planner
+from dalirefurb.planning import BatchEcho, Frozen
+from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.trainers.trainer_loader import load_of_ranks
@@ -137,8 +136,8 @@ def loader_of(source: ImageFolder, name: str, store: Store | None = None, **chan
 
 
 def test_every_technique_is_resumed() -> None:
-    public = {each for name in dalirefurb.__all__ if isinstance(each := getattr(dalirefurb, name), type)}
-    planners = {each for each in public if issubclass(each, Planner) and each is not Planner}
+    public = {each for each in vars(planning).values() if isinstance(each, type) and issubclass(each, Planner)}
+    planners = public - {Planner, DerivedPlanner}
     assert {type(planner) for _, planner in TECHNIQUES.values()} == planners
 
 

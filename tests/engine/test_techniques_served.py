@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from dalirefurb import (
     AutoAssist,
-    BatchEcho,
     Echo,
     ImageFolder,
     Loader,
@@ -22,6 +21,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Lease
 from tests.engine.test_bit_identity import STORES, Batches, assert_same, serve

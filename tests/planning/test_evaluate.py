@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dalirefurb import AutoAssist, BatchEcho, Echo, Evaluate
+from dalirefurb import AutoAssist, Echo, Evaluate
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
 
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 70), st.integers(1, 9))

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dalirefurb import Frozen, ImageFolder, Loader, MemoryStore, Prefetch, Standard, evaluate
+from dalirefurb import ImageFolder, Loader, MemoryStore, Prefetch, Standard, evaluate
+from dalirefurb.planning import Frozen
 from tests.pictures import write_folder
 from tests.planners import Replay, frozen, joined, listed
 

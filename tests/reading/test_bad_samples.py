@@ -18,11 +18,9 @@ from dalirefurb import (
     Arrays,
     AutoAssist,
     BadSamplePolicy,
-    BatchEcho,
     DiskStore,
     Echo,
     FileList,
-    Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -39,6 +37,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.coverage import propose_coverage
 from dalirefurb.reading.quarantine import BadSample, Quarantine

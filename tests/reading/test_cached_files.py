@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from dalirefurb import (
     AutoAssist,
     BadSamplePolicy,
-    BatchEcho,
     Compressed,
-    DeviceStore,
     DiskStore,
     Echo,
-    Frozen,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -39,13 +36,14 @@ from dalirefurb.engine import cache_plan as cache_plan_module
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
+from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.reading import partial_sizes
 from dalirefurb.reading.coverage import propose_coverage
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
-from dalirefurb.store import Lease, Store, StoreSpec
+from dalirefurb.store import DeviceStore, Lease, Store, StoreSpec
 from tests.bad_files import Batches, bad_content, encoded
 from tests.bad_files import assert_same as assert_alike
 from tests.engine.test_bit_identity import assert_same, serve

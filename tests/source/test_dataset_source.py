@@ -21,7 +21,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, convnext, rand_augment, simple
+from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbish, rand_augment, simple
+from dalirefurb.augment.published import convnext
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
 from dalirefurb.source.copies import MOST_BYTES

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb import Arrays, Compressed, DiskStore, Frozen, ImageFolder, MemoryStore, TieredStore, evaluate
+from dalirefurb import Arrays, Compressed, DiskStore, ImageFolder, MemoryStore, TieredStore, evaluate
 from dalirefurb.errors import StoreError
+from dalirefurb.planning import Frozen
 from dalirefurb.source import FileList, HuggingFaceImages, Source, TarShards
 from dalirefurb.source.stamps import hash_pixels, stamp_files
 from dalirefurb.store import Store

@@ -13,10 +13,10 @@ from dalirefurb import Refurbish
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import DalirefurbError
 from dalirefurb.tuning import report
-from dalirefurb.tuning.choice import choose, rival
-from dalirefurb.tuning.costs import ORDERS, Costs, Extent, StepCosts
+from dalirefurb.tuning.choice import Verified, choose, rival
+from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
 from dalirefurb.tuning.tune import advise, workload_of
-from dalirefurb.tuning.verify import Verified, settled
+from dalirefurb.tuning.verify import settled
 from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
 
 STANDARD_BATCH_MS = 256 * 0.7
@@ -64,7 +64,7 @@ def test_what_was_assumed_is_said_near_the_top():
 
 
 ROUNDS_OF_ONE = steady(0.1 * MS, n=1)
-FEW = Extent(measured=1, planned=9, limit_s=90, needs_s=224)
+FEW = "measured 1 of 9 splits; needs about 140 s more: tune(limit_s=230), or --limit 230"
 
 
 @pytest.mark.parametrize("slow", [0.1, 0.7], ids=["reuse would be faster", "reuse would be as fast"])
@@ -72,17 +72,16 @@ FEW = Extent(measured=1, planned=9, limit_s=90, needs_s=224)
 @pytest.mark.parametrize(
     ("changed", "missing"),
     [
-        ({"extent": FEW}, "measured 1 of 9 splits; needs about 140 s more: tune(limit_s=230), or --limit 230"),
-        ({"extent": replace(FEW, measured=8, needs_s=80)}, "measured 8 of 9 splits; needs about 10 s more: "),
+        ({"missing": FEW}, FEW),
         ({"hit": ROUNDS_OF_ONE}, "measured 1 of 2 splits; needs about 240 s more: tune(limit_s=360), "),
         ({"standard": steady(0.7 * MS, n=2)}, "measured 0 of 2 splits; "),
         (
             {"standard": steady(0.7 * MS, relative=0.14)},
-            "measured 2 of 2 splits, but rounds of standard loading differed by 14 %; needs about 120 s more, while "
+            "rounds of standard loading differed by 14 %; needs about 120 s more, while "
             "nothing else works on this machine: tune(limit_s=120), or --limit 120",
         ),
-        ({"step": steady(MS, relative=0.2)}, "measured 2 of 2 splits, but rounds of the step differed by 20 %; needs"),
-        ({"step": steady(MS, n=1)}, "but only 1 round of the step could be measured, and it takes 3; needs"),
+        ({"step": steady(MS, relative=0.2)}, "rounds of the step differed by 20 %; needs about 120 s more"),
+        ({"step": steady(MS, n=1)}, "the step was measured in 1 of 3 rounds; needs about 120 s more"),
     ],
 )
 def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow, step_ms, changed, missing):
@@ -91,7 +90,7 @@ def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow
         if field in changed:
             second = replace(second, **{f"{field}_s": changed[field]})
             first = replace(first, standard_s=second.standard_s)
-    made = replace(costs(first, second, step_ms=step_ms), extent=changed.get("extent"))
+    made = replace(costs(first, second, step_ms=step_ms), missing=changed.get("missing", ""))
     if "step" in changed:
         made = replace(made, step=StepCosts(changed["step"]))
     advice = advise(made, machine(), workload_of(made, 100_000, epochs=90))
@@ -99,7 +98,7 @@ def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow
     assert advice.recommended is None
     assert not advice.leave_off
     assert missing in advice.missing
-    with pytest.raises(DalirefurbError, match="nothing is: measured"):
+    with pytest.raises(DalirefurbError, match=re.escape(f"nothing is: {advice.missing}")):
         advice.code()
     said = str(advice).splitlines()
     assert said[:2] == [f"INCONCLUSIVE: {advice.missing}", "nothing is recommended, to leave reuse off neither"]
@@ -108,8 +107,8 @@ def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow
     assert (written["recommended"], written["missing"], written["leave_off"]) == (None, advice.missing, False)
     assert Costs.from_dict(written["costs"]) == made
     figure = advice.figure()
-    assert "nothing is recommended: measured" in figure.get_suptitle()
-    assert "take" not in figure.get_suptitle()
+    assert figure.get_suptitle().startswith("nothing is recommended: ")
+    assert "what to take" not in figure.get_suptitle()
     assert not [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
 
 
@@ -136,6 +135,8 @@ TURNS = costs(split(), split("crop_last", 3, hit_ms=0.1), step_ms=10)
         ([(1000, 1010, 1000), (2000, 2010, 2000), (1990, 2010, 2300)], 1),
         ([(1000, 1010, 1000), (1005, 1010, 1000), (1000, 1000, 1000)], 0),
         ([(3000, 3010, 3000), (2000, 2010, 2000), (2100, 2130, 2105)], 0),
+        # Standard keeps up with the step here, so that reuse is a reserve.
+        ([(25_600, 25_700, 25_600), (25_600, 25_600, 25_600), (25_500, 25_600, 25_600)], 1),
     ],
 )
 def test_what_is_recommended_was_as_fast_as_the_best_other_in_turns(speeds, taken):
@@ -156,7 +157,7 @@ def test_what_is_recommended_was_as_fast_as_the_best_other_in_turns(speeds, take
     ("speeds", "rounds", "missing"),
     [
         ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 2, "had 2 of 3 turns beside the best other; needs about 60 s more"),
-        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 0, "had 0 of 3 turns beside the best other; needs about 360 s more"),
+        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 0, "had 0 of 3 turns beside the best other; needs about 120 s more"),
         ([(1000,) * 3, (1500, 2000, 2500), (2000,) * 3], 3, "beside each other differed by 25 %; needs about 120 s"),
     ],
 )
@@ -180,7 +181,7 @@ def test_what_is_only_computed_is_said_to_be_so():
 
 def test_a_reserve_is_told():
     assert (
-        "in reserve: a step is only 1.05 times as long" in lines_of(costs(split(), step_ms=1.05 * STANDARD_BATCH_MS))[1]
+        "in reserve: a step is not 1.1 times as long" in lines_of(costs(split(), step_ms=1.05 * STANDARD_BATCH_MS))[1]
     )
     assert "in reserve" not in lines_of(costs(split(), step_ms=10))[1]
 
@@ -192,7 +193,7 @@ def test_no_text_names_a_split_by_what_is_not_cached_or_an_order_by_its_argument
     )
     advice = advise(made, machine(), workload_of(made, 100_000, epochs=90), min_kept=0.9)
     drawn = [text.get_text() for text in advice.figure().findobj(Text)]
-    for said in (str(advice), advice.code(), *drawn):
+    for said in (str(advice), advice.code(recipes=dict.fromkeys(ORDERS, "made")), *drawn):
         assert not re.search(r"\bpaper\b|crop_last|\bfinal (from|part)\b|standard of|stage_", said), said
     assert {"crop first", "crop last", "after the decode", "after operation 1 of rand_augment"} <= set(drawn)
 
@@ -203,13 +204,13 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     assert choice.recommended.configuration.reuse_factor == 90
     said = report.text(choice)
     assert "reuse factor 90" not in said
-    assert said.count("crop first, cached after the decode, decoded images kept for the whole run, memory") == 2
+    assert said.count("crop first, cached after the decode, kept for the whole run, memory") == 2
     taken = said.splitlines()[1]
     assert "; every epoch is as fresh as standard's" in taken
     assert "different images" not in taken
     assert "reuse_factor=90)  # all epochs" in report.code(choice, source="source", recipes={}, path="x")
     as_read = chosen(costs(replace(decoded, split=0, cached="", final="decode"), step_ms=1))
-    assert "cached before the decode, images as they were read kept for the whole run" in report.text(as_read)
+    assert "cached before the decode, kept for the whole run" in report.text(as_read)
 
 
 def test_another_order_is_said_to_be_one_and_compared_with_standard_of_both():
@@ -332,7 +333,7 @@ ALIKE = [split(order, place, kept=1 - place / 100) for order in ORDERS for place
 DIFFERENT = [split(order, place, hit_ms=0.5 / place, kept=1 - place / 50) for order in ORDERS for place in range(1, 6)]
 
 
-@pytest.mark.parametrize("step_ms", [None, 1, 27, 50, 180, 600])
+@pytest.mark.parametrize("step_ms", [None, 27, 600])
 @pytest.mark.parametrize("splits", [ALIKE, DIFFERENT, ALIKE[:5], DIFFERENT[:1]], ids=range(4))
 @pytest.mark.parametrize("n", [1, 3], ids=["nothing recommended", "recommended"])
 def test_labels_of_the_picture_do_not_overlap_and_are_in_it(splits, step_ms, n):

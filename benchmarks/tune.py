@@ -33,7 +33,7 @@ from tuned_runs import Run, judge
 
 from dalirefurb import Recipe, rand_augment
 from dalirefurb.source import Source
-from dalirefurb.tuning.choice import recommend
+from dalirefurb.tuning.choice import recommend, with_reserve
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.machine import this_machine
 from dalirefurb.tuning.measure import measure as measure_costs
@@ -76,7 +76,7 @@ class Config:
     reuse_factors: tuple[int, ...] = (2, 3, 4)
     steps: tuple[float, ...] = (0.5, 1.0, 1.5)
     splits: int = 8
-    limit_s: float = 90.0
+    limit_s: float = 120.0
     turns: tuple[int, int] = (1, 3)
     timed_s: float = 1.5
     epochs: int = 90
@@ -174,7 +174,8 @@ def _regret(
     """Compare what tune recommends, among what was run, with the best of that."""
     run_at = [run for run in runs if run.step == step and run.kept >= config.min_kept]
     keys = {(run.recipe, run.split, run.reuse_factor, run.tier): run for run in run_at}
-    standard, *others = [predict(costs, machine, workload, each) for each in _configurations(config, costs)]
+    chosen_for = with_reserve(workload)
+    standard, *others = [predict(costs, machine, chosen_for, each) for each in _configurations(config, costs)]
     recommended = recommend(standard, others, min_kept=config.min_kept)
     own, best = keys[_key(recommended.configuration)], max(run_at, key=lambda run: run.achieved)
     return {

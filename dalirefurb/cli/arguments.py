@@ -240,13 +240,11 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--disk", type=path, metavar="DIR", help="a folder on a disk where a cache may lie, too")
     share = Number(float, 0, 1)
     _add_number(group, "--min-kept", 0.95, "least share of the different images to keep", share, "X")
-    _add_number(group, "--limit", 90, "seconds to measure for, about", Number(float, 1, 3600), "S")
+    _add_number(group, "--limit", 120, "seconds to measure for, about", Number(float, 1, 86_400), "S")
     group = parser.add_argument_group("results")
     group.add_argument("--json", type=path, metavar="FILE", help="write all of it there, and the costs measured")
     group.add_argument("--picture", type=path, metavar="FILE", help="draw images/s against reuse factors, a PNG")
-    group.add_argument(
-        "--verify", action="store_true", help="run what is recommended beside standard for a minute, in turns"
-    )
+    group.add_argument("--verify", action="store_true", help="exit status 1 if turns are not as fast as predicted")
     group = parser.add_argument_group("another machine")
     group.add_argument("--costs", type=path, metavar="FILE", help="compute from what --json wrote, and measure nothing")
     group.add_argument(

@@ -12,8 +12,8 @@ Data refurbishing: train on images whose augmentation is partly cached and reuse
 
 EPILOG = """\
 exit status: 0 done; 1 an image cannot be used, a store is damaged, the machine has failed, doctor has found what will
-fail, or tune --verify has not reached what was predicted; 2 anything else to correct; 130 interrupted; 141 whoever read
-the output has gone; 143 terminated, 129 hung up"""
+fail, tune has measured too little to recommend anything, or tune --verify has not reached what was predicted; 2
+anything else to correct; 130 interrupted; 141 whoever read the output has gone; 143 terminated, 129 hung up"""
 
 _DEMO = how_to_install("demo")
 
@@ -156,14 +156,16 @@ examples:
 TUNE: dict[str, Any] = {
     "help": "is it the loader that training waits for, and what to set",
     "description": """\
-Measure for a minute and a half what loading a folder costs on this machine, compute every recipe order, split, reuse
-factor and store, and say which to take, or to leave reuse off. Nothing else should run meanwhile.""",
+Measure for two minutes what loading a folder costs on this machine, compute every recipe order, split, reuse factor and
+store, have the best two and standard loading take turns, and say which to take, or to leave reuse off. Nothing else
+should run meanwhile: where too little can be measured nothing is recommended, and what is missing is said.""",
     "epilog": """\
 what is printed first, with --step-ms:
   DETECTED      training would be more than 1.5 times as fast if its batches were at hand
   POTENTIAL     more than 1.1 times
-  NOT DETECTED  no more than that: leave reuse off
-  INCONCLUSIVE  rounds of what was measured differed by more than 10 %, or were too few
+  NOT DETECTED  no more than that: leave reuse off, but for a reserve where a step is not 1.1 times as long as a batch
+                takes
+  INCONCLUSIVE  rounds of what was measured differed by more than 10 %, or were too few: nothing is recommended
 
 How long a step takes is best measured in your own training script, on one batch again and again; or pass the step
 itself as a function to dalirefurb.tune.
@@ -182,7 +184,7 @@ itself as a function to dalirefurb.tune.
   step_ms = 120                 # of a GPU's part of a batch
 also: device_memory, page_cache, core_speed, disk_read and disk_write of [machine].
 
-exit status: 1 if --verify finds a prediction more than 10 % off, else 0
+exit status: 1 if nothing is recommended, or --verify finds a prediction more than 10 % off, else 0
 
 examples:
   dalirefurb tune photos/ --step-ms 85 --verify

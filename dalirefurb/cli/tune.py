@@ -27,7 +27,7 @@ ORDERS = ("paper", "crop_last")
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Print a verdict, what to take, a table, and code; return 1 if verifying finds more than 10 % of difference."""
+    """Print a verdict, what to take, a table, and code; return 1 if nothing is recommended, or a prediction is off."""
     if options.picture is not None:
         require("--picture", "matplotlib")
         check_writable(options.picture, option="--picture")
@@ -64,17 +64,7 @@ def tune(options: argparse.Namespace) -> int:
             limit_s=options.limit,
             told=progress,
         )
-    say(str(advice))
-    say(f"\n{_code(advice, options)}")
-    _written(advice, options)
-    if not options.verify:
-        return 0
-    from dalirefurb.tuning.verify import verify
-
-    with without_codec_noise(), waiting("verifying", progress.said):
-        verified = verify(advice.choice, source, recipes, step=step, disk=disk, told=progress)
-    say("\n" + "\n".join(map(str, verified)))
-    return 0 if all(each.holds for each in verified) else 1
+    return _said(advice, options)
 
 
 def _elsewhere(options: argparse.Namespace) -> int:
@@ -101,10 +91,7 @@ def _elsewhere(options: argparse.Namespace) -> int:
     if options.machine is not None:
         machine, workload = read_machine(options.machine)
     advice = advise(costs, machine, workload, min_kept=options.min_kept)
-    say(str(advice))
-    say(f"\n{_code(advice, options)}")
-    _written(advice, options)
-    return 0
+    return _said(advice, options)
 
 
 class _Progress:
@@ -137,8 +124,11 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     return "\n".join(map(escaped, [*imports, "", *lines.split("\n")]))
 
 
-def _written(advice: Advice, options: argparse.Namespace) -> None:
-    """Write the plan and the picture, where they are asked for."""
+def _said(advice: Advice, options: argparse.Namespace) -> int:
+    """Print it all, write plan and picture, where they are asked for, and return the exit status."""
+    say(str(advice))
+    if advice.recommended is not None:
+        say(f"\n{_code(advice, options)}")
     if options.json is not None:
         with writing(options.json, what="plan", option="--json"):
             options.json.write_text(json.dumps(advice.as_dict(), indent=1) + "\n")
@@ -146,3 +136,5 @@ def _written(advice: Advice, options: argparse.Namespace) -> None:
     if options.picture is not None:
         write(options.picture, advice.figure(), option="--picture")
         say(f"drawn: {escaped(options.picture)}")
+    holds = not options.verify or all(each.holds for each in advice.choice.verified)
+    return 0 if advice.recommended is not None and holds else 1

@@ -1,18 +1,21 @@
 """Choice among configurations: which are possible, which one to take, and whether any of them is worth it.
 
-    every recipe x split x reuse factor x tier ─▶ fit the budgets ─▶ keep enough ─▶ as fast as the step can use,
-    within 2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
+    every recipe x split x reuse factor x tier ─▶ fit the budgets ─▶ keep enough ─▶ as fast as a step that is 10 %
+    shorter can use, within 2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
 
-All of them are computed; nothing is searched for.
+All of them are computed; nothing is searched for. Where not all was measured that it takes, nothing is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
 
 from dalirefurb.engine.verdict import Verdict, verdict_of
-from dalirefurb.tuning.costs import Costs, SplitCosts
+from dalirefurb.tuning.costs import Costs, SplitCosts, Spread
 from dalirefurb.tuning.model import (
     Configuration,
     Machine,
@@ -34,7 +37,56 @@ NOISY = 0.1
 LEAST_ROUNDS = 3
 """Of what was measured less often, nothing is concluded."""
 
+RESERVE = 1.1
+"""Reuse is left off only with steps that take as many times as long as standard's batches: its speed changes."""
+
+WITHIN = 0.1
+"""A prediction this close to what is reached, as a share of it, holds."""
+
 _LEAST_COVERAGE = 0.02
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One configuration, predicted and reached.
+
+    Attributes:
+        prediction: Configuration, with what was predicted for the whole run.
+        name: Configuration, in a few words.
+        predicted: Images/s that were predicted for the samples that it was run with.
+        achieved: Images/s of each round.
+    """
+
+    prediction: Prediction
+    name: str
+    predicted: float
+    achieved: tuple[float, ...]
+
+    @property
+    def reached(self) -> float:
+        """Images/s, the median of all rounds."""
+        return float(np.median(self.achieved))
+
+    @property
+    def ratio(self) -> float:
+        """What was predicted as a multiple of the median that was reached."""
+        return self.predicted / self.reached
+
+    @property
+    def holds(self) -> bool:
+        """Whether the prediction is within 10 % of what was reached."""
+        return abs(self.ratio - 1) <= WITHIN
+
+    def beside(self, other: Verified) -> Spread:
+        """Return how many times as fast it was as another one in the same rounds."""
+        return Spread.of([own / its for own, its in zip(self.achieved, other.achieved, strict=False)])
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"{self.name}: predicted {self.predicted:,.0f} images/s, achieved {self.reached:,.0f} "
+            f"({self.ratio:.2f} of it predicted)"
+        )
 
 
 @dataclass(frozen=True)
@@ -46,12 +98,15 @@ class Choice:
         machine: Where training runs.
         workload: What is trained.
         min_kept: Least share of different images that had to be kept.
-        verdict: Whether training waits for its loader without reuse; None: no step was given.
+        verdict: Whether training waits for its loader without reuse; None: no step was given. INCONCLUSIVE where
+            nothing is recommended.
         headspace: How many times as fast training would be if its data cost nothing, at least 1.
         standard: What the first recipe reaches without reuse.
-        recommended: What to take.
+        recommended: What to take; None: not all was measured that it takes to say so.
         rows: Every configuration that fits the budgets, the fastest run first.
         prefix: The deterministic prefix kept for ever, which is what HyCache chooses; None: it does not fit.
+        missing: What is missing for a recommendation, and the time that it needs; "" where there is one.
+        verified: What took turns before it was recommended; () on a machine that only is computed for.
     """
 
     costs: Costs
@@ -61,22 +116,27 @@ class Choice:
     verdict: Verdict | None
     headspace: float
     standard: Prediction
-    recommended: Prediction
+    recommended: Prediction | None
     rows: tuple[Prediction, ...]
     prefix: Prediction | None = None
+    missing: str = ""
+    verified: tuple[Verified, ...] = ()
 
     @property
     def leave_off(self) -> bool:
-        """Whether nothing is gained by reuse."""
-        return self.recommended.configuration.reuse_factor == 1
+        """Whether it was found that nothing is gained by reuse."""
+        return self.recommended is not None and self.recommended.configuration.reuse_factor == 1
+
+    def speed_of(self, prediction: Prediction) -> float:
+        """Return the images/s that a configuration reached in its turns, or if it had none, what is predicted."""
+        reached = [each.reached for each in self.verified if each.prediction == prediction]
+        return reached[0] if reached else prediction.images_per_s
 
     def name_of(self, configuration: Configuration) -> str:
         """Return a configuration in a few words: of what is kept for the whole run, which no reuse factor tells."""
         if not is_for_ever(configuration, self.workload):
             return configuration.name
-        kept = "decoded images" if configuration.split.split else "images as they were read"
-        uses = f"reuse factor {configuration.reuse_factor}"
-        return configuration.name.replace(uses, f"{kept} kept for the whole run")
+        return configuration.name.replace(f"reuse factor {configuration.reuse_factor}", "kept for the whole run")
 
 
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
@@ -110,61 +170,82 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     rows = sorted((each for each in every if fits(each, machine)), key=lambda each: -each.run_images_per_s)
     for_ever = [each for each in rows if is_for_ever(each.configuration, workload)]
     prefixes = [each for each in for_ever if each.configuration.split.split > 0]
-    said, headspace = verdict(costs, workload, standard)
+    headspace = max(1.0, workload.batch_size / workload.step_s / standard.images_per_s) if workload.step_s else 1.0
+    said = verdict_of(headspace) if workload.step_s else None
+    usual, *hurried = [
+        predict(costs, machine, with_reserve(workload), each.configuration) for each in (standard, *rows)
+    ]
+    taken = recommend(usual, hurried, min_kept=min_kept).configuration
+    missing = unmeasured(costs, standard)
     return Choice(
         costs=costs,
         machine=machine,
         workload=workload,
         min_kept=min_kept,
-        verdict=said,
+        verdict=Verdict.INCONCLUSIVE if missing else said,
         headspace=headspace,
         standard=standard,
-        recommended=recommend(standard, rows, min_kept=min_kept),
+        recommended=None if missing else next(row for row in every if row.configuration == taken),
         rows=tuple(rows),
         prefix=prefixes[0] if prefixes else None,
+        missing=missing,
     )
 
 
 def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float) -> Prediction:
-    """Return which of some configurations to take: `standard` if none is more than 2 % faster over the whole run."""
+    """Return which of some configurations to take, predicted `with_reserve`.
+
+    It is `standard` if none is more than 2 % faster over the whole run.
+    """
     diverse = [standard, *(each for each in rows if each.kept >= min_kept)]
     fastest = max(each.run_images_per_s for each in diverse)
     fast = [each for each in diverse if each.run_images_per_s >= (1 - AS_FAST) * fastest]
     return standard if standard in fast else min(fast, key=_preference)
 
 
-def verdict(costs: Costs, workload: Workload, standard: Prediction) -> tuple[Verdict | None, float]:
-    """Say whether training waits for its loader: how many times as fast it would be on batches that are at hand.
-
-    Where quartiles of what was measured lie too far apart, it says that this cannot be told.
-
-    Returns:
-        The verdict, None without a step; and that number, at least 1.
-    """
-    if not workload.step_s:
-        return None, 1.0
-    from_memory = workload.batch_size / workload.step_s
-    headspace = max(1.0, from_memory / standard.images_per_s)
-    if doubts(costs, standard):
-        return Verdict.INCONCLUSIVE, headspace
-    return verdict_of(headspace), headspace
+def rival(choice: Choice) -> Configuration | None:
+    """Return the fastest beside what is recommended, with reuse and of another split, if any other keeps enough."""
+    assert choice.recommended is not None
+    taken = choice.recommended.configuration
+    others = [
+        predict(choice.costs, choice.machine, with_reserve(choice.workload), row.configuration)
+        for row in choice.rows
+        if row.kept >= choice.min_kept and row.configuration.reuse_factor > 1 and row.configuration != taken
+    ]
+    others.sort(key=lambda row: (row.configuration.split == taken.split, -row.run_images_per_s))
+    return others[0].configuration if others else None
 
 
-def doubts(costs: Costs, standard: Prediction) -> list[str]:
-    """Say why nothing is concluded: what was measured too few times, or varied too much; empty where neither is so."""
-    measured = {"standard loading": standard.configuration.split.standard_s}
+def with_reserve(workload: Workload) -> Workload:
+    """Return the run to choose for, whose step is so short that standard is as fast only with `RESERVE`."""
+    return replace(workload, step_s=(1 - AS_FAST) / RESERVE * workload.step_s)
+
+
+def unmeasured(costs: Costs, standard: Prediction) -> str:
+    """Say what was measured too few times, or varied too much, and the time that it needs; "" where neither is so."""
+    few = sum(min(split.standard_s.n, split.hit_s.n) < LEAST_ROUNDS for split in costs.splits)
+    if costs.missing or few:
+        said = f"measured {len(costs.splits) - few} of {len(costs.splits)} splits"
+        return costs.missing or again(said, costs.limit_s, LEAST_ROUNDS * costs.limit_s)
+    rounds = {"standard loading": standard.configuration.split.standard_s}
     if costs.step is not None:
-        measured["the step"] = costs.step.wall_s
-    few = [
-        f"only {spread.n} round{'s' * (spread.n != 1)} of {what} could be measured, and it takes {LEAST_ROUNDS}"
-        for what, spread in measured.items()
-        if spread.n < LEAST_ROUNDS
-    ]
-    return few or [
+        rounds["the step"] = costs.step.wall_s
+    varied = [
         f"rounds of {what} differed by {100 * spread.relative:.0f} %"
-        for what, spread in measured.items()
-        if spread.relative > NOISY
+        if spread.n >= LEAST_ROUNDS
+        else f"{what} was measured in {spread.n} of {LEAST_ROUNDS} rounds"
+        for what, spread in rounds.items()
+        if spread.relative > NOISY or spread.n < LEAST_ROUNDS
     ]
+    return again(" and ".join(varied), costs.limit_s) if varied else ""
+
+
+def again(said: str, limit_s: float, needs_s: float = 0.0) -> str:
+    """Say what is missing, and by which measurement it is had: a longer one, or another one on a quiet machine."""
+    longer = 10 * ceil(max(limit_s, needs_s) / 10)
+    more = longer - limit_s if needs_s > limit_s else longer
+    when = "" if needs_s > limit_s else ", while nothing else works on this machine"
+    return f"{said}; needs about {more:.0f} s more{when}: tune(limit_s={longer}), or --limit {longer}"
 
 
 def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:

@@ -13,6 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+LIMIT_S = 120.0
+"""Seconds to measure for, by default."""
+
+ORDERS: Mapping[str, str] = {"paper": "crop first", "crop_last": "crop last"}
+"""Orders of a preset's stages, in words."""
+
 Placement = tuple[Literal["cpu", "gpu"], Literal["cpu", "gpu"]]
 """Devices of the partial and of the final part."""
 
@@ -66,6 +72,7 @@ class SplitCosts:
         kept: Share of standard training's different images that is kept, by reuse factor.
         deterministic: Whether nothing in the partial part is random, so that it can be kept for ever.
         devices: Devices of the partial and of the final part; with both on the GPU a `DeviceStore` is the cache.
+        cached: Name of the last partial stage; "" where there is none.
     """
 
     recipe: str
@@ -80,6 +87,12 @@ class SplitCosts:
     kept: Mapping[int, float]
     deterministic: bool = False
     devices: Placement = ("cpu", "cpu")
+    cached: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where in the recipe the cache is, in words."""
+        return place_of(self.cached) if self.cached else f"before the {self.final}"
 
     @property
     def on_device(self) -> bool:
@@ -138,6 +151,8 @@ class Costs:
         step: Costs of the model's step; None: not known.
         miss_spread: Quartile distance of standard's time for a batch, as a share of its median.
         notes: What could not be measured, and why, a line each.
+        limit_s: Seconds that tuning was given.
+        missing: What there was no time for, and the time that it needs; "" where there is nothing.
     """
 
     cores: int
@@ -154,6 +169,8 @@ class Costs:
     step: StepCosts | None = None
     miss_spread: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    limit_s: float = LIMIT_S
+    missing: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return JSON values; `from_dict` makes the same of them."""
@@ -184,3 +201,15 @@ class Costs:
                 "notes": tuple(values.get("notes", ())),
             }
         )
+
+
+def place_of(stage: str) -> str:
+    """Return in words that what comes out of a stage is cached.
+
+    >>> place_of("random_resized_crop"), place_of("rand_augment_1")
+    ('after the resized crop', 'after operation 1 of rand_augment')
+    """
+    kind, _, number = stage.rpartition("_")
+    if number.isdigit():
+        return f"after operation {number} of {kind}"
+    return f"after the {stage.removeprefix('random_').replace('_', ' ')}"

@@ -67,7 +67,7 @@ class Measured:
 
     def standard_s(self, name: str) -> Spread:
         """Return what an image costs the cores without reuse: not the time in which they wait for the source."""
-        slices = self.slices.get(Key(name)) or self.slices[Key(self.first)]
+        slices = self.slices[Key(name)]
         spread = Spread.of([each.image_s for each in slices])
         if not self.encoded or self.samples.read_s < _READ_BOUND * spread.median:
             return spread
@@ -123,6 +123,7 @@ def _splits(measured: Measured, mixed_s: float) -> Iterator[SplitCosts]:
             kept={factor: recipe.diversity(factor) for factor in sorted(factors)},
             deterministic=split <= recipe.deterministic_prefix,
             devices=variant.devices,
+            cached=recipe.partial[-1].name if recipe.partial else "",
         )
 
 

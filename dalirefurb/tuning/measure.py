@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,23 +21,27 @@ import numpy as np
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.storage import disk_speeds
 from dalirefurb.source import Source
-from dalirefurb.tuning.costs import Costs, Placement
+from dalirefurb.tuning.choice import LEAST_ROUNDS, again
+from dalirefurb.tuning.costs import LIMIT_S, ORDERS, Costs, Placement
 from dalirefurb.tuning.derive import Measured, costs_of
-from dalirefurb.tuning.subjects import MIXED, Key, Subjects, Variant, noted, read_some
+from dalirefurb.tuning.subjects import FILLING, MIXED, Key, Subjects, Variant, noted, read_some
 from dalirefurb.tuning.turns import Step, TimedStep, copied_s
 
 Told = Callable[[str], None]
-
-ROUNDS = 3
-"""Slices of each subject; of fewer, nothing is concluded."""
 
 _SLICE_S = (0.3, 1.0)
 
 _TURN_S = 0.8
 """What a turn takes beside its slice, about."""
 
-_PATIENCE = 1.15
+PATIENCE = 1.15
 """Share of the time after which nothing more is measured."""
+
+MEASURING = 0.75
+"""Share of the limit that is for costs; the rest is for turns of what is to be recommended."""
+
+_TO_SPARE = 1.1
+"""What is said to be needed, in what it is computed to be."""
 
 _LONG_S = 0.05
 """Batches that take longer are handed over in a time that hardly counts: it is measured once."""
@@ -54,138 +59,144 @@ def measure(
     step: Step | float | None = None,
     disk: Path | None = None,
     placements: Sequence[Placement] = (("cpu", "cpu"),),
-    limit_s: float = 90.0,
+    limit_s: float = LIMIT_S,
     told: Told = lambda _: None,
 ) -> Costs:
-    """Measure what loading costs.
-
-    Args:
-        source: Source of the samples.
-        recipes: Recipes by name, at least one; each is measured at all its splits.
-        batch_size: Rows of a batch.
-        epochs: Number of epochs of the run, for which what is kept is computed, too.
-        step: Step of the model, which is called with images and labels; or seconds of it; None: not known.
-        disk: Folder on the disk that a `DiskStore` would be on; None: no disk is measured.
-        placements: Devices of the partial and of the final part, to be tried for each recipe.
-        limit_s: Seconds that it may take, about; compiling kernels for the first time is not counted.
-        told: Function that is called with a line about what is being done.
+    """Measure what loading costs, in three quarters of the limit. Arguments are those of `tune`, recipes have names.
 
     Raises:
         DalirefurbError: If not even standard loading can be measured.
     """
     variants = {
-        name if devices == ("cpu", "cpu") else f"{name} on {'/'.join(devices)}": Variant(name, recipe, devices)
+        ORDERS.get(name, name) + ("" if devices == ("cpu", "cpu") else f" on {'/'.join(devices)}"): Variant(
+            name, recipe, devices
+        )
         for devices in placements
         for name, recipe in recipes.items()
     }
-    return _Measurement(source, variants, batch_size, epochs, step, disk, limit_s, told).run()
+    return _Measurement(source, variants, batch_size, epochs, TimedStep(step), disk, limit_s, told).run()
 
 
+@dataclass
 class _Measurement:
-    def __init__(
-        self,
-        source: Source,
-        variants: dict[str, Variant],
-        batch_size: int,
-        epochs: int,
-        step: Step | float | None,
-        disk: Path | None,
-        limit_s: float,
-        told: Told,
-    ) -> None:
-        self._source, self._variants, self._batch_size, self._epochs = source, variants, batch_size, epochs
-        self._disk, self._limit_s, self._told = disk, limit_s, told
-        self._step = TimedStep(step)
-        self._began = time.perf_counter()
-        self._notes: list[str] = []
-        self._hand_over_s: dict[Key, list[float]] = {}
+    source: Source
+    variants: dict[str, Variant]
+    batch_size: int
+    epochs: int
+    step: TimedStep
+    disk: Path | None
+    limit_s: float
+    told: Told
+    began: float = field(default_factory=time.perf_counter)
+    notes: list[str] = field(default_factory=list)
+    hand_over_s: dict[Key, list[float]] = field(default_factory=dict)
 
     def run(self) -> Costs:
-        self._told("reading some samples")
-        samples = read_some(self._source)
+        self.told("reading some samples")
+        samples = read_some(self.source)
         if count := samples.unreadable:
-            self._notes.append(f"{count} of the samples looked at cannot be read; they are left out")
+            self.notes.append(f"{count} of the samples looked at cannot be read; they are left out")
         with ExitStack() as stack:
-            subjects = Subjects(self._source, samples, self._variants, self._batch_size, self._notes, stack)
-            self._told("compiling kernels, where they are not yet, and warming up")
+            subjects = Subjects(self.source, samples, self.variants, self.batch_size, self.notes, stack)
+            self.told("compiling kernels, where they are not yet, and warming up")
             subjects.add_standard()
-            self._began += self._warm(subjects)
-            self._told("measuring standard loading and every split")
+            self.began += self._warm(subjects)
+            self.told("measuring standard loading and every split")
+            ready = self._elapsed()
             subjects.add_splits(self._elapsed)
-            if self._disk is not None:
-                subjects.add_disk(self._disk)
+            if self.disk is not None:
+                subjects.add_disk(self.disk)
+            filled = self._elapsed()
             self._take_turns(subjects)
+            missing = self._missing(subjects, ready, filled)
+            slices = {key: subject.slices for key, subject in subjects.items() if subject.slices}
             batch, _ = subjects[Key(subjects.first)].turns.batch()
-        return costs_of(
+        costs = costs_of(
             Measured(
-                variants=self._variants,
-                encoded=self._source.encoded,
-                batch_size=self._batch_size,
-                epochs=self._epochs,
+                variants=self.variants,
+                encoded=self.source.encoded,
+                batch_size=self.batch_size,
+                epochs=self.epochs,
                 samples=samples,
-                sizes=subjects.sizes,
-                slices={key: subject.slices for key, subject in subjects.items() if subject.slices},
-                hand_over_s=self._hand_over_s,
+                sizes={key: each for key, each in subjects.sizes.items() if Key(key[0]) in slices},
+                slices=slices,
+                hand_over_s=self.hand_over_s,
                 copy_s=copied_s(batch),
-                step=self._step.costs(),
+                step=self.step.costs(),
                 disk_speeds=self._disk_speeds(),
-                notes=tuple(self._notes),
+                notes=tuple(self.notes),
             )
         )
+        return replace(costs, limit_s=self.limit_s, missing=missing)
 
     def _elapsed(self) -> float:
         """Return the time since the measurement began, as a share of its limit, without that for compiling."""
-        return (time.perf_counter() - self._began) / self._limit_s
+        return (time.perf_counter() - self.began) / (MEASURING * self.limit_s)
+
+    def _missing(self, subjects: Subjects, ready: float, filled: float) -> str:
+        """Say what there was no time for; shares of it were over when splits were begun, and when turns were."""
+        done: dict[tuple[str, int], bool] = dict.fromkeys(subjects.left_out, False)
+        for key, subject in subjects.items():
+            done[key[:2]] = done.get(key[:2], True) and len(subject.slices) == LEAST_ROUNDS
+        kept, left_out = len(subjects) - len(self.variants), sum(subjects.left_out.values())
+        turns = sum(len(subject.slices) for subject in subjects.values())
+        filling = ready + (filled - ready) * (1 + left_out / max(1, kept))
+        turning = (self._elapsed() - filled) * LEAST_ROUNDS * (len(subjects) + left_out) / turns
+        needs_s = max(_TO_SPARE * max(filling / FILLING, filling + turning), 1.01) * self.limit_s
+        said = f"measured {sum(done.values())} of {len(done)} splits"
+        return "" if all(done.values()) else again(said, self.limit_s, needs_s)
 
     def _warm(self, subjects: Subjects) -> float:
         """Have each recipe serve a little, so that all is compiled; return the seconds it took."""
         began = time.perf_counter()
-        first, *others = self._variants
+        first, *others = self.variants
         subjects[Key(first)].turns.slice(0.0)
         for name in others:
-            with noted(self._notes, name):
+            with noted(self.notes, name):
                 subjects[Key(name)].turns.slice(0.0)
                 continue
-            del subjects[Key(name)], self._variants[name]
-        self._step.warm(subjects[Key(first)].turns)
+            del subjects[Key(name)], self.variants[name]
+        self.step.warm(subjects[Key(first)].turns)
         return time.perf_counter() - began
 
     def _take_turns(self, subjects: Subjects) -> None:
         """Give each subject a slice in each round, every second round backwards, as far as the time goes."""
         least, most = _SLICE_S
-        left_s = self._limit_s * (1 - self._elapsed())
+        left_s = MEASURING * self.limit_s * (1 - self._elapsed())
         weights = sum(each.weight for each in subjects.values())
-        seconds = min(most, max(least, (left_s / ROUNDS - _TURN_S * len(subjects)) / weights))
+        seconds = min(most, max(least, (left_s / LEAST_ROUNDS - _TURN_S * len(subjects)) / weights))
         order = list(subjects.items())
         standard = subjects[Key(subjects.first)]
-        for number in range(ROUNDS):
-            self._step.take()
+        for number in range(LEAST_ROUNDS):
+            self.step.take()
             for place, (key, subject) in enumerate(order if number % 2 == 0 else order[::-1], 1):
-                if self._elapsed() > _PATIENCE and standard.slices:
-                    over = f"the time, {self._limit_s:g} s, was over in round {number + 1} of {ROUNDS}"
-                    self._notes.append(f"{over}: measure for longer, or when the machine is quiet")
+                if self._elapsed() > PATIENCE and standard.slices:
                     return
-                self._told(f"round {number + 1} of {ROUNDS}: {place} of {len(order)}, {key}")
-                with noted(self._notes, str(key)):
+                if key not in subjects:  # It failed in an earlier round.
+                    continue
+                self.told(f"round {number + 1} of {LEAST_ROUNDS}: {place} of {len(order)}, {subjects.name_of(key)}")
+                with nullcontext() if subject is standard else noted(self.notes, subjects.name_of(key)):
                     subject.slices.append(subject.turns.slice(seconds * subject.weight))
+                    continue
+                del subjects[key]
             self._hand_over(subjects)
 
     def _hand_over(self, subjects: Subjects) -> None:
         """Measure what is between steps that the loader keeps up with, without reuse and with it."""
         first = Key(subjects.first)
-        batch_s = self._batch_size * float(np.median([each.image_s for each in subjects[first].slices]))
-        if batch_s > _LONG_S and self._hand_over_s:
+        batch_s = self.batch_size * float(np.median([each.image_s for each in subjects[first].slices]))
+        if batch_s > _LONG_S and self.hand_over_s:
             return
-        for key in (first, Key(subjects.first, self._variants[subjects.first].recipe.split, MIXED[0])):
+        for key in (first, Key(subjects.first, self.variants[subjects.first].recipe.split, MIXED[0])):
             if key in subjects:
-                with noted(self._notes, f"{key}, what is between two steps"):
+                with noted(self.notes, f"{subjects.name_of(key)}, what is between two steps"):
                     between_s = subjects[key].turns.hand_over(_AT_LEISURE * batch_s)
-                    self._hand_over_s.setdefault(key, []).append(between_s)
+                    self.hand_over_s.setdefault(key, []).append(between_s)
 
     def _disk_speeds(self) -> tuple[float, float] | None:
         """Return the bytes a second that the disk takes, and that it gives."""
-        if self._disk is not None:
-            with noted(self._notes, f"the disk at {self._disk}"):
-                written, read, _ = disk_speeds(self._disk)
+        if self.disk is not None:
+            with noted(self.notes, f"the disk at {self.disk}"):
+                written, read, _ = disk_speeds(self.disk)
                 return written, read
         return None

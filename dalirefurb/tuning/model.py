@@ -27,7 +27,7 @@ from typing import Literal
 
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import PartialSizes
-from dalirefurb.tuning.costs import Costs, SplitCosts
+from dalirefurb.tuning.costs import ORDERS, Costs, SplitCosts
 
 Tier = Literal["none", "memory", "disk", "tiered", "device"]
 Bound = Literal["cores", "source", "disk", "copies", "loader", "step"]
@@ -107,11 +107,11 @@ class Configuration:
     def name(self) -> str:
         """The configuration in a few words."""
         where = "" if self.split.devices == ("cpu", "cpu") else f" on {'/'.join(self.split.devices)}"
+        recipe = f"{ORDERS.get(self.split.recipe, self.split.recipe)}{where}"
         if self.reuse_factor == 1:
-            return f"standard, {self.split.recipe}{where}"
+            return "standard loading" if recipe == "recipe" else f"standard loading ({recipe})"
         share = "" if self.coverage == 1 else f", {self.coverage:.0%} of the samples"
-        place = f"{self.split.recipe}{where}, final from {self.split.final}"
-        return f"{place}, reuse factor {self.reuse_factor}, {self.tier}{share}"
+        return f"{recipe}, cached {self.split.place}, reuse factor {self.reuse_factor}, {self.tier}{share}"
 
 
 @dataclass(frozen=True)

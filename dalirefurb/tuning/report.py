@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, get_args
+from typing import Any
 
-from dalirefurb.augment.presets import Order
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.errors import DalirefurbError
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.choice import REUSE_FACTORS, Choice, doubts, is_for_ever
+from dalirefurb.tuning.choice import AS_FAST, RESERVE, REUSE_FACTORS, Choice, is_for_ever
+from dalirefurb.tuning.costs import ORDERS
 from dalirefurb.tuning.model import Configuration, Prediction
 
 
 def text(choice: Choice) -> str:
-    """Return all of it."""
+    """Return all of it; where nothing is recommended, no table, in which something would be the fastest."""
     notes = [f"note: {note}" for note in choice.costs.notes]
-    return "\n".join([_verdict(choice), _recommendation(choice), _assumed(choice), "", table(choice), *notes])
+    turns = ["", "in turns:", *map(str, choice.verified)] if choice.verified else []
+    found = [] if choice.recommended is None else ["", table(choice), *turns]
+    return "\n".join([_verdict(choice), _recommendation(choice), _assumed(choice), *found, *notes])
 
 
 def table(choice: Choice) -> str:
@@ -46,7 +48,7 @@ def table(choice: Choice) -> str:
         )
         for line in [head, *rows]
     ]
-    beside = f"of standard: as a multiple of {_standard(standard)}"
+    beside = f"computed; of standard: as a multiple of {standard.configuration.name}"
     return "\n".join([*lines, f"{beside}; run: {choice.workload.epochs} epochs; * what to take"])
 
 
@@ -58,12 +60,18 @@ def shown(choice: Choice) -> list[Prediction]:
         found += alike[:1]
     if choice.prefix is not None:
         found.append(choice.prefix)
-    best = [choice.standard, choice.recommended, *found]
-    return list({id(row): row for row in best}.values())
+    taken = [] if choice.recommended is None else [choice.recommended]
+    return list({id(row): row for row in [choice.standard, *taken, *found]}.values())
 
 
 def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) -> str:
-    """Return Python that makes the recommended loader, of several ranks that of the one in whose process it runs."""
+    """Return Python that makes the recommended loader, of several ranks that of the one in whose process it runs.
+
+    Raises:
+        DalirefurbError: If nothing is recommended.
+    """
+    if choice.recommended is None:
+        raise DalirefurbError(f"code needs something that is recommended, but nothing is: {choice.missing}")
     configuration = choice.recommended.configuration
     recipe = recipes.get(configuration.split.recipe, configuration.split.recipe)
     batch_size = choice.workload.batch_size
@@ -84,7 +92,7 @@ def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) 
     store = _store(choice, configuration, path)
     lines[:0] = ["import os", ""] if "os.environ" in store else []
     lines += [
-        f"recipe = {recipe}.at({configuration.split.split})  # the final part begins with {configuration.split.final}",
+        f"recipe = {recipe}.at({configuration.split.split})  # cached {configuration.split.place}",
         f"planner = Refurbish(source, {plan}){for_ever}",
         f"loader = Loader(source, recipe, planner, {store}{places})",
     ]
@@ -93,6 +101,7 @@ def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) 
 
 def names_of(choice: Choice) -> list[str]:
     """Return the names that the code needs of dalirefurb, beside those of source and recipe."""
+    assert choice.recommended is not None
     configuration = choice.recommended.configuration
     if configuration.reuse_factor == 1:
         return ["Loader", "Standard"]
@@ -107,7 +116,9 @@ def as_dict(choice: Choice) -> dict[str, Any]:
         "headspace": choice.headspace,
         "leave_off": choice.leave_off,
         "min_kept": choice.min_kept,
-        "recommended": row(choice.recommended),
+        "recommended": None if choice.recommended is None else row(choice.recommended),
+        "missing": choice.missing,
+        "verified": [asdict(each) | {"prediction": row(each.prediction)} for each in choice.verified],
         "standard": row(choice.standard),
         "rows": [row(each) for each in choice.rows],
         "machine": asdict(choice.machine),
@@ -135,69 +146,58 @@ def row(prediction: Prediction) -> dict[str, Any]:
 
 def _verdict(choice: Choice) -> str:
     standard, times = choice.standard, f"{choice.headspace:.2f} times as fast"
+    if choice.missing:
+        return f"{choice.verdict}: {choice.missing}"
     if choice.verdict is None:
         return (
             f"NO STEP GIVEN: whether training waits cannot be told; loading alone serves {standard.images_per_s:,.0f} "
             f"images/s without reuse"
         )
-    if choice.verdict is Verdict.INCONCLUSIVE:
-        remedy = "measure again when nothing else works on this machine, or for longer (--limit, or limit_s= in Python)"
-        return f"{choice.verdict}: {' and '.join(doubts(choice.costs, standard))}; {remedy}"
     return (
-        f"{choice.verdict}: with batches at hand training would be {times} as with {_standard(standard)}, "
+        f"{choice.verdict}: with batches at hand training would be {times} as with {standard.configuration.name}, "
         f"which reaches {standard.images_per_s:,.0f} images/s"
     )
 
 
 def _recommendation(choice: Choice) -> str:
     recommended, standard = choice.recommended, choice.standard
-    now = ", for now" if choice.verdict is Verdict.INCONCLUSIVE else ""
+    if recommended is None:
+        return "nothing is recommended, to leave reuse off neither"
     if recommended == standard:
         reason = "no configuration that fits and keeps enough is more than 2 % faster than"
-        return f"leave reuse off{now}: {reason} {_standard(standard)}"
-    told = [f"{recommended.images_per_s:,.0f} images/s expected, {_compared(choice)}"]
+        return f"leave reuse off: {reason} {standard.configuration.name}{', as computed' * (not choice.verified)}"
+    what = "reached" if choice.verified else "computed, not run"
+    told = [f"{choice.speed_of(recommended):,.0f} images/s {what}, {_compared(choice, recommended)}"]
     if not choice.leave_off and recommended.configuration.split.deterministic:
         told.append("every epoch is as fresh as standard's")
     elif not choice.leave_off:
         told.append(f"it keeps {recommended.kept:.3f} of the different images")
-    if recipe_changes := _recipe_changes(choice):
+    if not choice.leave_off and recommended.images_per_s <= (1 + AS_FAST) * standard.images_per_s:
+        told.append(f"in reserve: a step is not {RESERVE:g} times as long as a batch takes without reuse")
+    if recipe_changes := _recipe_changes(choice, recommended):
         told.append(recipe_changes)
-    off = f"leave reuse off{now}, and " if choice.leave_off else ""
-    return (
-        f"{off}take{'' if off or not now else f'{now},'} {choice.name_of(recommended.configuration)}: {'; '.join(told)}"
-    )
+    off = "leave reuse off, and " if choice.leave_off else ""
+    return f"{off}take {choice.name_of(recommended.configuration)}: {'; '.join(told)}"
 
 
-def _compared(choice: Choice) -> str:
+def _compared(choice: Choice, recommended: Prediction) -> str:
     """Set what to take beside standard of the first recipe, and beside standard of its own."""
-    recommended = choice.recommended
-    recipe = recommended.configuration.split.recipe
+    recipe, speed = recommended.configuration.split.recipe, choice.speed_of(recommended)
+    usual = [row for row in choice.rows if row.configuration.reuse_factor == 1]
     own = [
-        row
-        for row in choice.rows
-        if row.configuration.reuse_factor == 1 and row.configuration.split.recipe == recipe != _first(choice)
+        row for row in usual if row.configuration.split.recipe == recipe and row not in (choice.standard, recommended)
     ]
-    beside = [choice.standard, *(row for row in own[:1] if row != recommended)]
-    return ", ".join(f"{recommended.images_per_s / row.images_per_s:.2f} times {_standard(row)}" for row in beside)
+    beside = [choice.standard, *own[:1]] if recipe != choice.standard.configuration.split.recipe else [choice.standard]
+    return ", ".join(f"{speed / choice.speed_of(row):.2f} times {row.configuration.name}" for row in beside)
 
 
-def _standard(row: Prediction) -> str:
-    """Return the name of standard loading in the midst of a sentence."""
-    return row.configuration.name.replace("standard, ", "standard of ")
-
-
-def _first(choice: Choice) -> str:
-    return choice.standard.configuration.split.recipe
-
-
-def _recipe_changes(choice: Choice) -> str:
+def _recipe_changes(choice: Choice, recommended: Prediction) -> str:
     """Say that what to take is of another recipe than the first one; empty if it is not."""
-    first, taken = _first(choice), choice.recommended.configuration.split.recipe
-    if taken == first:
-        return ""
-    orders = get_args(Order)
-    what = "the order of operations" if first in orders and taken in orders else "the recipe"
-    return f"this changes {what}, from {first} to {taken}"
+    first, taken = (row.configuration.split.recipe for row in (choice.standard, recommended))
+    what = "the order of operations" if {first, taken} <= set(ORDERS) else "the recipe"
+    return (
+        "" if taken == first else f"this changes {what}, from {ORDERS.get(first, first)} to {ORDERS.get(taken, taken)}"
+    )
 
 
 def _assumed(choice: Choice) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +28,7 @@ from dalirefurb.source.outage import Patience
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.costs import Placement
+from dalirefurb.tuning.costs import Placement, place_of
 from dalirefurb.tuning.turns import Slice, Turns
 
 LEAST = 256
@@ -125,7 +126,7 @@ _COMPUTING, _MIXED = 4.0, 2.0
 _SAME_AGAIN = 0.501
 """What is kept at reuse factor 2 where nothing final is random: such splits are left out."""
 
-_FILLING = 0.7
+FILLING = 0.7
 """Share of the time after which no more splits are begun."""
 
 _UNKNOWN_MEMORY = 8 << 30
@@ -160,13 +161,6 @@ class Key(NamedTuple):
     reuse_factor: int | None = 1
     on_disk: bool = False
 
-    def __str__(self) -> str:
-        """Say it in a few words."""
-        if self.reuse_factor == 1:
-            return f"{self.variant}, standard"
-        what = "hits" if self.reuse_factor is None else f"reuse factor {self.reuse_factor}"
-        return f"{self.variant}, {self.split} stages partial, {what}{' on the disk' if self.on_disk else ''}"
-
 
 @dataclass
 class Subject:
@@ -196,6 +190,7 @@ class Subjects(dict[Key, Subject]):
 
     Attributes:
         sizes: Sizes of partial images, by variant and split.
+        left_out: Number of loaders that there was no time for, by variant and split.
     """
 
     def __init__(
@@ -211,11 +206,23 @@ class Subjects(dict[Key, Subject]):
         self._source, self._samples, self._variants, self._batch_size = source, samples, variants, batch_size
         self._notes, self._stack = notes, stack
         self.sizes: dict[tuple[str, int], PartialSizes] = {}
+        self.left_out: dict[tuple[str, int], int] = {}
 
     @property
     def first(self) -> str:
         """Name of the variant of which most is measured."""
         return next(iter(self._variants))
+
+    def name_of(self, key: Key) -> str:
+        """Say in a few words what a loader serves."""
+        if key.reuse_factor == 1:
+            return f"standard loading ({key.variant})"
+        what = "hits" if key.reuse_factor is None else f"reuse factor {key.reuse_factor}"
+        return f"{self._place(key.variant, key.split)}, {what}{' on the disk' if key.on_disk else ''}"
+
+    def _place(self, name: str, split: int) -> str:
+        stages = self._variants[name].recipe.stages
+        return f"{name}, cached {place_of(stages[split - 1].name) if split else f'before the {stages[0].name}'}"
 
     def add_standard(self) -> None:
         """Add standard of each variant."""
@@ -233,13 +240,12 @@ class Subjects(dict[Key, Subject]):
         """
         for name, variant in self._variants.items():
             for split in range(len(variant.recipe.stages) + 1):
-                what = f"{name}, {split} stages partial"
-                with noted(self._notes, what):
+                with noted(self._notes, self._place(name, split)):
                     recipe = variant.recipe.at(split)
                     if split == 0:  # A hit costs the cores what standard does. Of arrays nothing is cached.
                         self.sizes[name, 0] = self._partial_sizes(recipe)
-                    elif recipe.diversity(2) > _SAME_AGAIN and elapsed() > _FILLING:
-                        self._notes.append(f"{what}: not measured, for want of time")
+                    elif recipe.diversity(2) > _SAME_AGAIN and elapsed() > FILLING and len(self) > len(self._variants):
+                        self.left_out[name, split] = 1 + len(self._mixed(name, recipe))
                     elif recipe.diversity(2) > _SAME_AGAIN:
                         self._add_split(name, recipe)
 
@@ -294,9 +300,7 @@ class Subjects(dict[Key, Subject]):
         least, most = _ARRAY_ROWS
         wanted = _ENCODED_ROWS if self._source.encoded else min(most, max(least, len(self._source)))
         batches = max(2, -(-wanted // self._batch_size))
-        if nbytes:
-            room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY
-            batches = min(batches, int(room / nbytes / self._batch_size))
+        batches = min(batches, batches_that_fit(nbytes, self._batch_size))
         return rows_of(self._samples, self._source, rows=batches * self._batch_size) if batches else None
 
     def _partial_sizes(self, recipe: Recipe) -> PartialSizes:
@@ -306,6 +310,12 @@ class Subjects(dict[Key, Subject]):
             return partial_sizes(rows, recipe, reader, seed=0)
         finally:
             reader.close()
+
+
+def batches_that_fit(nbytes: float, batch_size: int) -> int:
+    """Return of how many batches partial images of so many bytes fit into the memory that may be taken for them."""
+    room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY
+    return int(room / nbytes / batch_size) if nbytes else sys.maxsize
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,14 @@ from dalirefurb.source import Source
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.tuning import report
-from dalirefurb.tuning.choice import Choice, choose
-from dalirefurb.tuning.costs import Costs, Placement
+from dalirefurb.tuning.choice import Choice, Verified, choose
+from dalirefurb.tuning.costs import LIMIT_S, Costs, Placement
 from dalirefurb.tuning.machine import free_bytes, free_device_bytes, this_machine
-from dalirefurb.tuning.measure import measure
-from dalirefurb.tuning.model import Machine, Workload
+from dalirefurb.tuning.measure import MEASURING, measure
+from dalirefurb.tuning.model import Machine, Prediction, Workload
+from dalirefurb.tuning.subjects import noted
 from dalirefurb.tuning.turns import Step
+from dalirefurb.tuning.verify import settled, verify
 
 _PLACEMENTS: tuple[Placement, ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to set, and why. `print(advice)` tells it; `advice.code()` is to be pasted.
+    """What to set, and why; or what is missing to say so. `print(advice)` tells it; `advice.code()` is to be pasted.
 
     Attributes:
         choice: What to take, all configurations that fit, and what they were computed from.
@@ -43,8 +45,21 @@ class Advice:
     choice: Choice
 
     @property
+    def recommended(self) -> Prediction | None:
+        """What to take; None: too little was measured to recommend anything, as `missing` says."""
+        return self.choice.recommended
+
+    @property
+    def missing(self) -> str:
+        """What is missing for a recommendation, and the time that it needs; "" where there is one."""
+        return self.choice.missing
+
+    @property
     def verdict(self) -> Verdict | None:
-        """Whether training waits for its loader without reuse; None: no step was given."""
+        """Whether training waits for its loader without reuse; None: no step was given.
+
+        It is `Verdict.INCONCLUSIVE` where nothing is recommended.
+        """
         return self.choice.verdict
 
     @property
@@ -54,7 +69,7 @@ class Advice:
 
     @property
     def leave_off(self) -> bool:
-        """Whether nothing is gained by reuse."""
+        """Whether it was found that nothing is gained by reuse; False, too, where nothing is recommended."""
         return self.choice.leave_off
 
     def __str__(self) -> str:
@@ -72,6 +87,9 @@ class Advice:
             source: Code of the source.
             recipes: Code of each recipe by its name; by default the names themselves.
             path: Path of the file of a `DiskStore`; several ranks have a file each, of that name and their number.
+
+        Raises:
+            DalirefurbError: If nothing is recommended.
         """
         return report.code(self.choice, source=source, recipes=recipes or {}, path=path)
 
@@ -100,12 +118,13 @@ def tune(
     placements: Sequence[Placement] | None = None,
     min_kept: float = 0.95,
     epochs: int = 90,
-    limit_s: float = 90.0,
+    limit_s: float = LIMIT_S,
     told: Callable[[str], None] = lambda _: None,
 ) -> Advice:
-    """Measure for a minute or so, and say which recipe, split, reuse factor and store to take, if any.
+    """Measure for two minutes or so, and say which recipe, split, reuse factor and store to take, if any.
 
-    Nothing else should run on the machine meanwhile: where figures vary too much the verdict is INCONCLUSIVE.
+    Nothing else should run on the machine meanwhile: where too little could be measured, or figures vary too much, the
+    verdict is INCONCLUSIVE, and nothing is recommended. What is recommended has taken turns with the best other.
 
     Args:
         source: Source of the samples.
@@ -137,7 +156,7 @@ def tune(
     batch_size = integer("batch_size", batch_size, 1, None, "64 is usual")
     epochs = integer("epochs", epochs, 1, None, "pass the number of epochs of the run")
     min_kept = number("min_kept", min_kept, "in 0..1", lambda share: 0 <= share <= 1, "0.95 is usual")
-    limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "90 is usual")
+    limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "120 is usual")
     if step is not None and not callable(step):
         step = number("step", step, "above 0, or a function", lambda seconds: seconds > 0, "pass seconds of a batch")
     if placements is None:
@@ -159,7 +178,14 @@ def tune(
         limit_s=limit_s,
         told=told,
     )
-    return advise(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
+    choice = choose(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
+    if choice.missing:
+        return Advice(choice)
+    notes, verified = list(costs.notes), list[Verified]()
+    with noted(notes, "turns of what is to be recommended"):
+        seconds = (1 - MEASURING) * limit_s
+        verified = verify(choice, source, recipes, step=step, disk=folder, seconds=seconds, told=told)
+    return Advice(settled(replace(choice, costs=replace(costs, notes=tuple(notes))), verified, limit_s))
 
 
 def check_disk(disk: Path | str | None) -> Path | None:

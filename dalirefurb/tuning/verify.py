@@ -1,68 +1,31 @@
-"""Verification of a choice: the recommended configuration and standard, in turns, beside what was predicted."""
+"""Verification of a choice: what is to be recommended, the best other and standard, in turns, before it is said."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.verdict import Verdict
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
+from dalirefurb.tuning.choice import AS_FAST, LEAST_ROUNDS, NOISY, Choice, Verified, again, rival
+from dalirefurb.tuning.measure import PATIENCE
 from dalirefurb.tuning.model import Configuration, predict
-from dalirefurb.tuning.subjects import read_some, rows_of
+from dalirefurb.tuning.subjects import batches_that_fit, read_some, rows_of
 from dalirefurb.tuning.turns import Step, Turns, waiting
 
-if TYPE_CHECKING:
-    from dalirefurb.tuning.choice import Choice
-
-WITHIN = 0.1
-"""A prediction this close to what is reached, as a share of it, holds."""
-
-_ROUNDS = 3
 _FILL_SHARE = 0.2
-_TURN_S = 1.5
-_LEAST_S = 1.0
-_LEAST_BATCHES = 8
-
-
-@dataclass(frozen=True)
-class Verified:
-    """One configuration, predicted and reached.
-
-    Attributes:
-        name: Configuration, in a few words.
-        predicted: Images/s that were predicted.
-        achieved: Images/s of each round.
-    """
-
-    name: str
-    predicted: float
-    achieved: tuple[float, ...]
-
-    @property
-    def ratio(self) -> float:
-        """What was predicted as a multiple of the median that was reached."""
-        return self.predicted / float(np.median(self.achieved))
-
-    @property
-    def holds(self) -> bool:
-        """Whether the prediction is within 10 % of what was reached."""
-        return abs(self.ratio - 1) <= WITHIN
-
-    def __str__(self) -> str:
-        """Say it in one line."""
-        reached = f"{np.median(self.achieved):,.0f}"
-        return (
-            f"{self.name}: predicted {self.predicted:,.0f} images/s, achieved {reached} "
-            f"({self.ratio:.2f} of it predicted)"
-        )
+_TURN_S = 0.8
+_SLICE_S = (0.5, 4.0)
+_LEAST_BATCHES, _MOST_ROWS = 8, 32_768
 
 
 def verify(
@@ -72,43 +35,77 @@ def verify(
     *,
     step: Step | float | None = None,
     disk: Path | None = None,
-    seconds: float = 60.0,
+    seconds: float = 30.0,
     told: Callable[[str], None] = lambda _: None,
 ) -> list[Verified]:
-    """Run standard and the recommended configuration in turns; both are of an epoch that is short enough to fill.
+    """Run standard, the recommended configuration and the best other in turns; their epochs are short enough to fill.
 
-    Args:
-        choice: What was chosen.
-        source: Source that it was made for.
-        recipes: Recipes that it was made for, by name.
-        step: Step that it was made for.
-        disk: Folder on the disk that it was made for.
-        seconds: Seconds that it takes, about.
-        told: Function that is called with a line about what is being done.
+    Where the seconds are over there are fewer rounds than three. Arguments beside the choice are those of `tune`.
     """
-    batch_size = choice.workload.batch_size
-    rate = choice.standard.configuration.split.standard_s.median
-    batches = max(_LEAST_BATCHES, int(seconds * _FILL_SHARE / rate) // batch_size)
-    rows = rows_of(read_some(source), source, rows=batches * batch_size)
-    workload = replace(choice.workload, num_samples=len(rows))
-    taken = [choice.standard.configuration]
-    taken += [] if choice.leave_off else [choice.recommended.configuration]
+    began = time.perf_counter()
+    assert choice.recommended is not None
+    wanted = [choice.standard.configuration, choice.recommended.configuration, rival(choice)]
+    taken = [each for place, each in enumerate(wanted) if each is not None and each not in wanted[:place]]
+    batch_size, standard_s = choice.workload.batch_size, choice.standard.configuration.split.standard_s.median
+    batches = int(min(_MOST_ROWS, seconds * _FILL_SHARE / standard_s)) // batch_size
+    fit = batches_that_fit(max(each.split.image_bytes for each in taken), batch_size)
+    rows = rows_of(read_some(source), source, rows=max(1, min(max(_LEAST_BATCHES, batches), fit)) * batch_size)
     if step is not None and not callable(step):
         step = waiting(step)
     names = [choice.name_of(configuration) for configuration in taken]
+    achieved: list[list[float]] = [[] for _ in taken]
     with ExitStack() as stack:
         turns = []
         for name, configuration in zip(names, taken, strict=True):
             told(f"filling: {name}")
             turns.append(turns_of(configuration, rows, recipes, batch_size, disk, choice.machine.memory_bytes, stack))
-        each_s = max(_LEAST_S, seconds * (1 - _FILL_SHARE) / _ROUNDS / len(turns) - _TURN_S)
-        achieved: list[list[float]] = [[] for _ in turns]
-        for number in range(_ROUNDS):
+        left_s = seconds - (time.perf_counter() - began)
+        each_s = min(_SLICE_S[1], max(_SLICE_S[0], left_s / LEAST_ROUNDS / len(turns) - _TURN_S))
+        for number in range(LEAST_ROUNDS):
             for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
-                told(f"round {number + 1} of {_ROUNDS}: {names[place]}")
+                if min(map(len, achieved)) and time.perf_counter() - began > PATIENCE * seconds:
+                    break
+                told(f"round {number + 1} of {LEAST_ROUNDS}: {names[place]}")
                 achieved[place].append(1 / turns[place].slice(each_s, step).image_s)
-    predicted = [predict(choice.costs, choice.machine, workload, each).images_per_s for each in taken]
-    return [Verified(*each) for each in zip(names, predicted, map(tuple, achieved), strict=True)]
+    workload = replace(choice.workload, num_samples=len(rows))
+    return [
+        Verified(
+            predict(choice.costs, choice.machine, choice.workload, configuration),
+            name,
+            predict(choice.costs, choice.machine, workload, configuration).images_per_s,
+            tuple(reached),
+        )
+        for configuration, name, reached in zip(taken, names, achieved, strict=True)
+    ]
+
+
+def settled(choice: Choice, verified: Sequence[Verified], limit_s: float) -> Choice:
+    """Return what is recommended after turns: what was chosen, or what was faster beside it, or nothing.
+
+    Standard is the first that took turns; none did if something failed.
+    """
+    rounds = min((len(each.achieved) for each in verified), default=0)
+    varied = [
+        f"turns of {one.name} and of {two.name} beside each other differed by {100 * two.beside(one).relative:.0f} %"
+        for one, two in combinations(verified if rounds else (), 2)
+        if two.beside(one).relative > NOISY
+    ]
+    missing = again(varied[0], limit_s) if varied else ""
+    if rounds < LEAST_ROUNDS:
+        said = f"what is to be recommended had {rounds} of {LEAST_ROUNDS} turns beside the best other"
+        missing = again(said, limit_s, rounds and LEAST_ROUNDS / rounds * limit_s)
+    choice = replace(choice, verified=tuple(verified), missing=missing)
+    if missing:
+        return replace(choice, verdict=Verdict.INCONCLUSIVE, recommended=None)
+    standard, *_ = verified
+    (best,) = (each for each in verified if each.prediction == choice.recommended)
+    for each in verified:
+        best = each if each.beside(best).low > 1 + AS_FAST else best
+    # Where standard keeps up with the step, reuse is a reserve, and need not be faster.
+    waits = standard.reached * choice.workload.step_s < (1 - AS_FAST) * choice.workload.batch_size
+    if waits and best.beside(standard).median <= 1 + AS_FAST:
+        best = standard
+    return replace(choice, recommended=best.prediction)
 
 
 def turns_of(

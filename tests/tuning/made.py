@@ -20,6 +20,7 @@ def split(recipe="paper", place=4, *, hit_ms=0.1, standard_ms=0.7, put_ms=0.03, 
         "image_std_bytes": 0.0,
         "largest_bytes": PARTIAL_BYTES,
         "deterministic": False,
+        "cached": ("", "decode", "random_resized_crop", "flip", "rand_augment_1", "rand_augment_2")[place],
         **changed,
     }
     return SplitCosts(

@@ -43,7 +43,7 @@ from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 
 from dalirefurb import FileList, Standard, simple
 from dalirefurb.augment.presets import Order
-from dalirefurb.planning.refurbish import Frozen
+from dalirefurb.planning import Frozen
 
 DATA_LOADER = "DataLoader"
 DECODE_KEPT = "decoded images kept"

@@ -1,7 +1,9 @@
 """Cases made for each verdict and each rule of choosing."""
 
+import ast
 import json
 import re
+from argparse import Namespace
 from dataclasses import replace
 from itertools import combinations
 
@@ -10,12 +12,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from dalirefurb import Refurbish
+from dalirefurb.cli.tune import _code
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import DalirefurbError
 from dalirefurb.tuning import report
 from dalirefurb.tuning.choice import Verified, choose, rival
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
-from dalirefurb.tuning.tune import advise, workload_of
+from dalirefurb.tuning.tune import Advice, advise, workload_of
 from dalirefurb.tuning.verify import settled
 from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
 
@@ -364,6 +367,12 @@ def test_a_gpu_that_does_both_parts_keeps_its_cache_in_its_own_memory():
     assert "DeviceStore()" in code
     assert 'partial_device="gpu", final_device="gpu"' in code
     assert "crop first on gpu/gpu" in report.text(choice)
+    options = Namespace(preset="rand_augment", size=224, disk=None, folder=None)
+    imports = ast.parse(_code(Advice(choice), options)).body[:2]
+    assert [ast.unparse(each) for each in imports] == [
+        "from dalirefurb import ImageFolder, Loader, Refurbish, rand_augment",
+        "from dalirefurb.store import DeviceStore",
+    ]
     nothing = chosen(costs(split(), on_device, step_ms=1), machine(device_bytes=0))
     assert nothing.recommended.device_bytes == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,22 +95,24 @@ class Case(NamedTuple):
         return (-1 if self.negated else 1) * self.bin / (PUBLISHED[self.policy].num_bins - 1)
 
 
-def _cases() -> Iterator[Case]:
+def _magnitudes() -> Iterator[list[Case]]:
+    """Yield the magnitudes of each operation, which one batch takes: a run of the graph costs more than its pixels."""
     for policy, published in PUBLISHED.items():
-        yield from (Case(policy, name) for name in published.plain)
-        for magnitude_bin in range(published.num_bins):
-            yield from (Case(policy, name, magnitude_bin) for name in CURVES)
-            for name in (*WARPS, *BLENDS):
-                yield Case(policy, name, magnitude_bin)
-                yield Case(policy, name, magnitude_bin, negated=True)
+        bins = range(published.num_bins)
+        yield from ([Case(policy, name)] for name in published.plain)
+        yield from ([Case(policy, name, each) for each in bins] for name in CURVES)
+        for name in (*WARPS, *BLENDS):
+            yield from ([Case(policy, name, each, negated) for each in bins] for negated in (False, True))
 
 
-CASES = list(_cases())
+MAGNITUDES = list(_magnitudes())
+CASES = [case for cases in MAGNITUDES for case in cases]
 
 
 def of(*names: str) -> pytest.MarkDecorator:
-    """Run a test for every case of these operations."""
-    return pytest.mark.parametrize("case", [case for case in CASES if case.name in names], ids=str)
+    """Run a test for each of these operations, policies and signs, with every magnitude."""
+    chosen = [cases for cases in MAGNITUDES if cases[0].name in names]
+    return pytest.mark.parametrize("cases", chosen, ids=lambda cases: f"{cases[0]} to {cases[-1].bin}")
 
 
 def _pictures() -> dict[str, Picture]:
@@ -145,17 +147,21 @@ def bilinear_pipeline() -> Any:
     return operation_pipeline(RandAugmentLayer(interpolation="bilinear", fill=(10, 20, 30)))
 
 
-def _served(pipeline: Any, case: Case, pictures: dict[str, Picture] = PICTURES) -> dict[str, Picture]:
-    """What the graph makes of each picture."""
-    names = [operation.name for operation in OURS[case.policy]]
-    heights, widths, _ = np.array([picture.shape for picture in pictures.values()]).T
-    choice = Choice(
-        np.full(len(pictures), names.index(case.name)),
-        np.full(len(pictures), case.bin),
-        np.full(len(pictures), case.negated),
-    )
-    parameters = TABLES[case.policy].parameters(choice, heights=heights, widths=widths)
-    return dict(zip(pictures, operate(pipeline, list(pictures.values()), parameters), strict=True))
+def _served(
+    pipeline: Any, cases: Sequence[Case], pictures: dict[str, Picture] = PICTURES
+) -> Iterator[tuple[Case, Picture, Picture, str]]:
+    """Yield what the graph makes of each picture in each case of a policy's: case, picture, that, and both in words."""
+    (policy,) = {case.policy for case in cases}
+    names = [operation.name for operation in OURS[policy]]
+    rows = [(case, kind) for case in cases for kind in pictures]
+    given = [pictures[kind] for _, kind in rows]
+    heights, widths, _ = np.array([picture.shape for picture in given]).T
+    drawn = [(names.index(case.name), case.bin, case.negated) for case, _ in rows]
+    chosen, bins, negated = (np.array(values) for values in zip(*drawn, strict=True))
+    parameters = TABLES[policy].parameters(Choice(chosen, bins, negated), heights=heights, widths=widths)
+    made = operate(pipeline, given, parameters)
+    for (case, kind), picture, served in zip(rows, given, made, strict=True):
+        yield case, picture, served, f"{case}, {kind}"
 
 
 def _source(case: Case, width: int, height: int) -> NDArray[np.float64]:
@@ -213,14 +219,14 @@ def test_a_table_has_the_published_operations(policy: str) -> None:
 
 
 @of(*LEVELS_FROM_PILLOW)
-def test_an_operation_is_pillows_to_the_stated_levels(pipeline: Any, case: Case) -> None:
-    for kind, served in _served(pipeline, case).items():
-        difference = _difference(served, _pillow(case, PICTURES[kind]))
-        assert difference.max() <= LEVELS_FROM_PILLOW[case.name], kind
-        if case.name in ("Brightness", "Contrast", "AutoContrast") and kind in PHOTOS:
-            assert (difference > 0).mean() < 0.05, kind
+def test_an_operation_is_pillows_to_the_stated_levels(pipeline: Any, cases: list[Case]) -> None:
+    for case, picture, served, which in _served(pipeline, cases):
+        difference = _difference(served, _pillow(case, picture))
+        assert difference.max() <= LEVELS_FROM_PILLOW[case.name], which
+        if case.name in ("Brightness", "Contrast", "AutoContrast") and which.endswith(PHOTOS):
+            assert (difference > 0).mean() < 0.05, which
         if case.name == "Color":
-            assert (difference > 1).mean() < 0.001, kind
+            assert (difference > 1).mean() < 0.001, which
 
 
 def _sources(case: Case, picture: Picture, nudge: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -242,32 +248,34 @@ def _colours(picture: Picture) -> NDArray[np.int64]:
 
 
 @of(*WARPS)
-def test_a_warp_shows_at_every_pixel_the_nearest_source_or_one_that_is_as_near(pipeline: Any, case: Case) -> None:
-    for kind, served in _served(pipeline, case).items():
-        colours, padded = _colours(served), np.pad(_colours(PICTURES[kind]), 1)
-        rows, columns = _sources(case, PICTURES[kind], 1e-3)
+def test_a_warp_shows_at_every_pixel_the_nearest_source_or_one_that_is_as_near(
+    pipeline: Any, cases: list[Case]
+) -> None:
+    for case, picture, served, which in _served(pipeline, cases):
+        colours, padded = _colours(served), np.pad(_colours(picture), 1)
+        rows, columns = _sources(case, picture, 1e-3)
         shown = [colours == padded[row + 1, column + 1] for row in rows for column in columns]
-        assert np.any(shown, axis=0).all(), kind
+        assert np.any(shown, axis=0).all(), which
 
 
 @of(*WARPS)
-def test_a_warp_is_pillows_but_where_the_source_lies_between_two_pixels(pipeline: Any, case: Case) -> None:
+def test_a_warp_is_pillows_but_where_the_source_lies_between_two_pixels(pipeline: Any, cases: list[Case]) -> None:
     """Pillow's coordinates are multiples of 2**-16, whose errors add up along a row."""
     photos = {kind: PICTURES[kind] for kind in PHOTOS}
-    for kind, served in _served(pipeline, case, photos).items():
-        rows, columns = _sources(case, photos[kind], 5e-3)
+    for case, picture, served, which in _served(pipeline, cases, photos):
+        rows, columns = _sources(case, picture, 5e-3)
         between = (rows[0] != rows[1]) | (columns[0] != columns[1])
-        assert np.array_equal(served[~between], _pillow(case, photos[kind])[~between]), kind
+        assert np.array_equal(served[~between], _pillow(case, picture)[~between]), which
 
 
 @of(*WARPS)
-def test_a_bilinear_warp_is_near_pillows_away_from_the_borders(bilinear_pipeline: Any, case: Case) -> None:
-    photo, fill = PICTURES["photo"], (10, 20, 30)
-    served = _served(bilinear_pipeline, case, {"photo": photo})["photo"]
-    difference = _difference(served, _pillow(case, photo, mode=Image.Resampling.BILINEAR, fill=fill)).max(axis=2)
-    assert (difference > 4).mean() < 0.02
-    if case.bin == 0:
-        assert difference.max() == 0
+def test_a_bilinear_warp_is_near_pillows_away_from_the_borders(bilinear_pipeline: Any, cases: list[Case]) -> None:
+    warp = {"mode": Image.Resampling.BILINEAR, "fill": (10, 20, 30)}
+    for case, photo, served, which in _served(bilinear_pipeline, cases, {"photo": PICTURES["photo"]}):
+        difference = _difference(served, _pillow(case, photo, **warp)).max(axis=2)
+        assert (difference > 4).mean() < 0.02, which
+        if case.bin == 0:
+            assert difference.max() == 0, which
 
 
 def _below(picture: Picture) -> NDArray[np.int64]:
@@ -277,33 +285,35 @@ def _below(picture: Picture) -> NDArray[np.int64]:
 
 
 @of("Equalize")
-def test_equalize_spreads_the_levels_by_how_many_pixels_are_below_them(pipeline: Any, case: Case) -> None:
-    for kind, served in _served(pipeline, case).items():
-        below = _below(PICTURES[kind])
+def test_equalize_spreads_the_levels_by_how_many_pixels_are_below_them(pipeline: Any, cases: list[Case]) -> None:
+    for _, picture, served, which in _served(pipeline, cases):
+        below = _below(picture)
         highest = below.max(axis=(0, 1))
-        spread = np.where(highest > 0, 255 * below / np.maximum(highest, 1), PICTURES[kind])
-        assert np.abs(served - spread).max() <= 0.5, kind
+        spread = np.where(highest > 0, 255 * below / np.maximum(highest, 1), picture)
+        assert np.abs(served - spread).max() <= 0.5, which
 
 
 @of("Equalize")
-def test_equalize_differs_from_pillows_by_what_pillow_cuts_off_the_pixels_per_level(pipeline: Any, case: Case) -> None:
+def test_equalize_differs_from_pillows_by_what_pillow_cuts_off_the_pixels_per_level(
+    pipeline: Any, cases: list[Case]
+) -> None:
     """Pillow takes `highest // 255` pixels for a level, not `highest / 255`; where that is 0 it changes nothing."""
-    for kind, served in _served(pipeline, case).items():
-        pillow = _pillow(case, PICTURES[kind])
-        highest = _below(PICTURES[kind]).max(axis=(0, 1))
+    for case, picture, served, which in _served(pipeline, cases):
+        pillow = _pillow(case, picture)
+        highest = _below(picture).max(axis=(0, 1))
         for channel in np.flatnonzero(highest < 255):
-            assert np.array_equal(pillow[..., channel], PICTURES[kind][..., channel]), kind
+            assert np.array_equal(pillow[..., channel], picture[..., channel]), which
         for channel in np.flatnonzero(highest >= 255):
             difference = _difference(served[..., channel], pillow[..., channel])
-            assert difference.max() <= 1 + 255 / (highest[channel] // 255), kind
+            assert difference.max() <= 1 + 255 / (highest[channel] // 255), which
 
 
 @of("Equalize")
-def test_equalize_is_within_two_levels_of_pillows_from_224_pixels_on(pipeline: Any, case: Case) -> None:
+def test_equalize_is_within_two_levels_of_pillows_from_224_pixels_on(pipeline: Any, cases: list[Case]) -> None:
     photos = {name: getattr(skimage.data, name)() for name in ("astronaut", "chelsea", "coffee")}
     photos = {name: np.asarray(Image.fromarray(photo).resize((224, 224))) for name, photo in photos.items()}
-    for name, served in _served(pipeline, case, photos).items():
-        assert _difference(served, _pillow(case, photos[name])).max() <= 2
+    for case, photo, served, which in _served(pipeline, cases, photos):
+        assert _difference(served, _pillow(case, photo)).max() <= 2, which
 
 
 def test_pixels_do_not_depend_on_the_other_samples_of_the_batch(pipeline: Any) -> None:
@@ -322,7 +332,8 @@ def test_pixels_do_not_depend_on_the_other_samples_of_the_batch(pipeline: Any) -
 
 def test_a_warp_fills_what_has_no_source_with_the_given_levels(bilinear_pipeline: Any) -> None:
     picture = np.full((40, 40, 3), 255, np.uint8)
-    shifted = _served(bilinear_pipeline, Case("rand_augment", "TranslateX", 30), {"white": picture})["white"]
+    cases = [Case("rand_augment", "TranslateX", 30)]
+    ((_, _, shifted, _),) = _served(bilinear_pipeline, cases, {"white": picture})
     assert (shifted[:, :18] == (10, 20, 30)).all()
     assert (shifted[:, 18:] == 255).all()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -30,6 +32,11 @@ UNLIKELY = 1e-3
 
 Argument = tuple[str, float]
 """What is done to an image, and how much."""
+
+Matrix = tuple[tuple[float, float, float], ...]
+"""Three rows, in Python's own numbers: hundreds of thousands are looked at one by one."""
+
+EYE: Matrix = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
 
 Done = tuple[Argument, ...]
 """What is done to an image, operation by operation."""
@@ -127,10 +134,10 @@ class Published:
         return tuple(self.operate(*half) for half in self.rng.choice(TIMM_POLICIES[name]))
 
 
-def _argument(group: int, matrix: NDArray[np.float32]) -> Argument:
+def _argument(group: Group, matrix: Matrix) -> Argument:
     """What the graph gets, as `MEANINGS` says it."""
-    first = float(matrix[0, 0])
-    match Group(group):
+    (first, second, third), (fourth, _, sixth), _ = matrix
+    match group:
         case Group.IDENTITY:
             return "nothing", 0
         case Group.POSTERIZE:
@@ -138,14 +145,14 @@ def _argument(group: int, matrix: NDArray[np.float32]) -> Argument:
         case Group.SOLARIZE:
             return "solarize", 1 - first
         case Group.SOLARIZE_ADD:
-            assert matrix[0, 1] == 128
+            assert second == 128
             return "add", first
         case Group.BRIGHTNESS:
             return "Brightness", first
         case Group.CONTRAST:
             return "Contrast", first
         case Group.COLOR:
-            assert matrix[1, 0] == pytest.approx(1 - first, abs=1e-6)
+            assert abs(fourth - (1 - first)) <= 1e-6
             return "Color", first
         case Group.SHARPNESS:
             return "Sharpness", 1 - 13 * first
@@ -155,13 +162,13 @@ def _argument(group: int, matrix: NDArray[np.float32]) -> Argument:
             return "equalize", 0
         case Group.AUTO_CONTRAST:
             return "auto contrast", 0
-    if np.array_equal(matrix, np.eye(3)):
+    if matrix == EYE:
         return "unmoved", 0
-    if matrix[0, 1] * matrix[1, 0] < 0:
-        return "rotate", np.degrees(np.arcsin(float(matrix[1, 0])))
-    if matrix[0, 1] or matrix[1, 0]:
-        return ("shear x", float(matrix[0, 1])) if matrix[0, 1] else ("shear y", float(matrix[1, 0]))
-    return ("down", float(matrix[1, 2])) if matrix[1, 2] else ("right", float(matrix[0, 2]))
+    if second * fourth < 0:
+        return "rotate", math.degrees(math.asin(fourth))
+    if second or fourth:
+        return ("shear x", second) if second else ("shear y", fourth)
+    return ("down", sixth) if sixth else ("right", third)
 
 
 def _drawn(
@@ -181,8 +188,10 @@ def _drawn(
 
 def _done(stages: Sequence[Stage], servings: int = 0, split: int = 0) -> list[Done]:
     """What is done to COUNT samples."""
-    drawn = _drawn(stages, servings=servings, split=split)
-    return [tuple(map(_argument, *each)) for each in zip(*drawn, strict=True)]
+    groups, matrices = _drawn(stages, servings=servings, split=split)
+    named = [[Group(each) for each in row] for row in groups.tolist()]
+    frozen = [[tuple(map(tuple, each)) for each in row] for row in matrices.tolist()]
+    return [tuple(map(_argument, *each)) for each in zip(named, frozen, strict=True)]
 
 
 def _agree(ours: Sequence[Done], theirs: Sequence[Done]) -> None:
@@ -196,13 +205,13 @@ def _agree(ours: Sequence[Done], theirs: Sequence[Done]) -> None:
 
 def _agree_about(ours: Sequence[Done], theirs: Sequence[Done], *, bins: int) -> None:
     """Compare how often what was done, with how much of it in which of a few ranges; rare cells are put together."""
-    edges: dict[str, NDArray[np.float64]] = {}
+    edges: dict[str, list[float]] = {}
     for name, each in itertools.groupby(sorted(itertools.chain(*theirs)), lambda argument: argument[0]):
         values = np.array([value for _, value in each])
-        edges[name] = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]).round(4))
+        edges[name] = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1]).round(4)).tolist()
 
     def cell(done: Done) -> tuple[tuple[str, int], ...]:
-        return tuple((name, int(np.searchsorted(edges.get(name, []), round(value, 4)))) for name, value in done)
+        return tuple((name, bisect_left(edges.get(name, ()), round(value, 4))) for name, value in done)
 
     counts = [Counter(map(cell, each)) for each in (ours, theirs)]
     cells = set(counts[0]) | set(counts[1])

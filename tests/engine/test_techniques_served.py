@@ -216,9 +216,16 @@ ECHOES = [
 ]
 
 
-@pytest.mark.parametrize(("look_ahead", "batches_per_group"), [(1, 1), (6, 1), (3, 4)])
-@pytest.mark.parametrize("planner", ECHOES)
-@pytest.mark.parametrize("split", [0, 1])
+AHEAD = [(1, 1), (6, 1), (3, 4)]
+PAIRS = [
+    pytest.param((ahead + number) % 2, *planner.values, *AHEAD[ahead], id=f"{planner.id}-{AHEAD[ahead]}")
+    for number, planner in enumerate(ECHOES)
+    for ahead in range(len(AHEAD))
+]
+"""Each planner with each look-ahead, and each of both with each split: a split decides what is kept, not when."""
+
+
+@pytest.mark.parametrize(("split", "planner", "look_ahead", "batches_per_group"), PAIRS)
 def test_a_sample_that_is_repeated_is_computed_once(
     split: int, planner: Echo | BatchEcho, look_ahead: int, batches_per_group: int, source: ImageFolder
 ) -> None:

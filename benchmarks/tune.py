@@ -8,11 +8,11 @@ Machine: the one it runs on, CPU only; its model, cores and versions are in the 
 n: the median of `turns` turns of each configuration, of at least `timed_s` seconds after its first epoch: one of
 photographs, three of CIFAR-10, whose batches take a third of a millisecond; what tune measures is of 3 rounds.
 
-8 splits of `rand_augment` in both orders x standard and reuse factors 2 to 4 x stores in memory and on disk x steps of
+5 splits of `rand_augment` in both orders x standard and reuse factors 2 to 4 x stores in memory and on disk x steps of
 0.5, 1 and 1.5 times standard's time for a batch, of a device that the loop waits for; on photographs and on CIFAR-10's
 arrays. First `tune` measures, then every configuration is run, in an order that is drawn.
 
-    python benchmarks/tune.py                        half an hour on 2 cores
+    python benchmarks/tune.py                        about 15 minutes on 2 cores
     python benchmarks/tune.py --quick --out q.json   a minute; its figures mean nothing
 """
 
@@ -75,7 +75,7 @@ class Config:
     batch_sizes: tuple[int, int] = (256, 128)
     reuse_factors: tuple[int, ...] = (2, 3, 4)
     steps: tuple[float, ...] = (0.5, 1.0, 1.5)
-    splits: int = 8
+    splits: int = 5
     limit_s: float = 120.0
     turns: tuple[int, int] = (1, 3)
     timed_s: float = 1.5

@@ -18,7 +18,6 @@ from dalirefurb import (
     DiskStore,
     Echo,
     Evaluate,
-    Frozen,
     Loader,
     MemoryStore,
     Recipe,
@@ -31,6 +30,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.errors import NothingKeptWarning
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import ReferenceCount
 from dalirefurb.store import Store

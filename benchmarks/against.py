@@ -85,7 +85,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
             stack.callback(contender.batches.close)
             entrants.append((contender, str(contender.placement), None, 1))
         for row, settings in there.settings.items():
-            worker = _worker(config, source, row, settings, calibration)
+            worker = _worker(config, source, options.competitors, row, settings, calibration)
             stack.callback(worker.close)
             entrants.append((worker, worker.setting, None, 1))
         for loader in loaders:
@@ -195,6 +195,7 @@ def _stock_dali(config: Config, source: FileList, nearest: bool, calibration: li
 def _worker(
     config: Config,
     source: FileList,
+    python: Path,
     row: str,
     settings: Sequence[workers.Tried],
     calibration: list[Slice],
@@ -203,7 +204,8 @@ def _worker(
     files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
     best, most = None, 0.0
     for tried in settings:
-        turns = workers.WorkerTurns(Job(row, files, labels, config.size, config.batch_size, tried.setting), tried)
+        job = Job(row, files, labels, config.size, config.batch_size, tried.setting)
+        turns = workers.WorkerTurns(job, tried, (str(python), str(workers.WORKER)))
         try:
             (taken,) = harness.interleave([turns], rounds=1, timed_batches=config.calibration_batches)
         finally:

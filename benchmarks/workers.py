@@ -102,7 +102,7 @@ class WorkerTurns:
         setting: What was chosen for it.
     """
 
-    def __init__(self, job: Job, tried: Tried, command: tuple[str, ...] = (str(PYTHON), str(WORKER))) -> None:
+    def __init__(self, job: Job, tried: Tried, command: tuple[str, ...]) -> None:
         self.name = job.row
         self.setting = str(tried)
         self._job = job

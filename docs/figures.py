@@ -69,7 +69,7 @@ def where(name: str, times: str = "") -> str:
     if "rounds" in config and not times:
         times = f"{config['rounds']} rounds, "
     file = f"[{name}.json](results/{name}.json)"
-    warning = ", by the first harness, which counts some batches that were made ahead" if _harness(name) == 1 else ""
+    warning = ",\nby the first harness, which counts some batches that were made ahead" if _harness(name) == 1 else ""
     return f"{times}{machine['cores']} cores of {_article(cpu)} {cpu}, {machine['date']}, {file}{warning}"
 
 

@@ -325,7 +325,7 @@ def some_of(name: str) -> dict[str, Any]:
 
 def test_every_public_thing_that_takes_numbers_is_tried() -> None:
     stages = {name for name, each in vars(augment).items() if str(getattr(each, "__module__", "")).startswith("dalire")}
-    public = {*dalirefurb.__all__, *(name for name in stages if not name.startswith("_"))}
+    public = {*dalirefurb.__all__, *dalirefurb._MOVED, *(name for name in stages if not name.startswith("_"))}
     assert public - EXAMPLES.keys() == OF_NO_NUMBER
     numeric = re.compile(r"\b(int|float|bool|Size|Range|Interval|Channels|Fill|Budget|Split|MagnitudeNoise)\b")
     for name in public & EXAMPLES.keys() - {"Loader", "Recipe", "TieredStore", "propose_coverage", "Rank"}:

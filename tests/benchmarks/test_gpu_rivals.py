@@ -70,7 +70,7 @@ def test_what_is_taken_is_the_longer_step_and_the_augmentation_before_it():
     assert gpu_rivals.taken_ms(turns, "kornia", 1) == [4.5]
     assert gpu_rivals.taken_ms(turns, "dead", 1) == []
     said = gpu_rivals.show(Config(), turns)
-    assert "100 [100, 100] +4.5 ms" in said
+    assert "100 [too few rounds] +4.5 ms" in said
     assert "died by SIGSEGV" in said
 
 

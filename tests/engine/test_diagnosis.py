@@ -700,7 +700,9 @@ def test_a_store_that_is_too_small_is_said_to_be() -> None:
 def test_a_step_that_takes_as_long_as_all_images_needs_no_reuse() -> None:
     found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.1, epochs=2)
     assert found.verdict is Verdict.NOT_DETECTED
-    assert found.change.startswith("reuse_factor=1 would be as fast")
+    # Beside other processes the first epoch can take longer than the second by chance.
+    advice = ("reuse_factor=1 would be as fast", "leave the loader as it is: training is 1.")
+    assert found.change.startswith(advice)
 
 
 def test_a_loader_that_has_served_nothing_knows_nothing_and_one_that_is_closed_still_knows() -> None:

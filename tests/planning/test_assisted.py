@@ -164,6 +164,7 @@ def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolde
     assert_same(plain["refurbished"][: len(served)], served)
 
 
+@pytest.mark.filterwarnings("ignore:to begin with hits:dalirefurb.errors.NothingKeptWarning")  # It is a run begun anew.
 def test_a_store_full_of_later_versions_has_room_when_training_begins_anew(source: ImageFolder, tmp_path: Path) -> None:
     planner = assist(REFURBISH)
     declined = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import itertools
 import json
 import os
@@ -405,8 +406,9 @@ def _tensor_decoder() -> str:
 
 
 def _ffmpeg_decoder() -> Callable[[str], Any]:
-    """Return SPDL's decoder: a file's path in, (3, H, W) uint8 out."""
+    """Return SPDL's decoder: a file's path in, (3, H, W) uint8 out; it fails here if FFmpeg's libraries are missing."""
     import spdl.io
+    from PIL import Image
 
     description = spdl.io.get_video_filter_desc(pix_fmt="rgb24")
 
@@ -414,6 +416,9 @@ def _ffmpeg_decoder() -> Callable[[str], Any]:
         frames = spdl.io.load_image(path, filter_desc=description)
         return spdl.io.to_torch(frames).permute(2, 0, 1)
 
+    encoded = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(encoded, "PNG")
+    spdl.io.load_image(encoded.getvalue(), filter_desc=description)
     return decode
 
 

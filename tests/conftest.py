@@ -1,6 +1,7 @@
 import gc
 import logging
 import os
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def pytest_collection_modifyitems(items):
 def _no_progress(monkeypatch):
     """Commands do not tell what takes long, which a busy machine decides; tests of that set it back."""
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_pipelines_left():
+    """Pipelines that a module's tests leave go with it: loaders count the time of every thread at each epoch."""
+    yield
+    if one_batch := sys.modules.get("tests.one_batch"):
+        one_batch._replica.cache_clear()
+    if sum(1 for _ in Path("/proc/self/task").iterdir()) > 16:
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -41,9 +42,27 @@ RECIPES = {
 PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
 
 
-@pytest.mark.parametrize("part", [part for part in get_args(Part) if part != "decoded"])
-@pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
-@pytest.mark.parametrize("name", RECIPES)
+def serialised() -> Iterator[Any]:
+    """Yield names of recipes, placements and parts; what has the operators of another on the same devices is weekly."""
+    for (name, recipe), (partial, final) in product(RECIPES.items(), PLACEMENTS):
+        for part in ("partial", "final", "whole"):
+            same = (part, partial, final) in (("partial", "cpu", "gpu"), ("final", "gpu", "gpu"))
+            same |= part == "whole" and any(
+                (other.stages, other.output) == (recipe.stages, recipe.output) for other in earlier(name)
+            )
+            marks = [pytest.mark.weekly] if same else []
+            yield pytest.param(name, partial, final, part, marks=marks)
+
+
+def earlier(name: str) -> Iterator[Recipe]:
+    """Yield the recipes before one."""
+    for other, recipe in RECIPES.items():
+        if other == name:
+            return
+        yield recipe
+
+
+@pytest.mark.parametrize(("name", "partial", "final", "part"), list(serialised()))
 def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, part: Part) -> None:
     graph = Graph(RECIPES[name], part, partial, final)
     with warnings.catch_warnings(record=True) as caught:

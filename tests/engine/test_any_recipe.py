@@ -141,10 +141,12 @@ def stages_of(draw: st.DrawFn, kernels: Kernels) -> list[Stage]:
     return stages
 
 
-def served(recipe: Recipe, planner: Planner, store: Store | None, kernels: Kernels) -> torch.Tensor:
+def served(
+    recipe: Recipe, planner: Planner, store: Store | None, kernels: Kernels, epochs: int = EPOCHS
+) -> torch.Tensor:
     options = Prefetch(num_threads=2, replicas=1, look_ahead=2)
     with Loader(SOURCE, recipe, planner, store, kernels=kernels, prefetch=options) as loader:
-        return torch.cat([images.clone() for _ in range(EPOCHS) for images, _ in loader])
+        return torch.cat([images.clone() for _ in range(epochs) for images, _ in loader])
 
 
 def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> None:
@@ -155,14 +157,15 @@ def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> N
     assert torch.equal(served(recipe, planner, None, kernels), served(recipe, planner, MemoryStore(), kernels))
     standard = Standard(COUNT, batch_size=BATCH_SIZE, seed=5)
     once = Refurbish(COUNT, batch_size=BATCH_SIZE, reuse_factor=1, seed=5)
-    whole = served(recipe.at(0), standard, None, kernels)
-    assert torch.equal(whole, served(recipe, once, MemoryStore(), kernels))
+    whole = served(recipe.at(0), standard, None, kernels, epochs=2)
+    assert torch.equal(whole, served(recipe, once, MemoryStore(), kernels, epochs=2))
     assert whole.std() > 0
 
 
 def settled(function: Callable[..., None]) -> Callable[..., None]:
-    """Let an example take its time: it makes four loaders."""
-    profile = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=12)
+    """Let an example take its time: it makes four loaders. Where each change is tested there are fewer."""
+    examples = min(12, settings.default.max_examples // 3)
+    profile = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples)
     return profile(function)
 
 

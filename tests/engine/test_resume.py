@@ -141,23 +141,26 @@ def test_every_technique_is_resumed() -> None:
     assert {type(planner) for _, planner in TECHNIQUES.values()} == planners
 
 
-@pytest.mark.parametrize("where", ["in memory", "on disk"])
+@pytest.mark.parametrize("where", ["in memory", "on disk", pytest.param("always anew", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", TECHNIQUES)
 def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
     name: str, where: str, source: ImageFolder, recorded: Callable[[str], Record], tmp_path: Path
 ) -> None:
-    """A new store on disk is as empty as one in memory: for it two places are enough, and all once it is used."""
+    """At all places once a store is used; a new one is empty whatever the place, so an epoch of them is tried.
+
+    One on disk is as empty as one in memory: for it two places are enough. Weekly a new one is at every place.
+    """
     numbers = count()
 
     @contextmanager
     def resume() -> Iterator[Loader]:
-        store = MemoryStore() if where == "in memory" else DiskStore(tmp_path / str(next(numbers)))
+        store = DiskStore(tmp_path / str(next(numbers))) if where == "on disk" else MemoryStore()
         with store, loader_of(source, name, store) as loader:
             yield loader
 
     planner = TECHNIQUES[name][1]
-    cold_at = None if where == "in memory" else (1, len(planner))
-    assert_resumes_everywhere(recorded(name), planner, resume, cold_at=cold_at)
+    cold_at = {"in memory": range(len(planner) + 1), "on disk": (1, len(planner)), "always anew": None}
+    assert_resumes_everywhere(recorded(name), planner, resume, cold_at=cold_at[where])
 
 
 def test_an_epoch_that_is_left_early_is_resumed_where_it_was_left(

@@ -24,7 +24,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Lease
-from tests.engine.test_bit_identity import STORES, Batches, assert_same, serve
+from tests.engine.test_bit_identity import Batches, assert_same, chosen, serve
 from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 
@@ -72,8 +72,10 @@ def without_store(source: ImageFolder) -> dict[int, Batches]:
     }
 
 
-@pytest.mark.parametrize(("kind", "meddle"), STORES)
-@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
+NUMBERS = [pytest.param(number, id=technique.id) for number, technique in enumerate(TECHNIQUES)]
+
+
+@pytest.mark.parametrize(("number", "kind", "meddle"), chosen(NUMBERS, "echoing before augmentation"))
 def test_tensors_are_the_same_whatever_the_store_does(
     number: int,
     kind: type[MemoryStore],
@@ -90,7 +92,7 @@ def test_tensors_are_the_same_whatever_the_store_does(
 
 
 @pytest.mark.parametrize("batches_per_group", [2, 7])
-@pytest.mark.parametrize("number", range(len(TECHNIQUES)), ids=[technique.id for technique in TECHNIQUES])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_tensors_are_the_same_when_batches_run_together(
     number: int, batches_per_group: int, source: ImageFolder, without_store: dict[int, Batches]
 ) -> None:

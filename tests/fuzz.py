@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from dalirefurb import BadSamplePolicy, Loader, Prefetch, Recipe, Standard, evaluate, simple
+from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.reading.decoding import decoded
@@ -392,6 +394,7 @@ class Fuzzer:
 
 def _serve(format_: str, seed: int, first: int, count: int, folder: Path | None) -> None:
     """Print a line of JSON for each round, in a process of its own."""
+    Graph.serialize = cache(Graph.serialize)  # type: ignore[method-assign]  # That costs more than a round.
     rounds, last = Rounds(format_, seed, folder), first + count
     while first < last:
         some = min(ROUND - first % ROUND, last - first)

@@ -1,9 +1,11 @@
 """Planners small enough for every corner, and what tests of plans share."""
 
 import hashlib
+import os
 import warnings
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from dalirefurb.planning.auto_assist import AutoAssist
@@ -16,6 +18,9 @@ from dalirefurb.planning.smart_cache import SmartCache
 FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
 PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
+
+FEWER = settings(max_examples=8) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else settings()
+"""Of properties of which each example plans many epochs, and which others beside it hold in other words."""
 
 
 @st.composite

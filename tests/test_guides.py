@@ -71,7 +71,7 @@ def _process() -> Iterator[None]:
     signal.signal(signal.SIGTERM, handler)
 
 
-@pytest.mark.usefixtures("bucket", "_process")
+@pytest.mark.usefixtures("bucket", "_process", "traced_once")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
     "script",

@@ -36,6 +36,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError,
 from tests.loading import flat_loader
 from tests.pictures import write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 NUM_SAMPLES = 14
 BATCH_SIZE = 4
@@ -578,7 +579,7 @@ def test_a_source_may_return_one_array(kernels: Any, reuse_factor: int) -> None:
 
     def served(source: Arrays) -> list[torch.Tensor]:
         planner = Refurbish(12, batch_size=4, reuse_factor=reuse_factor)
-        with Loader(source, rand_augment(SIZE, raw=True), planner, MemoryStore(), kernels=kernels) as loader:
+        with Loader(source, simple(SIZE, raw=True), planner, MemoryStore(), kernels=kernels) as loader:
             return [tensor for _ in range(2) for batch in loader for tensor in batch]
 
     expected = served(Arrays(images, np.arange(12)))

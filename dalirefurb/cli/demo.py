@@ -101,7 +101,7 @@ class Photographs:
             yield path or made
 
     def is_made(self, path: Path | None) -> bool:
-        """Tell whether the folder is there; refuse to touch what is not the demo's, and to make what has no room.
+        """Tell whether the folder is there; refuse what is not the demo's, or can have no folder or no room.
 
         Raises:
             ConfigurationError: If `path` holds something else or cannot be looked into, or the disk has no room.
@@ -121,6 +121,7 @@ class Photographs:
                 return True
             place = Path(tempfile.gettempdir()) if path is None else path.absolute()
             there = next(each for each in (place, *place.parents) if each.exists())
+            tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=there).cleanup()
             needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(there).free
         if needed > free:
             raise ConfigurationError(

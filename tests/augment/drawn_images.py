@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,16 @@ def kept(recipe: Recipe, reuse_factor: int, *, samples: int, size: tuple[int, in
     _, partial_heights, partial_widths = draw(recipe.partial, numbers=versions, **rows)
     of_final = {**rows, "heights": partial_heights, "widths": partial_widths, "versions": versions}
     reused, *_ = draw(recipe.final, numbers=servings, **of_final)
-    standard, *_ = draw(recipe.stages, numbers=servings, **rows)
-    return _different(recipe.final, reused, samples) / _different(recipe.stages, standard, samples)
+    return _different(recipe.final, reused, samples) / _of_standard(recipe.stages, reuse_factor, samples, size)
+
+
+@cache
+def _of_standard(stages: tuple[Stage, ...], epochs: int, samples: int, size: tuple[int, int]) -> int:
+    """Count the different images that standard training makes in so many epochs."""
+    indices, servings = np.divmod(np.arange(samples * epochs), epochs)
+    heights, widths = (np.full(samples * epochs, side) for side in size)
+    drawn, *_ = draw(stages, seed=7, indices=indices, numbers=servings, heights=heights, widths=widths)
+    return _different(stages, drawn, samples)
 
 
 def _different(stages: Sequence[Stage], arrays: Mapping[str, Any], samples: int) -> int:

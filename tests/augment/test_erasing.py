@@ -75,7 +75,7 @@ def painted(stage: Any, picture: Picture, window: list[int], row: dict[str, Any]
 @by_each
 @of_each
 def test_windows_are_painted_over_and_nothing_else_is(by: Maker, stage: Any) -> None:
-    pictures = KINDS * 5
+    pictures = KINDS * 2
     parameters = drawn(stage, pictures)
     for number, (picture, served) in enumerate(zip(pictures, made(stage, pictures, parameters, by=by), strict=True)):
         expected = picture

@@ -22,6 +22,7 @@ from dalirefurb import Mix
 from tests.interruptible import interruptible
 from tests.pictures import picture, write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINES = sorted((ROOT / "pipelines").glob("*.py"))
 SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2", "--reuse-factor", "3"]
@@ -207,8 +208,13 @@ def test_images_to_evaluate_on_are_those_in_val_or_a_share_of_all_classes(imagen
     assert not names[0] & names[1]
 
 
-@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("heeded", [False, True])
+# That the lines in question are alike in both is tested below.
+@pytest.mark.parametrize(
+    ("path", "heeded"),
+    [(path, True) for path in PIPELINES]
+    + [(PIPELINES[0], False), *(pytest.param(path, False, marks=pytest.mark.weekly) for path in PIPELINES[1:])],
+    ids=lambda each: getattr(each, "stem", each),
+)
 def test_an_interrupt_while_a_pipeline_imports_torch_is_no_traceback(path, heeded):
     """Nor is it heeded afterwards where the process began without heeding it, as a job in the background does."""
     program = f"""if True:
@@ -331,17 +337,22 @@ def test_a_terminated_run_saves_where_it_is_and_goes_on_as_one_that_never_was(re
         assert all(torch.equal(resumed[key], whole[key]) for key in whole)
 
 
-def test_sigterm_and_sigint_end_a_pipeline_in_one_line(folder, tmp_path):
-    arguments = ["--data", folder, *SMALL_RESNET, "--epochs", "1000", "--progress-every", "0"]
+# The smaller network is always tried: the lines in question are alike in both, which is tested below.
+@pytest.mark.parametrize(
+    "name", ["cifar10_autoaugment", pytest.param("imagenet_randaugment", marks=pytest.mark.weekly)]
+)
+def test_sigterm_and_sigint_end_a_pipeline_in_one_line(request, tmp_path, name):
+    data, small = ("mosaics", SMALL_CIFAR) if name.startswith("cifar10") else ("folder", SMALL_RESNET)
+    arguments = ["--data", request.getfixturevalue(data), *small, "--epochs", "1000", "--progress-every", "0"]
     for number, status, told in (
         (signal.SIGTERM, 143, rf"terminated after \d+ batches: saved in {tmp_path}/x.pt, go on with --resume\n"),
         (signal.SIGINT, 130, "interrupted; --resume goes on from the last checkpoint, if there is one\n"),
     ):
-        command = [sys.executable, str(ROOT / "pipelines" / "imagenet_randaugment.py"), *map(str, arguments)]
+        command = [sys.executable, str(ROOT / "pipelines" / f"{name}.py"), *map(str, arguments)]
         command += ["--checkpoint", str(tmp_path / "x.pt"), *(["--resume"] if number == signal.SIGINT else [])]
         with interruptible(command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}) as process:
             for line in process.stdout:
-                if re.match(r"epoch \d+  image [\d,]+ of 36  [\d,]+ images/s", line):
+                if re.match(r"epoch \d+  image [\d,]+ of \d+  [\d,]+ images/s", line):
                     break
             process.send_signal(number)
             _, said = process.communicate(timeout=600)
@@ -378,6 +389,15 @@ def test_both_pipelines_check_restore_and_evaluate_with_the_same_code():
 
     for name in ("check", "restore", "accuracy"):
         assert len({source(path, name) for path in PIPELINES}) == 1, name
+
+
+def test_both_pipelines_do_the_same_where_they_run_as_programs():
+    def of_programs(path):
+        return [ast.unparse(node) for node in ast.parse(path.read_text()).body if isinstance(node, ast.If)]
+
+    one, other = map(of_programs, PIPELINES)
+    assert len(one) == 2
+    assert one == other
 
 
 @pytest.mark.parametrize(
@@ -458,6 +478,7 @@ def test_what_is_no_checkpoint_is_one_line(cifar, mosaics, tmp_path):
         assert "\n" not in exited.value.code
 
 
+@pytest.mark.weekly  # What is said is tested above, and a program that exits so ends with status 1.
 def test_an_error_ends_a_pipeline_with_status_1(tmp_path):
     said = run("cifar10_autoaugment", "--data", tmp_path / "absent", status=1)
     assert len(said.splitlines()) == 1
@@ -480,8 +501,9 @@ def test_there_are_pipelines():
     assert [path.stem for path in PIPELINES] == ["cifar10_autoaugment", "imagenet_randaugment"]
 
 
-def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys):
+def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys, monkeypatch):
     arguments = ["--depth", "18", "--size", "32", "--batch-size", "64", "--epochs", "1", "--val-share", "0.5"]
+    monkeypatch.setitem(imagenet.BLOCKS, 18, (1, 1, 0, 0))
     imagenet.main(["--data", str(shared_data / "photos"), *arguments])
     assert "182 images to train on, 182 to evaluate on" in capsys.readouterr().out
 

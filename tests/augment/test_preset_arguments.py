@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture, write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 AUGMENTING = [rand_augment, auto_augment, trivial_augment, timm_augment]
 PRESETS = [simple, evaluate, *AUGMENTING]
 KERNELS: list[Kernels] = ["numba", "dali"]
@@ -92,8 +94,14 @@ def test_the_crops_interpolation_can_be_chosen(folder: ImageFolder, preset: Any,
 # Two sides
 
 
-@pytest.mark.parametrize("order", ["paper", "crop_last"])
-@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize(
+    ("raw", "order"),
+    [
+        (False, "paper"),
+        (True, "crop_last"),
+        *(pytest.param(*each, marks=pytest.mark.weekly) for each in ((False, "crop_last"), (True, "paper"))),
+    ],
+)
 def test_images_of_two_sides_are_dalis_and_the_same_cached_and_not(folder: ImageFolder, raw: bool, order: Any) -> None:
     source = arrays() if raw else folder
     recipe = rand_augment((HEIGHT, WIDTH), order=order, raw=raw, **AS_LEVELS)
@@ -169,9 +177,24 @@ def test_both_sides_differ_from_the_shorter_one_also_if_they_are_equal() -> None
 # Channels and types
 
 
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("stored", [False, True])
+GREY = [
+    ("float32", False, False),
+    ("float32", True, True),
+    ("float16", True, False),
+    ("float16", False, True),
+    ("bfloat16", False, False),
+    ("bfloat16", True, True),
+]
+"""Each pair of a type, whether channels are last, and whether images are stored; all triples are tried weekly."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels_last", "stored"),
+    [
+        pytest.param(*each, marks=[] if each in GREY else pytest.mark.weekly)
+        for each in itertools.product(("float32", "float16", "bfloat16"), (False, True), (False, True))
+    ],
+)
 def test_grey_images_are_made_of_the_colours(dtype: Any, channels_last: bool, stored: bool) -> None:
     source = arrays()
     settings: dict[str, Any] = {"dtype": dtype, "channels_last": channels_last}

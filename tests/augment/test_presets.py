@@ -133,8 +133,14 @@ def test_an_unknown_order_is_refused(name: str) -> None:
 PARTS: tuple[Part, ...] = ("partial", "final", "whole")
 
 
-@pytest.mark.parametrize("partial_device", ["cpu", "gpu"])
-@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize(
+    ("raw", "partial_device"),
+    [
+        (False, "gpu"),  # Files are decoded on both.
+        (True, "cpu"),
+        *(pytest.param(*each, marks=pytest.mark.weekly) for each in ((False, "cpu"), (True, "gpu"))),
+    ],
+)
 @pytest.mark.parametrize(
     "make", [auto_augment, trivial_augment, timm_augment, evaluate], ids=lambda make: make.__name__
 )

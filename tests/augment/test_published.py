@@ -38,6 +38,7 @@ from tests.augment.drawn_images import kept
 from tests.augment.test_public_recipes import IMPORTED, imported
 from tests.pictures import picture, write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 PRESETS: dict[str, Recipe] = {
     "resnet_strikes_back": resnet_strikes_back(),
     "resnet_strikes_back A3": resnet_strikes_back(procedure="A3"),

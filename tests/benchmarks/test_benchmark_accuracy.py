@@ -21,6 +21,7 @@ from PIL import Image
 
 from tests.mosaics import write_mosaics
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 CASES = ["standard", "reuse factor 3", "echo after augmentation 3", "frozen"]
 STANDARD, REUSE, ECHO, FROZEN = reduced_cases()
 NEVER = float("inf")

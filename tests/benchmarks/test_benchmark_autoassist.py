@@ -1,7 +1,9 @@
 import json
 import re
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import islice
+from types import SimpleNamespace
 
 import autoassist as script
 import numpy as np
@@ -15,6 +17,7 @@ from dalirefurb import AutoAssist, Standard
 from tests.benchmarks.running import quick as run_quick
 from tests.mosaics import write_mosaics
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 CONTENDERS = ["uniform", "AutoAssist", "knows how many", "knows which"]
 
 
@@ -28,7 +31,16 @@ def mosaics(tmp_path_factory):
 def quick(mosaics, tmp_path_factory):
     """The JSON of a quick run, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "autoassist.json"
-    return run_quick("autoassist", out, "--seeds", 5, 6, "--data", mosaics)
+    here = SimpleNamespace(Pool=lambda _: nullcontext(SimpleNamespace(imap=map)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(script, "get_context", lambda _: here)  # Processes that import torch cost more than they train.
+        return run_quick("autoassist", out, "--seeds", 5, 6, "--data", mosaics)
+
+
+@pytest.mark.weekly
+def test_processes_train_as_one_does(quick, mosaics, tmp_path):
+    results, _ = run_quick("autoassist", tmp_path / "autoassist.json", "--seeds", 5, 6, "--data", mosaics)
+    assert results["results"] == quick[0]["results"]
 
 
 def evaluation(samples, loss, test_accuracy=0.5):

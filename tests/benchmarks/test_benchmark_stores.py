@@ -22,6 +22,7 @@ from dalirefurb.store import DiskStore, StoreSpec, TieredStore
 from dalirefurb.store.tiered.store import Tier
 from tests.benchmarks.running import quick as run_quick
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SINGLE = ["MemoryStore", "DiskStore"]
 HALF, WHOLE = "TieredStore, 50 % in memory", "TieredStore, 100 % in memory"
 ALONE, PLAIN = "DiskStore alone", "plain reads, 2 threads"

@@ -9,6 +9,7 @@ from itertools import chain
 from statistics import median
 
 import echo_slow_source
+import experiment
 import harness
 import loaders
 import numpy as np
@@ -24,9 +25,10 @@ from dalirefurb import Arrays, Echo, FileList, ImageFolder, Loader, Refurbish, S
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finish_thread import Served
 from dalirefurb.planning import BatchEcho, Frozen
-from tests.benchmarks.running import BENCHMARKS, quick, quick_alone, run, speeds_of
+from tests.benchmarks.running import BENCHMARKS, quick, run, speeds_of
 from tests.mosaics import write_mosaics
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "reuse factor 4", "every sample a hit"]
 PARTS = ["partial-only", "final-only"]
 ROUNDS = 2
@@ -36,7 +38,9 @@ ROUNDS = 2
 def throughput(folder, tmp_path_factory):
     """The JSON of a quick run, where it lies, and what was printed."""
     out = tmp_path_factory.mktemp("results") / "throughput.json"
-    written, printed = quick_alone("throughput", out, "--order", "crop_last", "--data", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "keep_memory", lambda: None)  # Later tests would have that memory, too.
+        written, printed = quick("throughput", out, "--order", "crop_last", "--data", folder)
     return written, out, printed
 
 

@@ -30,6 +30,7 @@ from tests.interruptible import interruptible
 from tests.one_line import error_of, without_progress
 from tests.pictures import write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 
 
@@ -376,7 +377,12 @@ def without_home():
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "told"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+    ("number", "status", "told"),
+    [
+        (signal.SIGTERM, 143, "terminated"),
+        # The signals differ in what is said, which is tested above while images are made.
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.weekly),
+    ],
 )
 def test_a_training_that_is_ended_says_so_at_once_and_needs_no_home(photographs, number, status, told):
     command = [sys.executable, "-m", "dalirefurb", "train", str(photographs), *SMALL, "--epochs", "99999"]
@@ -570,7 +576,8 @@ def test_a_reader_that_has_gone_costs_no_traceback(arguments):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("module", ["numpy", "torch", "nvidia.dali"])
+# Whether an interrupt is heeded or dropped, and by which of the two that take seconds: each is tried once.
+@pytest.mark.parametrize("module", ["numpy", "torch", pytest.param("nvidia.dali", marks=pytest.mark.weekly)])
 def test_an_interrupt_while_something_is_imported_is_one_line(photographs, module):
     program = f"""if True:
         import os, signal, sys
@@ -590,7 +597,7 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
     ) == (module != "numpy")
 
 
-@pytest.mark.parametrize("module", ["torch", "nvidia.dali"])
+@pytest.mark.parametrize("module", [pytest.param("torch", marks=pytest.mark.weekly), "nvidia.dali"])
 def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_command(photographs, module):
     program = f"""if True:
         import os, signal, sys

@@ -569,7 +569,8 @@ def test_what_is_asked_since_a_snapshot_counts_no_first_epoch_and_says_how_many_
         assert "2 steps of training are too few to tell: ask again after 14 more" in str(loader.diagnose(first))
 
 
-@pytest.mark.parametrize("batches", [2, 3, 4, 5])
+# One step an epoch, and several.
+@pytest.mark.parametrize("batches", [2, *(pytest.param(each, marks=pytest.mark.weekly) for each in (3, 4)), 5])
 @pytest.mark.parametrize("planned", ["standard", "refurbished"])
 def test_one_epoch_of_few_batches_gets_an_answer(planned: str, batches: int) -> None:
     sizes: dict[str, Any] = {"num_samples": NUM_SAMPLES, "batch_size": -(-NUM_SAMPLES // batches)}
@@ -658,7 +659,7 @@ def test_a_slow_source_is_what_is_waited_for() -> None:
 def test_decoding_large_images_is_what_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(picture(0, height=1200, width=1200)))
-    source = FileList([path] * 96, [0] * 96)
+    source = FileList([path] * 72, [0] * 72)
     with Loader(source, simple(SIZE), Standard(source, batch_size=4), prefetch=Prefetch(num_threads=1)) as loader:
         for _ in range(2):
             for _ in loader:

@@ -45,7 +45,7 @@ from tests.resuming import losses_of
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
-BATCHES = 6
+EPOCH, BATCHES = 3, 6
 REFURBISH = Refurbish(12, batch_size=4, reuse_factor=2, seed=3)
 
 
@@ -87,13 +87,15 @@ class Case:
     kernels: Literal["dali", "numba"] = "dali"
     encoded: bool = False
 
-    def train(self, store: MemoryStore | None, fault: Fault | None = None) -> tuple[Batches, int]:
+    def train(
+        self, store: MemoryStore | None, fault: Fault | None = None, batches_wanted: int = BATCHES
+    ) -> tuple[Batches, int]:
         """Serve two epochs; go on after an error, which must be the fault. Return batches and errors."""
         served: Batches = []
         errors = 0
         with self._loader(store) as loader:
             batches = iter(loader)
-            while len(served) < BATCHES:
+            while len(served) < batches_wanted:
                 with told(fault) as heard:
                     batch = next(batches, None)
                 errors += len(heard)
@@ -166,6 +168,17 @@ if find_spec("numba"):
 
     CASES["by kernels"] = Case(REFURBISH, kernels="numba")
     CALLS += [("by kernels", KernelRunner, "submit"), ("by kernels", KernelRunner, "collect_partial")]
+WEEKLY = {
+    *(call for call in CALLS if call[0] == "refurbished, runs of two"),
+    *(("not stored", owner, method) for owner, method in GRAPH_CALLS[:2]),
+    *(("assisted", owner, method) for owner, method in GRAPH_CALLS[:2]),
+    ("refurbished", Replicas, "collect"),
+    ("files", Replicas, "collect"),
+    ("files", MemoryStore, "evict"),
+    ("files", MemoryStore, "retain"),
+}
+"""A run of the same graph, and a store that evicts and retains, fails in the same lines in every case: each of these
+calls is made to fail in one or two of the cases always, and in these weekly."""
 SELDOM = {"open", "close", "held", "retain", "fill"}
 """Called once or twice in a run."""
 
@@ -175,12 +188,12 @@ def expected() -> dict[str, Batches]:
     return {name: case.train(None)[0] for name, case in CASES.items()}
 
 
+# A second loader begins anew over what the first one left.
+@pytest.mark.filterwarnings("ignore::dalirefurb.errors.NothingKeptWarning")
 @pytest.mark.parametrize(
     ("name", "owner", "method"),
     [
-        pytest.param(
-            *call, id=f"{call[0]}-{call[1].__name__}.{call[2]}", marks=[pytest.mark.weekly] * call[0].endswith("of two")
-        )
+        pytest.param(*call, id=f"{call[0]}-{call[1].__name__}.{call[2]}", marks=[pytest.mark.weekly] * (call in WEEKLY))
         for call in CALLS
     ],
 )
@@ -202,8 +215,8 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
                 assert_same(expected[name], served)
                 more_errors = 0
                 with told(fault):  # The store may be opened in vain, too.
-                    again, more_errors = case.train(store, fault)
-                    assert_same(expected[name], again)
+                    again, more_errors = case.train(store, fault, EPOCH)
+                    assert_same(expected[name][:EPOCH], again)
                 with told(fault):
                     if store is not None:
                         store.close()
@@ -211,7 +224,8 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
             if fault.raised is None:
                 break
             failed, arrived = failed + 1, arrived + errors + more_errors
-    assert failed >= (1 if method in SELDOM else BATCHES // case.batches_per_group)
+    batches = EPOCH if method == "evict" else BATCHES  # A first epoch evicts nothing.
+    assert failed >= (1 if method in SELDOM else batches // case.batches_per_group)
     # What is read or made in runs is tried once more, sample by sample or batch by batch.
     assert arrived or method in ("read", "close") or case.batches_per_group > 1
 

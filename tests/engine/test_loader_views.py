@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ def told(batch: Any) -> list[bytes]:
     return [part.numpy().tobytes() for part in batch]
 
 
-def stream(epochs: int) -> list[list[bytes]]:
+@cache
+def whole_stream() -> list[list[bytes]]:
     with make() as loader:
-        return [told(batch) for _ in range(epochs) for batch in loader]
+        return [told(batch) for _ in range(4) for batch in loader]
+
+
+def stream(epochs: int) -> list[list[bytes]]:
+    return whole_stream()[: 3 * epochs]
 
 
 def test_batches_are_mappings_with_the_names_that_are_asked_for() -> None:
@@ -165,7 +171,8 @@ def test_every_batch_is_served_once_and_in_order(gpu: Device, form: str) -> None
         assert [told(batch) for batch in batches] == stream(2)
 
 
-@pytest.mark.parametrize("served", range(1, 7))
+# Each batch of an epoch, and the middle of the second one.
+@pytest.mark.parametrize("served", [1, 2, 3, 5])
 def test_a_state_is_that_of_the_batch_that_was_served_last(gpu: Device, served: int) -> None:
     wanted = stream(4)
     with make() as loader:

@@ -17,7 +17,7 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
-from tests.planners import FIELDS, joined, listed, owned
+from tests.planners import FEWER, FIELDS, joined, listed, owned
 
 EPOCHS = range(5)
 
@@ -119,6 +119,7 @@ class Replay:
 # What is planned if nothing is rejected.
 
 
+@FEWER
 @given(planner=planners())
 @example(planner=TINY)
 def test_epochs_cut_the_inner_epochs_into_full_batches_without_a_gap(planner):
@@ -136,6 +137,7 @@ def test_epochs_cut_the_inner_epochs_into_full_batches_without_a_gap(planner):
         assert served.tolist() == expected[: len(served)]
 
 
+@FEWER
 @given(planner=planners())
 @example(planner=TINY)
 def test_an_assistant_without_confidence_plans_the_epochs(planner):
@@ -147,6 +149,7 @@ def test_an_assistant_without_confidence_plans_the_epochs(planner):
     assert report.candidates == report.accepted == len(EPOCHS) * len(planner) * planner.batch_size
 
 
+@FEWER
 @given(planner=planners())
 def test_the_first_inner_epoch_is_accepted_whole_and_needs_no_features_to_choose(planner):
     assistant = new_assistant(planner)
@@ -224,6 +227,7 @@ def test_only_candidates_that_confidence_does_not_let_in_need_features():
 # The lag.
 
 
+@FEWER
 @given(planner=planners(), data=st.data())
 @example(planner=SHORT, data=None)
 def test_plans_are_the_same_whenever_the_losses_come_within_the_lag(planner, data):
@@ -283,6 +287,7 @@ def test_as_many_batches_as_the_lag_can_be_planned_ahead_of_the_losses(lag):
 # What is carried out.
 
 
+@FEWER
 @given(planner=planners())
 @example(planner=TINY)
 @example(planner=SHORT)
@@ -310,6 +315,7 @@ def all_seem_easy(planner, *, accuracy):
     return assistant
 
 
+@FEWER
 @given(planner=planners(), accuracy=st.sampled_from([0.5, 0.9, 1.0]))
 @example(planner=TINY, accuracy=0.9)
 @example(planner=SHORT, accuracy=0.9)
@@ -322,6 +328,7 @@ def test_slots_and_hits_hold_when_most_candidates_are_rejected(planner, accuracy
     assert replay.peak <= planner.peak_slots
 
 
+@FEWER
 @given(planner=planners(), accuracy=st.sampled_from([0.5, 1.0]))
 @example(planner=SHORT, accuracy=0.9)
 @example(planner=ECHOED, accuracy=0.9)
@@ -344,6 +351,7 @@ def test_what_can_never_be_served_again_is_not_stored(planner, accuracy):
         assert replay.stored.items() <= coming
 
 
+@FEWER
 @given(planner=planners())
 @example(planner=TINY)
 def test_no_serving_of_a_sample_comes_twice(planner):

@@ -17,7 +17,7 @@ from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
-from tests.planners import Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
+from tests.planners import FEWER, Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
 
 EPOCHS = range(7)
 
@@ -48,6 +48,7 @@ def pairs(planner, epoch, name="version"):
     return list(zip(joined(planner, epoch, "indices").tolist(), joined(planner, epoch, name).tolist(), strict=True))
 
 
+@FEWER
 @given(planner=example_echoes())
 @example(planner=Echo(Standard(100, batch_size=10), echoing_factor=1.15, buffer_size=0))  # 114.99... in floats
 def test_an_epoch_has_the_echoing_factors_share_of_rows_in_len_batches(planner):
@@ -61,6 +62,7 @@ def test_an_epoch_has_the_echoing_factors_share_of_rows_in_len_batches(planner):
         assert 0 < sizes[-1] <= planner.batch_size
 
 
+@FEWER
 @given(planner=echoes())
 def test_fresh_samples_are_the_rows_of_the_inner_planner(planner):
     for epoch in EPOCHS:
@@ -81,6 +83,7 @@ def test_over_the_standard_planner_one_row_of_each_sample_is_a_miss():
             assert sorted(misses) == list(range(50))
 
 
+@FEWER
 @given(planner=echoes())
 def test_a_row_is_served_floor_or_ceil_of_the_echoing_factor_times(planner):
     fewest, most = math.floor(planner.echoing_factor), math.ceil(planner.echoing_factor)
@@ -89,6 +92,7 @@ def test_a_row_is_served_floor_or_ceil_of_the_echoing_factor_times(planner):
         assert fewest <= min(counts.values()) <= max(counts.values()) <= most
 
 
+@FEWER
 @given(planner=echoes())
 @example(planner=REUSING)
 @example(planner=BATCHES)
@@ -104,6 +108,7 @@ def test_between_epochs_the_store_holds_what_the_inner_planner_leaves_there(plan
         assert echoed.stored == inner.stored
 
 
+@FEWER
 @given(planner=inner_planners())
 def test_an_echoing_factor_of_1_without_a_buffer_is_the_inner_planner(planner):
     for echo in (
@@ -122,6 +127,7 @@ def test_an_echoing_factor_of_1_without_a_buffer_is_the_inner_planner(planner):
         assert (echo.peak_slots == 0) == (planner.peak_slots == 0)
 
 
+@FEWER
 @given(planner=example_echoes())
 @example(planner=SHARDED)
 def test_without_a_buffer_a_shards_repeats_follow_each_other_in_the_inner_order(planner):
@@ -157,6 +163,7 @@ def test_shards_repeat_and_shuffle_independently():
     assert len(orders) == 4
 
 
+@FEWER
 @given(planner=batch_echoes())
 def test_without_a_buffer_batch_echoing_repeats_whole_batches_in_order(planner):
     planner = replace(planner, buffer_size=min(planner.buffer_size, 1))
@@ -173,6 +180,7 @@ def test_without_a_buffer_batch_echoing_repeats_whole_batches_in_order(planner):
         assert len(planner) == math.floor(Fraction(str(planner.echoing_factor)) * len(planner.planner))
 
 
+@FEWER
 @given(planner=batch_echoes())
 @example(planner=SHUFFLED)
 def test_a_buffer_shuffles_whole_batches_and_changes_nothing_else_in_them(planner):
@@ -304,7 +312,7 @@ def test_echoing_needs_no_slot_where_nothing_is_repeated_or_reused():
 )
 def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):
     replay = Replay()
-    for epoch in range(60):
+    for epoch in range(20):
         for plan in planner.epoch(epoch):
             replay.carry_out(plan)
     assert planner.peak_slots == peak

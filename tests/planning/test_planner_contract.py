@@ -24,6 +24,7 @@ from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Sta
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from tests.planners import (
+    FEWER,
     FIELDS,
     Replay,
     autoassists,
@@ -65,7 +66,7 @@ KINDS = {
     "Echo": st.one_of(
         st.sampled_from(
             [
-                Echo(Standard(64, batch_size=1), echoing_factor=2, buffer_size=5),
+                Echo(Standard(24, batch_size=1), echoing_factor=2, buffer_size=5),
                 Echo(Refurbish(60, batch_size=12, reuse_factor=2), echoing_factor=2, buffer_size=0),
                 Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12),
                 Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9),
@@ -78,8 +79,8 @@ KINDS = {
             [
                 BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3),
                 BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3, buffer_size=4),
-                BatchEcho(Standard(200, batch_size=4), echoing_factor=2, buffer_size=3),
-                BatchEcho(Refurbish(200, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
+                BatchEcho(Standard(60, batch_size=4), echoing_factor=2, buffer_size=3),
+                BatchEcho(Refurbish(60, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
                 BatchEcho(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=2.3, buffer_size=5),
             ]
         ),
@@ -134,6 +135,7 @@ def test_every_planner_is_held_to_the_contract():
     assert public == KINDS.keys()
 
 
+@FEWER
 @given(data=st.data())
 def test_batches_have_the_shapes_types_and_limits_of_the_contract(kind, data):
     planner = data.draw(kind)
@@ -155,6 +157,7 @@ def test_batches_have_the_shapes_types_and_limits_of_the_contract(kind, data):
                 assert len(plan.indices) == planner.batch_size
 
 
+@FEWER
 @given(data=st.data())
 def test_plans_are_the_same_asked_twice_or_out_of_order(kind, data):
     planner = data.draw(kind)
@@ -165,6 +168,7 @@ def test_plans_are_the_same_asked_twice_or_out_of_order(kind, data):
         assert [listed(plan) for plan in planner.epoch(epoch)] == forth[epoch]
 
 
+@FEWER
 @given(data=st.data())
 def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
     planner = data.draw(kind)
@@ -223,6 +227,7 @@ def test_threads_that_plan_at_once_get_what_each_would_get_alone(kind, data):
         assert got[number] == [expected[epoch % 3] for epoch in range(number, number + 3)]
 
 
+@FEWER
 @given(data=st.data())
 def test_what_is_wanted_after_a_jump_is_what_will_be_served(kind, data):
     """Of all versions that a store may hold; of echoes also the rest of an inner batch that is half read."""
@@ -245,6 +250,7 @@ def test_what_is_wanted_after_a_jump_is_what_will_be_served(kind, data):
     assert not again(planner).wanted(epoch, batch, indices, versions + 99).any()
 
 
+@FEWER
 @given(data=st.data())
 def test_what_is_made_in_a_later_epoch_is_not_wanted_after_a_jump_back(kind, data):
     """A store that has been further on holds it already: kept, it would take the slots of what is served before."""
@@ -258,6 +264,7 @@ def test_what_is_made_in_a_later_epoch_is_not_wanted_after_a_jump_back(kind, dat
         assert not planner.wanted(epoch, batch, *np.array(unborn).T).any()
 
 
+@FEWER
 @given(data=st.data())
 def test_no_serving_of_a_sample_comes_twice(kind, data):
     planner = data.draw(kind)
@@ -265,6 +272,7 @@ def test_no_serving_of_a_sample_comes_twice(kind, data):
     assert len(set(servings)) == len(servings)
 
 
+@FEWER
 @given(data=st.data())
 def test_a_version_is_planned_as_a_miss_in_the_first_row_that_serves_it_and_in_no_other(kind, data):
     planner = data.draw(kind)
@@ -276,6 +284,7 @@ def test_a_version_is_planned_as_a_miss_in_the_first_row_that_serves_it_and_in_n
                 served.add(pair)
 
 
+@FEWER
 @given(data=st.data())
 def test_a_version_that_a_batch_does_not_keep_is_served_in_no_later_batch(kind, data):
     planner = data.draw(kind)
@@ -286,6 +295,7 @@ def test_a_version_that_a_batch_does_not_keep_is_served_in_no_later_batch(kind, 
             given_up |= rows_where(plan, ~plan.keep) - rows_where(plan, plan.keep)
 
 
+@FEWER
 @given(data=st.data())
 def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_and_nothing_is_stored_in_vain(
     kind, data
@@ -341,6 +351,7 @@ def test_after_a_jump_no_version_is_computed_twice_for_want_of_slots(kind, data)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
+@FEWER
 @given(data=st.data())
 def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_shards(kind, data):
     planner = data.draw(KINDS[kind])
@@ -358,6 +369,7 @@ def test_the_union_over_ranks_is_the_plan_for_every_world_size_that_divides_the_
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist"}))
+@FEWER
 @given(data=st.data())
 def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
     planner = data.draw(KINDS[kind])
@@ -372,6 +384,7 @@ def test_a_rank_serves_and_evicts_only_samples_of_its_shards(kind, data):
                 assert planner.owners(part.indices).tolist() == [rank] * len(part.indices)
 
 
+@FEWER
 @given(data=st.data())
 def test_what_plans_for_a_rank_yields_its_part_and_a_rank_that_there_is_not_is_refused(kind, data):
     planner = data.draw(kind)
@@ -394,6 +407,7 @@ def test_what_plans_for_a_rank_yields_its_part_and_a_rank_that_there_is_not_is_r
             assert part.evict.tolist() == whole.evict[planner.owners(whole.evict) == rank].tolist()
 
 
+@FEWER
 @given(data=st.data())
 def test_the_fingerprints_of_equal_planners_are_equal_and_json(kind, data):
     planner = data.draw(kind)

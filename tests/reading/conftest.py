@@ -14,6 +14,11 @@ Odd = dict[Path, tuple[int, int] | None]
 _SIZE = re.compile(r"ok (\w+) .*?(\d+)x(\d+)(?: orient=(\d))?")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _traced_once(traced_once: None) -> None:
+    """What is read is in question, and not how the graph that decodes it is made."""
+
+
 @pytest.fixture(params=["dali", "numba"])
 def kernels(request: pytest.FixtureRequest) -> str:
     if request.param == "numba":

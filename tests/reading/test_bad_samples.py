@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -63,7 +64,6 @@ from tests.lossy import Meddle
 from tests.pictures import write_folder
 from tests.planners import owned
 
-pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 EPOCHS = 3
 RECIPE = simple(SIZE)
@@ -105,6 +105,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return write_bad_folder(tmp_path_factory.mktemp("pictures"))
 
 
+@cache
+def wanted_of(source: ImageFolder, recipe: Recipe, planner: Planner, *, epochs: int = EPOCHS) -> Batches:
+    """What is to be served of the folder of bad files."""
+    return expected(source, recipe, planner, epochs=epochs, bad=set(BAD))
+
+
 def replacing(
     source: Source, recipe: Recipe, planner: Planner, store: MemoryStore | None = None, **options: Any
 ) -> Loader:
@@ -142,7 +148,7 @@ def served(loader: Loader, batches: int, meddle: Meddle | None = None, store: Me
 def test_a_bad_sample_is_replaced_by_what_its_key_says(
     recipe: Recipe, planner: Planner, cached: bool, source: ImageFolder
 ) -> None:
-    wanted = expected(source, recipe, planner, epochs=EPOCHS, bad=set(BAD))
+    wanted = wanted_of(source, recipe, planner)
     with replacing(source, recipe, planner, MemoryStore() if cached else None) as loader:
         assert_same(wanted, served(loader, len(wanted)))
         stats = loader.stats()
@@ -159,7 +165,7 @@ def test_tensors_are_the_same_whatever_the_store_does(
     kind: type[MemoryStore], meddle: Meddle, recipe: Recipe, source: ImageFolder
 ) -> None:
     store = kind()
-    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    wanted = wanted_of(source, recipe, REFURBISH)
     with replacing(source, recipe, REFURBISH, store) as loader:
         assert_same(wanted, served(loader, len(wanted), meddle, store))
 
@@ -180,13 +186,13 @@ def test_tensors_are_the_same_whatever_the_store_does(
 def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_group(
     recipe: Recipe, cached: bool, options: dict[str, int], source: ImageFolder
 ) -> None:
-    wanted = expected(source, recipe, REFURBISH, epochs=EPOCHS, bad=set(BAD))
+    wanted = wanted_of(source, recipe, REFURBISH)
     with replacing(source, recipe, REFURBISH, MemoryStore() if cached else None, **options) as loader:
         assert_same(wanted, served(loader, len(wanted)))
 
 
 def test_tensors_are_the_same_after_resuming_at_any_batch(source: ImageFolder) -> None:
-    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    wanted = wanted_of(source, RECIPE, REFURBISH, epochs=2)
     with replacing(source, RECIPE, REFURBISH, MemoryStore()) as loader:
         state = loader.state_dict()
     for batch in range(1, len(wanted)):
@@ -199,7 +205,7 @@ def test_tensors_are_the_same_after_resuming_at_any_batch(source: ImageFolder) -
 def test_what_replaces_a_sample_is_not_stored_for_a_later_run(recipe: Recipe, source: ImageFolder) -> None:
     """The later run does not know yet which samples are bad."""
     store = MemoryStore()
-    wanted = expected(source, recipe, REFURBISH, epochs=2, bad=set(BAD))
+    wanted = wanted_of(source, recipe, REFURBISH, epochs=2)
     with replacing(source, recipe, REFURBISH, store, look_ahead=1) as loader:
         served(loader, len(loader))
         state = loader.state_dict()
@@ -210,7 +216,7 @@ def test_what_replaces_a_sample_is_not_stored_for_a_later_run(recipe: Recipe, so
 
 
 def test_at_reuse_factor_1_every_split_serves_the_same(source: ImageFolder) -> None:
-    wanted = expected(source, RECIPE, STANDARD, epochs=2, bad=set(BAD))
+    wanted = wanted_of(source, RECIPE, STANDARD, epochs=2)
     for split in (0, 1, 2, 3):
         with replacing(source, RECIPE.at(split), STANDARD) as loader:
             assert_same(wanted, served(loader, len(wanted)))
@@ -246,7 +252,7 @@ def test_a_replacement_is_of_the_same_shard_and_drawn_for_each_version() -> None
 def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:
     """Their pixels are DALI's but for a level."""
     pytest.importorskip("numba")
-    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))
+    wanted = wanted_of(source, RECIPE, REFURBISH, epochs=2)
     with replacing(source, RECIPE, REFURBISH, kernels="numba") as loader:
         found = served(loader, len(wanted))
     with replacing(source, RECIPE, REFURBISH, MemoryStore(), kernels="numba") as loader:
@@ -350,7 +356,7 @@ def test_all_bad_samples_of_a_run_are_found_at_once(tmp_path: Path) -> None:
 
 def test_samples_in_quarantine_are_never_read_and_serve_the_same(source: ImageFolder, tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
-    wanted = expected(source, RECIPE, REFURBISH, epochs=1, bad=set(BAD))
+    wanted = wanted_of(source, RECIPE, REFURBISH, epochs=1)
     with replacing(source, RECIPE, REFURBISH, quarantine=path) as loader:
         assert_same(wanted, served(loader, len(wanted)))
         report = loader.bad_samples()
@@ -375,7 +381,7 @@ def test_a_sample_in_quarantine_is_not_taken_from_a_store_either(tmp_path: Path)
     quarantine = Quarantine(path, num_samples=NUM_SAMPLES, source=source.fingerprint())
     for index in BAD:
         quarantine.add(BadSample(index, source.name(index), "looks bad"))
-    wanted = expected(source, RECIPE, REFURBISH, epochs=2, bad=set(BAD))[len(REFURBISH) :]
+    wanted = wanted_of(source, RECIPE, REFURBISH, epochs=2)[len(REFURBISH) :]
     with replacing(source, RECIPE, REFURBISH, store, quarantine=path) as loader:
         loader.load_state_dict(state)
         assert_same(wanted, served(loader, len(wanted)))

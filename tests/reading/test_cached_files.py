@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Lease, Store, StoreSpec
 from tests.bad_files import Batches, bad_content, encoded
 from tests.bad_files import assert_same as assert_alike
+from tests.engine.test_bit_identity import Batches as Served
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.loading import flat_loader
 from tests.pictures import write_folder
@@ -54,7 +56,6 @@ from tests.reading.test_bad_samples import Counting
 pytest.importorskip("numba", reason="Numba is not installed")
 pytest.importorskip("zstandard", reason="the extra `compress` is not installed")
 
-pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 NUM_SAMPLES = 20
 EPOCHS = 4
@@ -99,6 +100,12 @@ def held(store: Store) -> list[bytes | None]:
         return [None if sample is None else sample.tobytes() for sample in lease.samples]
 
 
+@cache
+def without_a_store(source: ImageFolder, planner: str, kernels: Kernels) -> Served:
+    batches, _ = serve(source, FILES, PLANNERS[planner], kernels=kernels, epochs=EPOCHS)
+    return batches
+
+
 @pytest.mark.parametrize(
     ("kind", "planner", "kernels"),
     [
@@ -109,8 +116,7 @@ def held(store: Store) -> list[bytes | None]:
 def test_a_hit_reads_nothing_and_serves_the_same(
     planner: str, kind: str, kernels: Kernels, source: ImageFolder, tmp_path: Path
 ) -> None:
-    planned = PLANNERS[planner]
-    wanted, _ = serve(source, FILES, planned, kernels=kernels, epochs=EPOCHS)
+    planned, wanted = PLANNERS[planner], without_a_store(source, planner, kernels)
     counting = Counting(source)
     with (
         STORES[kind](tmp_path) as store,
@@ -136,9 +142,9 @@ def test_a_hit_reads_nothing_and_serves_the_same(
 @KERNELS
 @pytest.mark.parametrize("recipe", [RECIPE, rand_augment(SIZE, order="crop_last"), simple(SIZE), evaluate(SIZE)])
 def test_without_reuse_files_and_images_serve_the_same(recipe: Recipe, kernels: Kernels, source: ImageFolder) -> None:
-    wanted, _ = serve(source, recipe, STANDARD, kernels=kernels, epochs=2)
+    wanted, _ = serve(source, recipe, STANDARD, kernels=kernels, epochs=1)
     for split in (0, 1):
-        served, _ = serve(source, recipe.at(split), STANDARD, kernels=kernels, epochs=2)
+        served, _ = serve(source, recipe.at(split), STANDARD, kernels=kernels, epochs=1)
         assert_same(wanted, served)
 
 

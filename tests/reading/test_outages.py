@@ -50,7 +50,6 @@ from tests.faults import limited
 from tests.pictures import jpeg, picture, write_folder
 from tests.source.test_tar_shards import as_shards
 
-pytestmark = pytest.mark.usefixtures("traced_once")
 NUM_SAMPLES, EPOCHS, LONG_S = 24, 3, 600.0
 RECIPE = simple(32)
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2, seed=7)

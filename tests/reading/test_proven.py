@@ -10,6 +10,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from PIL import Image, ImageOps
 from dalirefurb import BadSamplePolicy, FileList, Prefetch, Recipe, Standard
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.dali import Graph
 from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.reading.decoding import decoded
@@ -434,4 +436,5 @@ def test_a_refused_sample_says_what_pillow_says(tmp_path: Path) -> None:
 
 
 if __name__ == "__main__":
+    Graph.serialize = cache(Graph.serialize)  # type: ignore[method-assign]
     _serve(Path(sys.argv[1]), Path(sys.argv[2]))

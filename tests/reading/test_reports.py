@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from dalirefurb import FileList, Recipe, Standard
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop
+from dalirefurb.dali import Graph
 from dalirefurb.errors import SampleError
 from tests.loading import flat_loader
 from tests.mutations import notorious
@@ -71,6 +74,18 @@ def serve(paths: list[Path], recipe: Recipe = CROPPED, *, epochs: int = 2, **opt
     return images, indices.clone(), bad
 
 
+@pytest.fixture(scope="module")
+def alone(good: list[Path]) -> Callable[[str], dict[int, torch.Tensor]]:
+    """What is served of each good file where there are no others, by kernels."""
+
+    @cache
+    def images_of(kernels: str) -> dict[int, torch.Tensor]:
+        images, order, _ = serve(good, kernels=kernels, epochs=1)
+        return dict(zip(order.tolist(), images, strict=True))
+
+    return images_of
+
+
 def right(path: Path) -> NDArray[np.float64]:
     """What is to be served: the pixels beside a file, if there are such; else what Pillow shows."""
     beside = path.with_name(f"{path.name}.want.png")
@@ -81,7 +96,12 @@ def right(path: Path) -> NDArray[np.float64]:
 @pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
 @pytest.mark.parametrize("name", REPORTED)
 def test_a_reported_file_is_served_or_named(
-    name: str, on_bad_sample: str, kernels: str, good: list[Path], shared_data: Path
+    name: str,
+    on_bad_sample: str,
+    kernels: str,
+    good: list[Path],
+    alone: Callable[[str], dict[int, torch.Tensor]],
+    shared_data: Path,
 ) -> None:
     path = shared_data / name
     options = {"on_bad_sample": on_bad_sample, "kernels": kernels}
@@ -94,10 +114,9 @@ def test_a_reported_file_is_served_or_named(
         return
     images, indices, bad = serve([*good, path], **options)
     assert [sample.name for sample in bad] == ([] if is_served else [str(path)])
-    wanted, order, _ = serve(good, kernels=kernels, epochs=1)  # Without the file in question.
-    by_index = dict(zip(order.tolist(), wanted, strict=True))
+    wanted = alone(kernels)
     for image, index in zip(images, indices.tolist(), strict=True):
-        assert index == len(good) or torch.equal(image, by_index[index])
+        assert index == len(good) or torch.equal(image, wanted[index])
     (rows,) = np.nonzero(indices.numpy() == len(good))
     assert len(rows) == is_served
     for row in rows:
@@ -182,6 +201,7 @@ def _serve_in_this_process(folder: Path, kind: str, split: int, kernels: str) ->
 
 
 if __name__ == "__main__":
+    Graph.serialize = cache(Graph.serialize)  # type: ignore[method-assign]
     for number, (kind, split, kernels, _) in enumerate(SCENES):
         if kernels == "dali" or find_spec("numba"):
             told_of = _serve_in_this_process(Path(sys.argv[1]), kind, split, kernels)

@@ -6,6 +6,7 @@ import io
 import re
 import time
 from collections import Counter
+from functools import cache
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.pictures import jpeg, picture, write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SEED = 7
 
 
@@ -65,7 +67,7 @@ def read(path):
 def drawn(figure):
     """Return the pixels of a figure, whatever somebody has set in Matplotlib."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi="figure")
+    figure.savefig(content, format="png", dpi="figure", pil_kwargs={"compress_level": 0})
     return np.asarray(Image.open(content).convert("RGB"))
 
 
@@ -411,6 +413,12 @@ def test_show_operations_writes_a_row_for_each(folder, tmp_path, capsys):
     assert len(colours(sheet)) > 1000
 
 
+@cache
+def colours_of_operations(preset):
+    """Return the colours on the sheet of a preset's operations."""
+    return colours(drawn(operations_sheet(arrays(size=32), preset, size=32)))
+
+
 @pytest.mark.parametrize(
     ("preset", "name", "used"),
     [
@@ -426,22 +434,20 @@ def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):
     (row,) = [row for row in operate(image, TABLES[preset][0]) if row.name == name]
     marked = [magnitude for magnitude, each in zip(row.magnitudes, row.used, strict=True) if each]
     assert marked == used
-    assert (int(FRESH[1:], 16) in colours(drawn(operations_sheet(arrays(size=32), preset, size=32)))) == (
-        preset != "trivial_augment"
-    )
+    assert (int(FRESH[1:], 16) in colours_of_operations(preset)) == (preset != "trivial_augment")
 
 
 def test_each_stage_is_drawn_as_often_as_fits_or_once_if_nothing_is_random():
-    image = np.asarray(picture(3, height=48, width=48))
+    image = np.asarray(picture(3, height=32, width=32))
     rows = {(row.name, row.unit): row.pictures for row in draws(image)}
-    assert len(rows) == len(stages_for(48))
+    assert len(rows) == len(stages_for(32))
     assert len(rows["Invert", "by default"]) == 1
     assert np.array_equal(rows["Invert", "by default"][0], 255 - image)
     flips = rows["HorizontalFlip", "by default"]
     assert len(flips) == MAGNITUDES
     assert {each.tobytes() for each in flips} == {image.tobytes(), image[:, ::-1].tobytes()}
     assert all(each.shape == image.shape for pictures in rows.values() for each in pictures)
-    public = {type(stage).__name__ for stages in stages_for(48).values() for stage in stages}
+    public = {type(stage).__name__ for stages in stages_for(32).values() for stage in stages}
     needless = {"CenterCrop", "Custom", "Decode", "KernelStage", "RandomApply", "RandomChoice", "Resize", "Stage"}
     others = {"AutoAugmentFirst", "AutoAugmentSecond", "RandAugmentLayer", "TrivialAugmentLayer"}
     stages = {name for name, each in vars(augment).items() if isinstance(each, type) and issubclass(each, Stage)}
@@ -466,7 +472,7 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
 
     def compare(planner, epochs):
         asked.append(planner.num_samples)
-        return compare_plans(planner, epochs)
+        return compare_plans(Refurbish(20, batch_size=2, reuse_factor=2), epochs)
 
     monkeypatch.setattr("dalirefurb.show.plans.compare_plans", compare)
     out = tmp_path / "plan.png"
@@ -482,7 +488,7 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
 def test_pictures_and_operations_of_arrays_can_be_drawn():
     pictures = pictures_sheet(arrays(size=32), simple(32, raw=True), name="simple", reuse_factor=2)
     assert len(colours(drawn(pictures))) > 1000
-    assert len(colours(drawn(operations_sheet(arrays(size=32), "trivial_augment", size=32)))) > 1000
+    assert len(colours_of_operations("trivial_augment")) > 1000
 
 
 def test_whole_photographs_are_scikit_images():

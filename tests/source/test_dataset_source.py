@@ -80,17 +80,25 @@ def test_items_of_pixels_are_served_as_an_array_of_the_same_images() -> None:
     assert_served_alike(Arrays(images, np.arange(15)), TorchDataset(tensors), raw=True)
 
 
-@pytest.mark.parametrize("kernels", ["numba", "dali"])
+OF_FILES = {
+    "simple": simple(32),
+    "rand_augment": rand_augment(32).at("flip"),
+    "crop_last": rand_augment(32, order="crop_last"),
+    "decoded": rand_augment(32).at(1),
+    "convnext": convnext(32),
+}
+TRACED = ("simple", "decoded")
+"""Of one with nothing to compute but a crop, and one that caches what it decoded; kernels serve all of them."""
+
+
 @pytest.mark.parametrize(
-    "recipe",
+    ("recipe", "kernels"),
     [
-        simple(32),
-        rand_augment(32).at("flip"),
-        rand_augment(32, order="crop_last"),
-        rand_augment(32).at(1),
-        convnext(32),
+        pytest.param(recipe, kernels, id=f"{name}-{kernels}", marks=[pytest.mark.weekly] * weekly)
+        for name, recipe in OF_FILES.items()
+        for kernels in ("numba", "dali")
+        for weekly in [kernels == "dali" and name not in TRACED]
     ],
-    ids=["simple", "rand_augment", "crop_last", "decoded", "convnext"],
 )
 def test_pil_images_of_any_sizes_are_served_by_a_preset_for_files_as_the_files_are(
     folder: ImageFolder, recipe: Recipe, kernels: Any

@@ -82,14 +82,19 @@ def test_an_image_is_what_the_loader_would_decode(sources: dict[str, Source], na
     assert all(image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 for image, _ in shown)
     first: list[Any] = [Decode()] if source.encoded else []
     recipe = Recipe([*first, Resize((SIZE, SIZE), "nearest")], Output(SIZE, mean=0, std=1 / 255), 0)
+    again = Recipe(recipe.stages[len(first) :], recipe.output, 0)
+    pictures = TorchDataset([(image, index) for index, (image, _) in enumerate(shown)])
+    with Loader(pictures, again, Standard(len(shown), batch_size=len(shown))) as loader:
+        ((resized, places),) = loader
+        wanted = dict(zip(places.tolist(), resized.clone(), strict=True))
+    seen = set()
     with Loader(source, recipe, Standard(len(source), batch_size=1), with_indices=True) as loader:
-        for images, labels, (index,) in loader:
-            image, label = shown[index]
-            again = Recipe(recipe.stages[len(first) :], recipe.output, 0)
-            with Loader(Arrays(image[None], [0]), again, Standard(1, batch_size=1)) as one:
-                ((wanted, _),) = one
-            assert torch.equal(images, wanted)
-            assert np.array_equal(labels[0].numpy(), label)
+        for images, labels, indices in loader:
+            (index,) = indices.tolist()
+            assert torch.equal(images[0], wanted[index])
+            assert np.array_equal(labels[0].numpy(), shown[index][1])
+            seen.add(index)
+    assert seen == set(wanted)
 
 
 def test_a_photograph_is_upright(tmp_path: Path) -> None:

@@ -446,7 +446,7 @@ def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what
 
     def served(store: DeviceStore | None, **options: Any) -> list[torch.Tensor]:
         with flat_loader(arrays, recipe, refurbish(), store, **options) as loader:
-            return [images.clone() for _ in range(3) for images, _ in loader]
+            return [images.clone() for _ in range(2) for images, _ in loader]
 
     expected = served(None, kernels="dali")
     views = []

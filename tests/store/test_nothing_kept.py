@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -172,15 +172,26 @@ def test_as_an_error_the_warning_leaves_the_file_to_the_run_that_goes_on(source:
 # Where the store is of use
 
 
-@pytest.mark.parametrize("batches", [0, 1, -1], ids=["an epoch's end", "a first batch", "before a last batch"])
-@pytest.mark.parametrize("name", [*PLANNERS, "echoed anew"])
+PLACES = {"an epoch's end": 0, "a first batch": 1, "before a last batch": -1}
+
+
+def gone_on() -> Iterator[Any]:
+    """Yield planners and places: every planner in the middle, one of each kind of plan everywhere, the rest weekly."""
+    everywhere = {"refurbished", "echoed", "echoed anew"}
+    for name, (place, batches) in product([*PLANNERS, "echoed anew"], PLACES.items()):
+        chosen = place == "a first batch" or name in everywhere
+        yield pytest.param(name, batches, id=f"{name}, {place}", marks=[] if chosen else pytest.mark.weekly)
+
+
+@pytest.mark.parametrize(("name", "batches"), list(gone_on()))
 def test_a_run_that_goes_on_begins_with_hits_and_without_a_warning(
     name: str, batches: int, source: Arrays, tmp_path: Path
 ) -> None:
     planner = {**PLANNERS, "echoed anew": Echo(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2, buffer_size=16)}[
         name
     ]
-    with filled(source, tmp_path / "cache", planner, batches=batches, recipe=recipe_of(planner)) as (state, make):
+    run = {"epochs": 3, "batches": batches, "recipe": recipe_of(planner)}
+    with filled(source, tmp_path / "cache", planner, **run) as (state, make):
         stats = begun(make(), state)
     assert stats.hits or name == "echoed anew" or batches == -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import threading
@@ -37,6 +38,8 @@ SLOTS = 5
 INDICES = 0, 1, 2, 3, 1 << 40, -1
 SHAPE = (4, 5, 3)
 ARENA_BYTES = 1024
+EXAMPLES, ROUNDS = (20, 150) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else (60, 600)
+"""Runs of a state machine, and calls that each of four threads makes: the first that differ are found in a few."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +289,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-def agree(machine: type[StoreMachine], kind: Kind, *, examples: int = 60, steps: int = 30) -> None:
+def agree(machine: type[StoreMachine], kind: Kind, *, examples: int = EXAMPLES, steps: int = 30) -> None:
     """See whether a kind of store agrees with a dict."""
     options = {"max_examples": examples, "stateful_step_count": steps, "suppress_health_check": list(HealthCheck)}
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
@@ -479,7 +482,7 @@ def test_threads_see_whole_samples_of_the_version_they_asked_for(store: Store) -
     def hammer(seed: int) -> None:
         rng = np.random.default_rng(seed)
         try:
-            for _ in range(600):
+            for _ in range(ROUNDS):
                 indices, versions = rng.integers(0, 4, 3), rng.integers(0, 2, 3)
                 names = (2 * indices + versions).tolist()
                 store.put(indices, versions, [np.full(SHAPE, name, np.uint8) for name in names])

@@ -33,6 +33,7 @@ from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
 from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_store import (
+    EXAMPLES,
     SHAPE,
     SLOTS,
     Kind,
@@ -107,7 +108,7 @@ MACHINES = {
 
 @pytest.mark.parametrize(("machine", "kind"), MACHINES.values(), ids=MACHINES.keys())
 def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[StoreMachine], kind: Kind) -> None:
-    agree(machine, kind, examples=25, steps=25)
+    agree(machine, kind, examples=min(EXAMPLES, 25), steps=25)
 
 
 @pytest.mark.parametrize("kind", [kind for _, kind in MACHINES.values()], ids=MACHINES.keys())
@@ -422,6 +423,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
 
 
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize(("name", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
 def test_tensors_are_the_same_at_every_budget(name: str, split: str, folder: ImageFolder, tmp_path: Path) -> None:
     recipe = RECIPES[name].at(split)

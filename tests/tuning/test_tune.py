@@ -24,6 +24,7 @@ from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import subjects
+from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning import verify as verifying
 from dalirefurb.tuning.choice import Verified
 from dalirefurb.tuning.costs import Costs
@@ -47,11 +48,20 @@ def folder(tmp_path_factory):
     return root
 
 
-def make_short(patch):
-    """Have all be measured in short turns, which are as good as long ones on a quiet machine."""
+def make_small(patch):
+    """Have what takes turns be small, and its turns as short as can be: as many turns, of the few batches they need."""
     patch.setattr(verifying, "_MOST_ROWS", 48)
+    patch.setattr(subjects, "_ENCODED_ROWS", 48)
+    patch.setattr(subjects, "_ARRAY_ROWS", (64, 64))
+    patch.setattr(turning, "_HAND_OVERS_S", 0.0)
+    patch.setattr(turning, "_MOST_STEPS", 9)
     for module in (measuring, verifying):
-        patch.setattr(module, "_SLICE_S", (0.02, 0.02))
+        patch.setattr(module, "_SLICE_S", (0.0, 0.0))
+
+
+def make_short(patch):
+    """Have all be measured in small, short turns, which are as good as long ones on a quiet machine."""
+    make_small(patch)
     for module in (choosing, verifying):
         patch.setattr(module, "NOISY", float("inf"))
 
@@ -117,12 +127,24 @@ def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tm
 
 
 RUN = """
-import runpy, sys
+import os, runpy, sys
+import numba, torch  # Once for all ranks: most of what it takes to start one. Each imports DALI itself.
+
+ranks = int(os.environ["WORLD_SIZE"])
+children = {}
+for rank in range(ranks):
+    if not (child := os.fork()):
+        break
+    children[child] = rank
+else:
+    sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+os.environ["RANK"] = str(rank)
+sys.stdout = open(f"{sys.argv[1]}.{rank}", "w")
 for script in sys.argv[1:]:
     with runpy.run_path(script)["loader"] as loader:
         batches = [len(images) for _ in range(3) for images, labels in loader]
         stats = loader.stats()
-        print(script, len(loader), batches, stats.hits > 0, stats.recomputed, stats.declined)
+        print(script, len(loader), batches, stats.hits > 0, stats.recomputed, stats.declined, flush=True)
 """
 
 
@@ -151,19 +173,12 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
         assert needed in code
         scripts.append(tmp_path / f"code_{number}.py")
         scripts[-1].write_text(code)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RUN, *map(str, scripts)],
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        told, errors = process.communicate(timeout=900)
-        assert process.returncode == 0, errors
+    sizes = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    command = [sys.executable, "-c", RUN, *map(str, scripts)]
+    done = subprocess.run(command, env=os.environ | sizes, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+    for rank in range(ranks):
+        told = (tmp_path / f"{scripts[0].name}.{rank}").read_text()
         reused = ["True"] * (len(rooms) - 1) + ["False"]
         rows = [8] * 9
         assert told.splitlines() == [
@@ -298,8 +313,7 @@ BUSY = "print('busy', flush=True)\nwhile True: pass"
 
 @pytest.mark.parametrize("limit_s", [1.0, 3.0, 30.0])
 def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folder, monkeypatch, limit_s):
-    monkeypatch.setattr(measuring, "_SLICE_S", (0.02, 0.02))
-    monkeypatch.setattr(subjects, "_ENCODED_ROWS", 48)
+    make_small(monkeypatch)
     busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for process in busy:

@@ -44,6 +44,13 @@ class Parser(argparse.ArgumentParser):
         complain(f"dalirefurb: error: {message}; see {self.prog} --help")
         self.exit(2)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is unknown here, so that the command's own help is named and not that of all commands."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print help where all is printed, which fails if it cannot be."""
         if file is sys.stdout:

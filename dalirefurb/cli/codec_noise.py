@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from typing import TextIO
 
 _NOISE = re.compile(
@@ -57,9 +57,11 @@ def without_codec_noise() -> Iterator[None]:
     encoding = getattr(usual, "encoding", None)
     with (
         keeping,
+        ExitStack() as last,
         os.fdopen(os.dup(2), "w", buffering=1, encoding=encoding, errors="backslashreplace") as real,
         redirect_stderr(real if _is_2(usual) else usual),
     ):
+        last.callback(keeping.kill)  # Also where a signal's answer raises below: others may hold descriptor 2 for ever.
         assert keeping.stdin is not None
         done = True
         try:
@@ -79,7 +81,6 @@ def without_codec_noise() -> Iterator[None]:
             keeping.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 keeping.wait(_END_S)
-            keeping.kill()
 
 
 def _is_2(stream: TextIO) -> bool:

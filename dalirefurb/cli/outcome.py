@@ -45,6 +45,8 @@ def run(arguments: Sequence[str] | None) -> int:
     except DalirefurbError as error:
         return _failed(_told(error, options), 1 if isinstance(error, (SampleError, LoaderError)) else 2)
     except Exception as error:
+        if (interrupt := _interrupt_behind(error)) is not None:
+            raise interrupt from None
         return _failed(_of_the_machine(error) or _unexpected(error), 1)
     return status
 
@@ -110,6 +112,13 @@ def _of_the_machine(error: Exception) -> str | None:
         named = f"{escaped(os.fsdecode(error.filename))}: " if isinstance(error.filename, (str, bytes)) else ""
         return f"{named}{escaped(one_line(error.strerror or str(error)))}; see to it, and start again"
     return None
+
+
+def _interrupt_behind(error: BaseException | None) -> BaseException | None:
+    """Return the interrupt during whose handling an error was raised, as torch's of a worker that was ended."""
+    while error is not None and isinstance(error, Exception):
+        error = error.__context__
+    return error
 
 
 def _unexpected(error: Exception) -> str:

@@ -16,6 +16,8 @@ from dalirefurb.system.threads import Times, watch_threads
 _FIRST_PARTS_BATCHES = 8
 _MOST_PARTS = 8
 
+_FIRST_WATCHED = 3  # Steps: to look at every thread takes up to 0.1 ms of each.
+
 _COMPUTES = 0.1  # Of a step's time, had it cores of its own: with less, other cores would not gain it a tenth.
 
 Watch = Callable[[], Callable[[], Times]]
@@ -97,7 +99,7 @@ class Course:
         self._epoch = position.epoch
         self._mark()
         if self._watches_next and following.batch:
-            self._watched, self._watches_next = self._watch(), self._tally.batches < _FIRST_PARTS_BATCHES
+            self._watched, self._watches_next = self._watch(), self._tally.batches < _FIRST_WATCHED
 
     def _mark(self) -> None:
         """Take a snapshot if it is time; where there are many, leave every second one out from now on."""

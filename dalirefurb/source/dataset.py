@@ -144,7 +144,11 @@ class TorchDataset(Source):
         checked_labels([self._label(0)], 1, "items", self.name)  # Before all others are read.
         indices = range(self._num_items)
         bar = tqdm(indices, "reading labels", leave=False, delay=1, disable=None if progress else True)
-        return [self._label(index) for index in bar]
+        try:
+            return [self._label(index) for index in bar]
+        except SampleError as error:  # No loader can replace it yet.
+            reason = f"{error.reason}; all items are read for their labels, unless you pass labels=, one for each item"
+            raise SampleError(error.index, error.name, reason) from error.__cause__
 
     def _compared(self, labels: NDArray[Any], attribute: str) -> NDArray[Any]:
         """Return the labels that the dataset lists, if some items spread over it have them, too."""

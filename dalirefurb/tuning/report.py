@@ -162,7 +162,7 @@ def _verdict(choice: Choice) -> str:
 def _recommendation(choice: Choice) -> str:
     recommended, standard = choice.recommended, choice.standard
     if recommended is None:
-        return "nothing is recommended, to leave reuse off neither"
+        return "nothing is recommended, not even to leave reuse off"
     if recommended == standard:
         reason = "no configuration that fits and keeps enough is more than 2 % faster than"
         return f"leave reuse off: {reason} {standard.configuration.name}{', as computed' * (not choice.verified)}"

@@ -247,7 +247,7 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
         (["--technique", "smartcache", "--batch-size", "0"], "--batch-size must be an int of at least 1, got 0"),
         (["--technique", "simplified", "--remove-layers", "3"], "got 3 for rand_augment_1, rand_augment_2"),
         (["--technique", "autoassist", "--lag", "0"], "--lag must be an int of at least 1, got 0"),
-        (["--colour"], "unrecognized arguments: --colour"),
+        (["--colour"], "unrecognized arguments: --colour; see dalirefurb train --help"),
     ],
 )
 def test_an_argument_that_cannot_work_is_one_line(photographs, capsys, arguments, told):

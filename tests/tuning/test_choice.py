@@ -104,7 +104,7 @@ def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow
     with pytest.raises(DalirefurbError, match=re.escape(f"nothing is: {advice.missing}")):
         advice.code()
     said = str(advice).splitlines()
-    assert said[:2] == [f"INCONCLUSIVE: {advice.missing}", "nothing is recommended, to leave reuse off neither"]
+    assert said[:2] == [f"INCONCLUSIVE: {advice.missing}", "nothing is recommended, not even to leave reuse off"]
     assert not any("images/s" in line or "what to take" in line for line in said)
     written = json.loads(json.dumps(advice.as_dict()))
     assert (written["recommended"], written["missing"], written["leave_off"]) == (None, advice.missing, False)

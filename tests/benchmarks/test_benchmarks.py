@@ -108,8 +108,9 @@ def test_both_parts_are_tried_at_every_placement_before_the_rounds(throughput):
 
 def test_the_tables_name_every_contender_and_every_promise(throughput):
     _, _, printed = throughput
-    for text in [*LOADERS, *PARTS, "reuse factor 3 / standard", "2.3"]:
+    for text in [*LOADERS, *PARTS, "reuse factor 3 / standard"]:
         assert text in printed
+    assert "2.3" in printed or "IMPOSSIBLE" in printed  # Tiny windows can be above what is possible.
 
 
 @pytest.mark.parametrize("batch_size", [64, 256])

@@ -223,12 +223,10 @@ def time_slice(
         raise RuntimeError(f"contenders must come to rest between slices, but worked on for {_IDLE_LIMIT_S:.0f} s")
     turn = _Turn(contender)
     turn.drain(timed_s * _RAMP_SHARE, most_rotations)
-    drained = len(turn.arrivals) - 1
     if contender.step is not None:
         # What a loader makes while the first steps are taken fills its buffers, and takes cores from the steps.
         turn.serve(contender.made_ahead + RAMP_BATCHES, 0.0, contender.step)
-        drained = len(turn.arrivals) - 1
-    images = turn.images
+    drained, images = len(turn.arrivals) - 1, turn.images
     turn.serve(timed_batches, timed_s, contender.step)
     times = np.diff(turn.arrivals).round(6).tolist()
     return Slice(

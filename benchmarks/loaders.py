@@ -214,21 +214,15 @@ def take_step(step: Step, served: list[Batch]) -> None:
 
 def period(planner: Planner) -> int:
     """Return after how many batches a plan computes as much again: an epoch, if its batches are unlike each other."""
-    computed = np.array([plan.miss.sum() for epoch in (1, 2) for plan in planner.epoch(epoch)])
-    alike = np.ptp(computed) <= _ALIKE * computed.mean()
-    return 1 if alike else sum(1 for _ in planner.epoch(1))
+    epochs = [[plan.miss.sum() for plan in planner.epoch(epoch)] for epoch in (1, 2)]
+    computed = np.concatenate(epochs)
+    return 1 if np.ptp(computed) <= _ALIKE * computed.mean() else len(epochs[0])
 
 
 def default_placement() -> Placement:
     """Return what a loader chooses."""
     replicas = min(8, harness.cores())
     return Placement(replicas, -(-harness.cores() // replicas))
-
-
-def for_all_replicas(batches: int) -> int:
-    """Return as many batches or a few more: a multiple of a loader's replicas, which finish theirs together."""
-    replicas = default_placement().replicas
-    return -(-batches // replicas) * replicas
 
 
 def computed_share(planner: Planner, epochs: range = _STEADY_EPOCHS) -> float:

@@ -34,7 +34,7 @@ import harness
 from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from harness import MadeAnew, Placement
-from loaders import STANDARD, LoaderTurns, for_all_replicas, planners, reuse
+from loaders import STANDARD, LoaderTurns, planners, reuse
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import repeated
 
@@ -83,7 +83,7 @@ class Config:
 
     def timed(self, batch_size: int) -> int:
         """Batches timed in a slice."""
-        return for_all_replicas(max(self.timed_batches, self.timed_images // batch_size))
+        return max(self.timed_batches, self.timed_images // batch_size)
 
 
 def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def _of_the_machine(error: Exception) -> str | None:
 
 def _interrupt_behind(error: BaseException | None) -> BaseException | None:
     """Return the interrupt during whose handling an error was raised, as torch's of a worker that was ended."""
-    while error is not None and isinstance(error, Exception):
+    while isinstance(error, Exception):
         error = error.__context__
     return error
 

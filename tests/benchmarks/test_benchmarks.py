@@ -52,19 +52,6 @@ def techniques(folder, tmp_path_factory):
     return written, out, printed
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that goes on while somebody sleeps: what else the machine does takes no time."""
-    now = [0.0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(harness, "wait_until_idle", lambda limit_s: True)
-
-
 def contender(batches, *, name="", made_ahead=0):
     return harness.Contender(name, harness.Placement(1, 1), made_ahead, batches)
 

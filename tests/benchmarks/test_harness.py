@@ -22,19 +22,6 @@ from dalirefurb import Refurbish, SmartCache, Standard
 MADE_S, RESULTS = 0.01, Path(experiment.__file__).parent / "results"
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that goes on while somebody sleeps: what else the machine does takes no time."""
-    now = [0.0]
-
-    def sleep(seconds):
-        now[0] += seconds
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(time, "sleep", sleep)
-    monkeypatch.setattr(harness, "wait_until_idle", lambda limit_s: True)
-
-
 class Buffered:
     """A loader that makes a batch every 10 ms while its buffer has room, on a clock of the test's."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import time
@@ -24,6 +25,9 @@ from harness import Contender
 
 WORKER = Path(build.__file__).with_name("worker.py")
 PYTHON = build.ENVIRONMENT / "bin" / "python"
+
+ANSWER_S = 600.0
+"""Seconds in which a competitor must answer: some write all images to a file first."""
 
 _REST_LIMIT_S = 120.0
 _CHECK_S = 0.1
@@ -140,6 +144,10 @@ class WorkerTurns:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(line + "\n")
+        ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
+        if not ready:
+            process.kill()
+            raise RuntimeError(f"{self.name} must answer in {ANSWER_S:.0f} s, but hangs: see above what it last said")
         answer = process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self.name} must answer, but its process ended with {process.wait()}: see above")

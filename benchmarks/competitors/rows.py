@@ -392,10 +392,21 @@ def _beton(job: Job) -> Path:
     if not file.exists():
         begun = file.with_suffix(".begun")
         fields = {"image": RGBImageField(write_mode=mode), "label": IntField()}
-        writer = DatasetWriter(str(begun), fields, num_workers=job.setting["workers"])
+        writer = DatasetWriter(str(begun), fields, _page_bytes(job.files), num_workers=job.setting["workers"])
         writer.from_indexed_dataset(_Samples(job.files, job.labels, tv.decode, lambda image: image))
         begun.rename(file)
     return file
+
+
+def _page_bytes(files: Sequence[str]) -> int:
+    """Return a size of FFCV's pages, a power of two, into which the largest image fits; else its writer hangs."""
+    from PIL import Image
+
+    largest = 0
+    for file in set(files):
+        with Image.open(file) as image:
+            largest = max(largest, 3 * image.width * image.height)
+    return 1 << max(23, largest.bit_length())
 
 
 def _tensor_decoder() -> str:

@@ -157,7 +157,42 @@ def compile_own(stage: KernelStage) -> Any:
             f"{_place(function)} must neither make arrays nor raise, but it does: loop over pixels, write to out, and "
             f"leave out raise, assert and what may fail"
         )
+    _try(stage)
     return made
+
+
+class _Counted(np.ndarray[Any, Any]):
+    """Numbers of which Python's interpreter takes no more than there are; compiled code does not look."""
+
+    def __getitem__(self, key: Any) -> Any:
+        try:
+            return super().__getitem__(key)
+        except IndexError as error:
+            raise _TooFewError from error
+
+
+class _TooFewError(Exception):
+    """A function took more numbers than there are."""
+
+
+def _try(stage: KernelStage) -> None:
+    """Have the interpreter run a stage's function once, on a small image.
+
+    Raises:
+        ConfigurationError: If it takes more numbers than are drawn for it.
+    """
+    numbers = np.full(stage.uniforms, 0.5).view(_Counted)
+    try:
+        with np.errstate(all="ignore"):  # Levels overflow there, too.
+            stage.function(np.zeros((16, 16, 3), np.uint8), numbers, np.zeros((16, 16, 3), np.uint8))
+    except _TooFewError as error:
+        remedy = f"pass KernelStage(..., uniforms=n) with n above {stage.uniforms}, or take fewer"
+        raise ConfigurationError(
+            f"{_place(stage.function)} must take no more numbers than are drawn for it, {stage.uniforms}, but it says: "
+            f"{error.__cause__}: {remedy}"
+        ) from error.__cause__
+    except Exception:  # It may need a larger image, or what only compiled code can do.
+        pass
 
 
 def _place(function: Callable[..., None]) -> str:

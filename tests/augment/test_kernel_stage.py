@@ -119,6 +119,10 @@ def wrong_type(image: Any, uniforms: Any, out: Any) -> None:
     out[0, 0, 0] = image["red"]
 
 
+def takes_a_second_number(image: Any, uniforms: Any, out: Any) -> None:
+    out[0, 0, 0] = int(uniforms[0] + uniforms[1])
+
+
 def not_of_numba(image: Any, uniforms: Any, out: Any) -> None:
     with open("file") as file:  # noqa: PTH123
         out[0, 0, 0] = len(file.read())
@@ -133,11 +137,12 @@ def not_of_numba(image: Any, uniforms: Any, out: Any) -> None:
         (unknown_member, "has no attribute 'fancy'"),
         (wrong_type, "No implementation of function"),
         (not_of_numba, "not supported"),
+        (takes_a_second_number, "must take no more numbers than are drawn for it, 1, but it says: index 1 is out"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_functions_name_and_place(function: Callable[..., None], said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        served([KernelStage(function, "mine")])
+        served([KernelStage(function, "mine", uniforms=1)])
     message = str(refused.value)
     assert said in message
     assert message.startswith(f"{function.__name__} (")

@@ -691,7 +691,7 @@ def test_a_loader_counts_what_pillow_decodes(tmp_path: Path) -> None:
 
 def test_a_store_that_is_too_small_is_said_to_be() -> None:
     with pytest.warns(UserWarning, match="slots"):
-        found, stats = diagnosed(refurbish(), MemoryStore(max_bytes=10 * SIZE * SIZE * 3), read_s=0.02, step_s=0.001)
+        found, stats = diagnosed(refurbish(), MemoryStore(max_bytes=10 * SIZE * SIZE * 3), read_s=0.05)
     assert stats.declined > 0
     assert found.verdict is Verdict.DETECTED
     assert "the store had no room" in found.cause

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -38,7 +38,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import Lease
 from tests.endings import nothing_left, wait_for_threads
 from tests.engine.test_bit_identity import Batches, assert_same
-from tests.faults import Fault, limited
+from tests.faults import Fault, limited, turns
 from tests.loading import flat_loader
 from tests.pictures import jpeg, picture
 from tests.resuming import losses_of
@@ -204,7 +204,7 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
     case = CASES[name]
     failed = arrived = 0
     with nothing_left():
-        for nth in count(1):
+        for nth in turns():
             with limited(), Fault(owner, method, nth).installed() as fault:
                 store = MemoryStore() if case.stored else None
                 with told(fault) as heard:
@@ -223,7 +223,7 @@ def test_a_call_that_fails_is_told_and_changes_nothing_that_is_served(
             wait_for_threads()
             if fault.raised is None:
                 break
-            failed, arrived = failed + 1, arrived + errors + more_errors
+            failed, arrived = nth, arrived + errors + more_errors
     batches = EPOCH if method == "evict" else BATCHES  # A first epoch evicts nothing.
     assert failed >= (1 if method in SELDOM else batches // case.batches_per_group)
     # What is read or made in runs is tried once more, sample by sample or batch by batch.

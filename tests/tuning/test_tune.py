@@ -311,7 +311,7 @@ def check_measured(advice):
 BUSY = "print('busy', flush=True)\nwhile True: pass"
 
 
-@pytest.mark.parametrize("limit_s", [1.0, 3.0, 30.0])
+@pytest.mark.parametrize("limit_s", [1.0, pytest.param(3.0, marks=pytest.mark.weekly), 30.0])
 def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folder, monkeypatch, limit_s):
     make_small(monkeypatch)
     busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)]

@@ -104,7 +104,7 @@ def test_tensors_are_the_same_whatever_the_store_loses(
 
 
 @pytest.mark.parametrize(("placement", "kind"), WITH_STORES)
-def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
+def test_restoring_serves_the_same_remaining_tensors(
     placement: Placement, kind: StoreKind, folder: ImageFolder
 ) -> None:
     @contextmanager

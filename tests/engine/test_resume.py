@@ -120,7 +120,7 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
         if name not in known:
             recipe, planner = TECHNIQUES[name]
             with Loader(
-                source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2), kernels="dali"
+                source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2)
             ) as loader:
                 known[name] = record(loader, planner, epochs=EPOCHS)
         return known[name]
@@ -131,7 +131,7 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
 def loader_of(source: ImageFolder, name: str, store: Store | None = None, **changes: Any) -> Loader:
     recipe, planner = TECHNIQUES[name]
     return flat_loader(
-        source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, "kernels": "dali", **changes}
+        source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, **changes}
     )
 
 
@@ -143,7 +143,7 @@ def test_every_technique_is_resumed() -> None:
 
 @pytest.mark.parametrize("where", ["in memory", "on disk", pytest.param("always anew", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", TECHNIQUES)
-def test_restoring_at_every_batch_serves_the_same_remaining_tensors(
+def test_restoring_serves_the_same_remaining_tensors(
     name: str, where: str, source: ImageFolder, recorded: Callable[[str], Record], tmp_path: Path
 ) -> None:
     """At all places once a store is used; a new one is empty whatever the place, so an epoch of them is tried.

@@ -167,9 +167,9 @@ def drawn(stages: tuple[Stage, ...], images: Images) -> dict[str, Arrays]:
     return arrays
 
 
-@lru_cache
+@lru_cache(maxsize=1)
 def dali_runner(recipe: Recipe, part: Part, count: int, threads: int) -> Replicas:
-    """Return DALI's pipeline of a part of a recipe."""
+    """Return DALI's pipeline of a part of a recipe; the last one ends when another is asked for."""
     graph = Graph(recipe, part)
     return Replicas(graph, 1, max_batch_size=count, num_threads=threads, device_id=None)
 

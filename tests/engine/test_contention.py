@@ -82,6 +82,7 @@ def folder(tmp_path: Path) -> Path:
 ENDS: list[tuple[Kernels, str, int]] = [("numba", "close", 0), ("numba", "raise", 1), ("dali", "exit", 0)]
 
 
+@pytest.mark.weekly
 def test_beside_eight_busy_processes_every_batch_comes_and_every_end_is_clean(folder: Path) -> None:
     kinds: list[Kernels] = ["numba", "dali"]
     expected = {kernels: served(folder / "photos", kernels) for kernels in kinds}

@@ -425,14 +425,14 @@ def test_a_forked_child_ends_and_the_parent_goes_on(root: Path, tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("traced_once")
-@pytest.mark.parametrize("kernels", ["dali", None])
 @pytest.mark.parametrize(
-    ("split", "planner"),
+    ("split", "planner", "kernels"),
     [
-        (2, REFURBISH),
-        (3, BatchEcho(Standard(NUM_SAMPLES, batch_size=4), echoing_factor=3)),
-        (3, Frozen(NUM_SAMPLES, batch_size=4)),
-        (2, Standard(NUM_SAMPLES, batch_size=4)),
+        (2, REFURBISH, "dali"),
+        (2, REFURBISH, None),
+        (3, BatchEcho(Standard(NUM_SAMPLES, batch_size=4), echoing_factor=3), None),
+        (3, Frozen(NUM_SAMPLES, batch_size=4), "dali"),
+        (2, Standard(NUM_SAMPLES, batch_size=4), None),
     ],
 )
 def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(

@@ -89,7 +89,9 @@ def run(code: str, *arguments: Any, **options: Any) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-CASES = [("numba", "reuse", 2), ("numba", "standard", 8), ("dali", "reuse", 4)]
+CASES = [("numba", "reuse", 2), ("dali", "reuse", 4)]
+if os.environ.get("HYPOTHESIS_PROFILE") != "ci":  # where each change is tested, each backend
+    CASES.append(("numba", "standard", 8))
 
 
 @pytest.fixture(scope="module")

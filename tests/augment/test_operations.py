@@ -121,7 +121,7 @@ def _pictures() -> dict[str, Picture]:
     cat = Image.fromarray(skimage.data.chelsea())
     return {
         "photo": np.asarray(photo.resize((130, 97))),
-        "cat": np.asarray(cat.resize((331, 120))),
+        "cat": np.asarray(cat.resize((166, 60))),
         "noise": rng.integers(0, 256, (64, 61, 3), np.uint8),
         "flat noise": (rng.random((50, 40, 3)) ** 3 * 100 + 60).astype(np.uint8),
         "one pixel": np.full((1, 1, 3), 77, np.uint8),

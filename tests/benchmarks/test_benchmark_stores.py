@@ -36,7 +36,7 @@ SHAPE = (8, 8, 3)
 
 @pytest.fixture(scope="module")
 def quick(folder, tmp_path_factory):
-    """The JSON of a quick run, and what was printed."""
+    """The JSON of a quick run, and what was printed: weekly, as the contenders and the counts are tested one by one."""
     work = tmp_path_factory.mktemp("results")
     rng = np.random.default_rng(0)
     for label in range(10):
@@ -77,6 +77,7 @@ def groups(results):
     return {group["name"]: group for group in results["results"]["groups"]}
 
 
+@pytest.mark.weekly
 def test_every_store_takes_its_turn_in_every_group(quick):
     results, printed = quick
     for name, contenders in CONTENDERS.items():
@@ -88,6 +89,7 @@ def test_every_store_takes_its_turn_in_every_group(quick):
         assert all(each in printed for each in contenders)
 
 
+@pytest.mark.weekly
 @pytest.mark.parametrize(
     ("group", "upper", "lower", "least"),
     [
@@ -111,6 +113,7 @@ def test_each_store_is_compared_with_what_limits_it(group, upper, lower, least, 
     assert claim["least"] == least
 
 
+@pytest.mark.weekly
 def test_that_bytes_come_from_the_disk_is_a_claim_of_its_own(quick):
     results, _ = quick
     group = groups(results)["cold"]
@@ -123,6 +126,7 @@ def test_that_bytes_come_from_the_disk_is_a_claim_of_its_own(quick):
         assert claims[f"{name}, from the disk"]["least"] == 0.95
 
 
+@pytest.mark.weekly
 def test_hits_of_tiers_are_shares(quick):
     results, _ = quick
     for group in groups(results).values():
@@ -133,6 +137,7 @@ def test_hits_of_tiers_are_shares(quick):
         assert all(shares[name] == (None, None) for name in SINGLE)
 
 
+@pytest.mark.weekly
 def test_small_samples_are_compared_in_every_step(quick):
     results, printed = quick
     small = results["results"]["small"]
@@ -240,6 +245,7 @@ def test_each_turn_of_a_store_serves_an_epoch_and_begins_one_in_which_all_are_hi
     assert [(state["epoch"], state["batch"]) for state in states] == [(2, 0), (4, 0), (6, 0), (9, 0)]
 
 
+@pytest.mark.weekly
 def test_memory_serves_the_most_hits_it_could_and_again_after_a_restart(quick):
     results, printed = quick
     hits = results["results"]["hits"]

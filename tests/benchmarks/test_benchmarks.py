@@ -31,7 +31,7 @@ from tests.mosaics import write_mosaics
 pytestmark = pytest.mark.usefixtures("traced_once")
 LOADERS = ["standard", "reuse factor 2", "reuse factor 3", "reuse factor 4", "every sample a hit"]
 PARTS = ["partial-only", "final-only"]
-ROUNDS = 2
+ROUNDS = 1
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def throughput(folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("results") / "throughput.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "keep_memory", lambda: None)  # Later tests would have that memory, too.
-        written, printed = quick("throughput", out, "--order", "crop_last", "--data", folder)
+        written, printed = quick("throughput", out, "--order", "crop_last", "--rounds", ROUNDS, "--data", folder)
     return written, out, printed
 
 

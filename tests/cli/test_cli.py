@@ -12,11 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.cli.demo import Photographs
+from dalirefurb.cli.show import PICTURES
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.cli.wording import in_options
 from dalirefurb.engine.bottleneck import Facts
@@ -457,9 +459,11 @@ def test_a_demo_that_is_long_enough_shows_loading_alone_and_takes_the_images_tha
     monkeypatch.setattr("dalirefurb.cli.loading._TURN_S", 0.01)
     monkeypatch.setattr("dalirefurb.cli.loading._IMAGES", 1)
     monkeypatch.setattr("dalirefurb.cli.loading._ROUNDS", 1)
+    monkeypatch.setattr("dalirefurb.cli.loading.usable_cores", lambda: 1)
     monkeypatch.setattr("dalirefurb.cli.terminal._FIRST_S", 0.001)
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
     monkeypatch.setattr("dalirefurb.cli.compare._TIMED_BATCHES", 6)
+    monkeypatch.setattr("dalirefurb.cli.commands.draw_all", lambda *_: [Figure() for _ in PICTURES])  # Tested above.
     image = next((photographs / "rocket").iterdir())
     made = image.stat().st_mtime_ns
     sizes = ["--images", "48", "--batch-size", "8", "--size", "32", "--epochs", "2"]

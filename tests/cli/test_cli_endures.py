@@ -523,6 +523,7 @@ def test_a_command_needs_no_home(tmp_path, arguments):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.weekly  # A reader that has gone from the beginning is always tried, of commands that import less.
 def test_a_training_of_which_only_the_first_line_is_read_ends_without_a_word(photographs):
     done = run_outside(["train", str(photographs), *SMALL, "--epochs", "50"], shell="| head -1; exit ${PIPESTATUS[0]}")
     assert (done.returncode, done.stderr) == (141, "")
@@ -538,13 +539,14 @@ PLAN = ["show", "--plan", "--num-samples", "99"]
     ("arguments", "shell", "status", "said"),
     [
         (["--help"], "> /dev/full", 1, "standard output must be writable, but is not: No space left on device"),
-        (
+        # Of commands that end with a line, too, one is tried weekly: it imports Matplotlib.
+        pytest.param(
             [*PLAN, "--out", "/dev/null"],
             "> /dev/full",
             1,
             "standard output must be writable, but is not: No space left",
+            marks=pytest.mark.weekly,
         ),
-        ([*PLAN, "--out", "/dev/full"], "", 2, "writing /dev/full fails: No space left on device; name another"),
         (["train", "missing"], ">&-", 1, "standard output must be open, but is closed"),
         (["--help"], ">&-", 1, "standard output must be open, but is closed"),
         (["train", "missing"], "2> /dev/full", 2, ""),
@@ -560,6 +562,12 @@ def test_a_stream_that_is_closed_or_full_costs_no_traceback(arguments, shell, st
     assert said in done.stderr
 
 
+def test_a_picture_for_which_there_is_no_space_is_one_line(capsys):
+    status, line = error_of(capsys, *PLAN, "--out", "/dev/full")
+    assert status == 2
+    assert "writing /dev/full fails: No space left on device; name another" in line
+
+
 def test_no_file_becomes_a_stream_that_was_closed():
     program = "import os; from dalirefurb.cli.terminal import open_streams; open_streams(); print(os.open('/', 0))"
     command = f"{shlex.join([sys.executable, '-c', program])} <&- 2>&-"
@@ -567,7 +575,10 @@ def test_no_file_becomes_a_stream_that_was_closed():
     assert int(done.stdout) > 2
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], [*PLAN, "--out", "/dev/null"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], pytest.param([*PLAN, "--out", "/dev/null"], marks=pytest.mark.weekly)],
+)
 def test_a_reader_that_has_gone_costs_no_traceback(arguments):
     reading, writing = os.pipe()
     os.close(reading)
@@ -576,8 +587,10 @@ def test_a_reader_that_has_gone_costs_no_traceback(arguments):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-# Whether an interrupt is heeded or dropped, and by which of the two that take seconds: each is tried once.
-@pytest.mark.parametrize("module", ["numpy", "torch", pytest.param("nvidia.dali", marks=pytest.mark.weekly)])
+# Whether an interrupt is heeded or dropped, and before and after the first line: each is tried once.
+@pytest.mark.parametrize(
+    "module", ["numpy", *(pytest.param(each, marks=pytest.mark.weekly) for each in ("torch", "nvidia.dali"))]
+)
 def test_an_interrupt_while_something_is_imported_is_one_line(photographs, module):
     program = f"""if True:
         import os, signal, sys

@@ -15,9 +15,10 @@ import pytest
 import torch
 
 import dalirefurb
-from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, tune
+from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, tune
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
+from dalirefurb.doctor import storage
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
@@ -36,6 +37,7 @@ from tests.one_line import error_of
 from tests.pictures import write_folder
 from tests.tuning.made import costs, machine, split, workload
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 QUICK = {"batch_size": 16, "limit_s": 1.0, "epochs": 10}
 PLENTY = "3600"
 """Seconds that are not needed: turns are made short."""
@@ -55,6 +57,8 @@ def make_small(patch):
     patch.setattr(subjects, "_ARRAY_ROWS", (64, 64))
     patch.setattr(turning, "_HAND_OVERS_S", 0.0)
     patch.setattr(turning, "_MOST_STEPS", 9)
+    patch.setattr(turning, "_IDLE_S", 0.0)
+    patch.setattr(storage, "_LONGEST_S", 0.0)
     for module in (measuring, verifying):
         patch.setattr(module, "_SLICE_S", (0.0, 0.0))
 
@@ -173,7 +177,7 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
         assert needed in code
         scripts.append(tmp_path / f"code_{number}.py")
         scripts[-1].write_text(code)
-    sizes = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    sizes = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", RUN, *map(str, scripts)]
     done = subprocess.run(command, env=os.environ | sizes, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
@@ -311,14 +315,24 @@ def check_measured(advice):
 BUSY = "print('busy', flush=True)\nwhile True: pass"
 
 
-@pytest.mark.parametrize("limit_s", [1.0, pytest.param(3.0, marks=pytest.mark.weekly), 30.0])
-def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folder, monkeypatch, limit_s):
+BOTH_ORDERS = {order: rand_augment(32, order=order) for order in ("paper", "crop_last")}
+
+
+# Without enough time and with it; enough for two orders takes half a minute of the busy processes.
+@pytest.mark.parametrize(
+    ("limit_s", "recipes"),
+    [
+        (1.0, BOTH_ORDERS),
+        (30.0, {"recipe": simple(32)}),
+        *(pytest.param(limit_s, BOTH_ORDERS, marks=pytest.mark.weekly) for limit_s in (3.0, 30.0)),
+    ],
+)
+def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folder, monkeypatch, limit_s, recipes):
     make_small(monkeypatch)
     busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(2)]
     try:
         for process in busy:
             process.stdout.readline()
-        recipes = {order: rand_augment(32, order=order) for order in ("paper", "crop_last")}
         check_measured(tune(ImageFolder(folder), recipes, step=0.01, **QUICK | {"limit_s": limit_s}))
     finally:
         for process in busy:
@@ -355,7 +369,7 @@ def test_a_loader_that_fails_in_a_round_is_no_candidate_and_is_told_once(folder,
         return usual(self, *arguments)
 
     monkeypatch.setattr(Turns, "slice", slice_of)
-    advice = tune(ImageFolder(folder), rand_augment(32), **QUICK | {"limit_s": float(PLENTY)})
+    advice = tune(ImageFolder(folder), simple(32), **QUICK | {"limit_s": float(PLENTY)})
     assert advice.choice.costs.notes.count("recipe, cached after the resized crop, hits: not measured: no room") == 1
     assert 2 not in {split.split for split in advice.choice.costs.splits}
     check_measured(advice)
@@ -373,7 +387,8 @@ def test_where_its_turns_fail_nothing_is_recommended(folder, monkeypatch):
     check_measured(advice)
 
 
-def test_a_broken_image_is_left_out_and_told(tmp_path):
+def test_a_broken_image_is_left_out_and_told(tmp_path, monkeypatch):
+    make_small(monkeypatch)
     write_folder(tmp_path, num_samples=32)
     paths = sorted(map(str, tmp_path.glob("*/*.jpg")))
     (tmp_path / "gone.jpg").write_bytes(b"")
@@ -387,7 +402,8 @@ def test_a_source_of_which_nothing_can_be_read_says_so(tmp_path):
         tune(FileList([str(tmp_path / "missing.jpg")] * 16, [0] * 16), rand_augment(16), **QUICK)
 
 
-def test_what_cannot_be_measured_is_a_line(folder, tmp_path):
+def test_what_cannot_be_measured_is_a_line(folder, tmp_path, monkeypatch):
+    make_small(monkeypatch)
     (tmp_path / "file").write_text("")
     told = []
     measured = measure(

@@ -19,8 +19,11 @@ FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
 PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
 
-FEWER = settings(max_examples=8) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else settings()
+_IS_CI = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+FEWER = settings(max_examples=3) if _IS_CI else settings()
 """Of properties of which each example plans many epochs, and which others beside it hold in other words."""
+FEW = settings(max_examples=3 if _IS_CI else 25)
+"""Likewise, and some are enough at any time."""
 
 
 @st.composite

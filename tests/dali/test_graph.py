@@ -7,9 +7,8 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,6 +24,7 @@ from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Graph, GraphError, Part, Replica, views
 from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.in_turn import in_turn
 from tests.pictures import jpeg, picture
 
 RECIPES = {
@@ -42,29 +42,11 @@ RECIPES = {
 PLACEMENTS: list[tuple[Device, Device]] = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
 
 
-def serialised() -> Iterator[Any]:
-    """Yield names of recipes, placements and parts; what has the operators of another on the same devices is weekly."""
-    for (name, recipe), (partial, final) in product(RECIPES.items(), PLACEMENTS):
-        for part in ("partial", "final", "whole"):
-            same = (part, partial, final) in (("partial", "cpu", "gpu"), ("final", "gpu", "gpu"))
-            same |= part == "whole" and any(
-                (other.stages, other.output) == (recipe.stages, recipe.output) for other in earlier(name)
-            )
-            marks = [pytest.mark.weekly] if same else []
-            yield pytest.param(name, partial, final, part, marks=marks)
-
-
-def earlier(name: str) -> Iterator[Recipe]:
-    """Yield the recipes before one."""
-    for other, recipe in RECIPES.items():
-        if other == name:
-            return
-        yield recipe
-
-
-@pytest.mark.parametrize(("name", "partial", "final", "part"), list(serialised()))
-def test_every_placement_serialises_without_a_warning(name: str, partial: Device, final: Device, part: Part) -> None:
-    graph = Graph(RECIPES[name], part, partial, final)
+@pytest.mark.parametrize(
+    ("name", "placement", "part"), in_turn(list(RECIPES), PLACEMENTS, ["partial", "final", "whole"])
+)
+def test_every_placement_serialises_without_a_warning(name: str, placement: tuple[Device, Device], part: Part) -> None:
+    graph = Graph(RECIPES[name], part, *placement)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         blob = graph.serialize(max_batch_size=4, num_threads=1)
@@ -123,7 +105,7 @@ def leaves_on(graph: Graph) -> str:
 @pytest.mark.parametrize(("partial", "final"), PLACEMENTS)
 def test_images_leave_on_the_final_device_and_partial_ones_on_the_host(partial: Device, final: Device) -> None:
     for part, device in (("partial", "cpu"), ("final", final), ("whole", final)):
-        assert leaves_on(Graph(RECIPES["rand_augment"], part, partial, final)) == device
+        assert leaves_on(Graph(RECIPES["simple"], part, partial, final)) == device
 
 
 def test_partial_images_can_stay_on_the_gpu() -> None:

@@ -34,6 +34,7 @@ from dalirefurb.kernels.kernel_op import WIDTH, Code
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.record import DONE
+from tests.in_turn import in_turn
 from tests.kernels.test_kernels import noise, served
 from tests.one_batch import serve
 
@@ -57,8 +58,7 @@ def pipelines() -> Iterator[DecodePipelines]:
     lane.pool.close()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("dtype", "channels"), in_turn(["float32", "float16"], [1, 3]))
 def test_a_recipe_of_stages_that_are_exact_serves_the_same(pipelines: Any, dtype: Any, channels: Any) -> None:
     stages = [RandomCrop(48, margin=8), *EXACT[:5], HorizontalFlip(), *EXACT[5:]]
     recipe = Recipe(stages, Output(48, dtype, channels=channels), 0)

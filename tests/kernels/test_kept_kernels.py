@@ -106,10 +106,14 @@ def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     "damage",
     [
-        pytest.param(lambda folder: halve(files(folder, "nbi")), id="half an index"),
+        pytest.param(lambda folder: halve(files(folder, "nbi")), id="half an index", marks=pytest.mark.weekly),
         pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code"),
-        pytest.param(lambda folder: take_names(files(folder, "nbi")), id="a folder at an index's place"),
-        pytest.param(take_folder, id="no folder that can be written"),
+        pytest.param(
+            lambda folder: take_names(files(folder, "nbi")),
+            id="a folder at an index's place",
+            marks=pytest.mark.weekly,
+        ),
+        pytest.param(take_folder, id="no folder that can be written", marks=pytest.mark.weekly),
     ],
 )
 def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
@@ -248,6 +252,7 @@ print(len(addresses), 0 in addresses)
 """
 
 
+@pytest.mark.weekly  # It compiles most of the kernels anew.
 def test_threads_that_compile_at_the_same_time_get_functions_that_are_whole(tmp_path: Path) -> None:
     script = tmp_path / "compiling.py"
     script.write_text(COMPILING)

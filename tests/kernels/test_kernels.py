@@ -46,7 +46,7 @@ def pipelines():
     lane.pool.close()
 
 
-@pytest.fixture(scope="module", params=["nearest", "bilinear"])
+@pytest.fixture(scope="module")
 def layer(request):
     return RandAugmentLayer(interpolation=request.param, fill=FILL)
 
@@ -106,7 +106,15 @@ def batches(name):
         yield kinds[some], {"group": groups, "matrix": np.array(matrices[some], np.float32)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("layer", "name"),
+    [
+        *[("nearest", name) for name in NAMES],
+        # Warps alone interpolate.
+        *[pytest.param("bilinear", name, marks=[] if name in WARPS else pytest.mark.weekly) for name in NAMES],
+    ],
+    indirect=["layer"],
+)
 def test_an_operation_is_dalis_at_every_magnitude_but_for_what_is_stated(layer, pipeline, pipelines, name):
     kernels = part([layer], None, pipelines)
     for kinds, parameters in batches(name):

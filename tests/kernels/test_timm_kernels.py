@@ -23,6 +23,7 @@ from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.pixels.mixing import ahead_bytes
 from tests.augment.test_operations import PICTURES
+from tests.in_turn import in_turn
 from tests.kernels.runners import runner_of
 from tests.one_batch import levels, serve
 
@@ -51,9 +52,12 @@ def _difference(stage: Stage, pipelines: DecodePipelines) -> tuple[NDArray[np.fl
     return np.abs(kernels.collect().as_tensor() - serve(recipe, pictures)), drawn[stage.name]
 
 
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
 @pytest.mark.parametrize(
-    "config", ["rand-m9-n1-mstd101-inc1-p1", "rand-n1-mstd101-p1", "rand-m9-n1-mstd3-t3aw-p1", "3a", "v0-mstd2"]
+    ("config", "interpolation"),
+    in_turn(
+        ["rand-m9-n1-mstd101-inc1-p1", "rand-n1-mstd101-p1", "rand-m9-n1-mstd3-t3aw-p1", "3a", "v0-mstd2"],
+        ["nearest", "bilinear"],
+    ),
 )
 def test_kernels_serve_what_dali_serves(
     pipelines: DecodePipelines, config: str, interpolation: Literal["nearest", "bilinear"]
@@ -69,7 +73,12 @@ def test_kernels_serve_what_dali_serves(
 
 
 @pytest.mark.parametrize(
-    "stage", [TimmWeightedLayers(operations="3aw"), AugMix(), AugMix("mix", "nearest", (9, 99, 200), 9, 2, 4, 0.5)]
+    "stage",
+    [
+        TimmWeightedLayers(operations="3aw"),
+        AugMix(),
+        pytest.param(AugMix("mix", "nearest", (9, 99, 200), 9, 2, 4, 0.5), marks=pytest.mark.weekly),
+    ],
 )
 def test_operations_one_after_the_other_are_dalis_within_some_levels(stage: Stage, pipelines: DecodePipelines) -> None:
     """Two operations may each be one level off, and a later one stretch that; almost everywhere all is the same."""

@@ -29,10 +29,13 @@ from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from tests.engine.test_bit_identity import STORES, Batches, assert_same
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 from tests.resuming import batches_of, losses_of
+
+pytestmark = pytest.mark.usefixtures("traced_once")
 
 SIZE = 32
 NUM_SAMPLES = 23
@@ -103,12 +106,15 @@ def plain(source: ImageFolder) -> dict[str, Batches]:
     }
 
 
-@pytest.mark.parametrize(("kind", "meddle"), STORES)
-@pytest.mark.parametrize("name", ["refurbished", "refurbished, two layers", "echoed"])
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    in_turn([store.values for store in STORES], ["refurbished", "refurbished, two layers", "echoed"]),
+)
 def test_tensors_are_the_same_whatever_the_store_does(
-    name: str, kind: type[MemoryStore], meddle: Meddle, source: ImageFolder, plain: dict[str, Batches]
+    stored: tuple[type[MemoryStore], Meddle], name: str, source: ImageFolder, plain: dict[str, Batches]
 ) -> None:
     recipe, planner = CASES[name]
+    kind, meddle = stored
     assert_same(plain[name], serve(source, recipe, assist(planner), kind(), meddle=meddle))
 
 

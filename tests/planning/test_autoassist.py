@@ -17,6 +17,7 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
+from tests.in_turn import in_turn
 from tests.planners import FEWER, FIELDS, joined, listed, owned
 
 EPOCHS = range(5)
@@ -401,8 +402,7 @@ def test_after_a_rewind_at_any_batch_the_plans_come_again():
         assistant.observe(losses_of(plan.indices, number))
 
 
-@pytest.mark.parametrize("planner", [TINY, SHORT, PLAIN])
-@pytest.mark.parametrize("observed_late", [False, True])
+@pytest.mark.parametrize(("planner", "observed_late"), in_turn([TINY, SHORT, PLAIN], [False, True]))
 def test_an_assistant_restored_at_any_batch_plans_the_same_but_for_misses(planner, observed_late):
     """A row is a miss, too, if its version was served only before the state was taken; else nothing differs."""
     batches = 6 * len(planner)
@@ -594,9 +594,7 @@ def test_an_argument_that_cannot_work_is_refused_with_its_value_and_a_remedy(arg
     assert str(refusal.value) == message
 
 
-@pytest.mark.parametrize("echoed", [False, True])
-@pytest.mark.parametrize("reuse_factor", [1, 3])
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize(("world_size", "reuse_factor", "echoed"), in_turn([1, 2, 4], [1, 3], [False, True]))
 def test_an_assistant_on_each_rank_fills_its_rows_from_its_own_shards(world_size, reuse_factor, echoed):
     inner = Refurbish(103, batch_size=12, reuse_factor=reuse_factor, shards=4, seed=3)
     if echoed:

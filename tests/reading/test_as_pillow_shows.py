@@ -21,6 +21,7 @@ from dalirefurb.reading.inspector import Inspector, Verdict, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
 from tests.bad_files import among_good_ones
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.pictures import encode, picture
@@ -130,24 +131,27 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    ("name", "on_bad_sample", "kernels"), in_turn(list(OTHERS), ["raise", "replace"], ["dali", "numba"])
+)
 def test_the_image_that_is_meant_is_served(name: str, on_bad_sample: str, kernels: str, tmp_path: Path) -> None:
+    if kernels == "numba":
+        pytest.importorskip("numba")
     content = OTHERS[name]()
     found = served(tmp_path, content, kernels=kernels, on_bad_sample=on_bad_sample)
     assert np.array_equal(found, cropped(content))
 
 
-@pytest.mark.parametrize("name", STATED)
-def test_an_orientation_in_xmp_alone_is_applied(name: str, kernels: str, tmp_path: Path) -> None:
-    for orientation in (3, 6):
-        content = STATED[name](xmp(orientation))
-        assert as_pillow_opens(content).size == ((HEIGHT, WIDTH) if orientation == 6 else (WIDTH, HEIGHT))
-        assert np.array_equal(served(tmp_path, content, kernels=kernels), cropped(content))
+@pytest.mark.parametrize(("name", "orientation", "kernels"), in_turn(list(STATED), [3, 6], ["dali", "numba"]))
+def test_an_orientation_in_xmp_alone_is_applied(name: str, orientation: int, kernels: str, tmp_path: Path) -> None:
+    if kernels == "numba":
+        pytest.importorskip("numba")
+    content = STATED[name](xmp(orientation))
+    assert as_pillow_opens(content).size == ((HEIGHT, WIDTH) if orientation == 6 else (WIDTH, HEIGHT))
+    assert np.array_equal(served(tmp_path, content, kernels=kernels), cropped(content))
 
 
-@pytest.mark.parametrize("element", [False, True])
-@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize(("orientation", "element"), in_turn(range(10), [False, True]))
 def test_every_orientation_is_read_however_it_is_written(orientation: int, element: bool, tmp_path: Path) -> None:
     content = png(xmp(orientation, element=element))
     assert np.array_equal(served(tmp_path, content, kernels="dali"), cropped(content))

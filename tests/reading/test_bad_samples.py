@@ -59,6 +59,7 @@ from tests.bad_files import (
     write_bad_folder,
 )
 from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, SmallStore
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.lossy import Meddle
 from tests.pictures import write_folder
@@ -72,20 +73,19 @@ STANDARD = Standard(NUM_SAMPLES, batch_size=6, seed=7)
 REFURBISH = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7)
 ECHO = Echo(STANDARD, echoing_factor=2.5, buffer_size=12)
 
-TECHNIQUES = [
-    pytest.param(RECIPE, REFURBISH, id="refurbishing"),
-    pytest.param(RECIPE.at(0), REFURBISH, id="refurbishing of files"),
-    pytest.param(RECIPE.at(0), ECHO, id="echoing before decoding"),
-    pytest.param(BEFORE, ECHO, id="echoing before augmentation"),
-    pytest.param(AFTER, ECHO, id="echoing after augmentation"),
-    pytest.param(BEFORE, BatchEcho(STANDARD, echoing_factor=2.5), id="batch echoing"),
-    pytest.param(
+TECHNIQUES = {
+    "refurbishing": (RECIPE, REFURBISH),
+    "echoing before augmentation": (BEFORE, ECHO),
+    "refurbishing of files": (RECIPE.at(0), REFURBISH),
+    "echoing after augmentation": (AFTER, ECHO),
+    "echoing before decoding": (RECIPE.at(0), ECHO),
+    "batch echoing": (BEFORE, BatchEcho(STANDARD, echoing_factor=2.5)),
+    "SmartCache": (
         BEFORE,
         SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=20, replace_percent=0.25, seed=7),
-        id="SmartCache",
     ),
-    pytest.param(RECIPE, Frozen(NUM_SAMPLES, batch_size=6, seed=7), id="frozen cache"),
-]
+    "frozen cache": (RECIPE, Frozen(NUM_SAMPLES, batch_size=6, seed=7)),
+}
 
 
 class Counting(ImageFolder):
@@ -143,11 +143,9 @@ def served(loader: Loader, batches: int, meddle: Meddle | None = None, store: Me
 # What is served
 
 
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize(("recipe", "planner"), TECHNIQUES)
-def test_a_bad_sample_is_replaced_by_what_its_key_says(
-    recipe: Recipe, planner: Planner, cached: bool, source: ImageFolder
-) -> None:
+@pytest.mark.parametrize(("technique", "cached"), in_turn(list(TECHNIQUES), [True, False]))
+def test_a_bad_sample_is_replaced_by_what_its_key_says(technique: str, cached: bool, source: ImageFolder) -> None:
+    recipe, planner = TECHNIQUES[technique]
     wanted = wanted_of(source, recipe, planner)
     with replacing(source, recipe, planner, MemoryStore() if cached else None) as loader:
         assert_same(wanted, served(loader, len(wanted)))
@@ -159,33 +157,31 @@ def test_a_bad_sample_is_replaced_by_what_its_key_says(
         assert stats.recomputed == stats.declined == 0
 
 
-@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.at(0)], ids=["images", "files"])
-@pytest.mark.parametrize(("kind", "meddle"), STORES[1:])
+@pytest.mark.parametrize(("stored", "recipe"), in_turn([store.values for store in STORES[1:]], [RECIPE, RECIPE.at(0)]))
 def test_tensors_are_the_same_whatever_the_store_does(
-    kind: type[MemoryStore], meddle: Meddle, recipe: Recipe, source: ImageFolder
+    stored: tuple[type[MemoryStore], Meddle], recipe: Recipe, source: ImageFolder
 ) -> None:
+    kind, meddle = stored
     store = kind()
     wanted = wanted_of(source, recipe, REFURBISH)
     with replacing(source, recipe, REFURBISH, store) as loader:
         assert_same(wanted, served(loader, len(wanted), meddle, store))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"look_ahead": 1},
-        {"look_ahead": 7, "num_threads": 2, "replicas": 3},
-        {"batches_per_group": 3, "look_ahead": 2},
-        {"batches_per_group": 9, "num_threads": 2},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(
-    ("recipe", "cached"), [(RECIPE, False), (RECIPE, True), (RECIPE.at(0), True)], ids=["no store", "images", "files"]
-)
+KEPT = {"images": (RECIPE, True), "files": (RECIPE.at(0), True), "no store": (RECIPE, False)}
+OPTIONS = [
+    {"look_ahead": 1},
+    {"look_ahead": 7, "num_threads": 2, "replicas": 3},
+    {"batches_per_group": 3, "look_ahead": 2},
+    {"batches_per_group": 9, "num_threads": 2},
+]
+
+
+@pytest.mark.parametrize(("options", "kept"), in_turn(OPTIONS, list(KEPT)), ids=str)
 def test_tensors_are_the_same_with_other_look_ahead_and_batches_per_group(
-    recipe: Recipe, cached: bool, options: dict[str, int], source: ImageFolder
+    options: dict[str, int], kept: str, source: ImageFolder
 ) -> None:
+    recipe, cached = KEPT[kept]
     wanted = wanted_of(source, recipe, REFURBISH)
     with replacing(source, recipe, REFURBISH, MemoryStore() if cached else None, **options) as loader:
         assert_same(wanted, served(loader, len(wanted)))

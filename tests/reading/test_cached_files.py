@@ -49,6 +49,7 @@ from tests.bad_files import Batches, bad_content, encoded
 from tests.bad_files import assert_same as assert_alike
 from tests.engine.test_bit_identity import Batches as Served
 from tests.engine.test_bit_identity import assert_same, serve
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.reading.test_bad_samples import Counting
@@ -72,8 +73,6 @@ PLANNERS = {
     "SmartCache": SmartCache(NUM_SAMPLES, batch_size=4, num_cache_objects=16, replace_percent=0.25, seed=7),
     "frozen": FROZEN,
 }
-
-KERNELS = pytest.mark.parametrize("kernels", ["numba", "dali"])
 
 Make = Callable[[Path], Store]
 
@@ -109,8 +108,11 @@ def without_a_store(source: ImageFolder, planner: str, kernels: Kernels) -> Serv
 @pytest.mark.parametrize(
     ("kind", "planner", "kernels"),
     [
-        *[("memory", planner, kernels) for planner in PLANNERS for kernels in ("numba", "dali")],
-        *[(kind, planner, "numba") for kind in STORES if kind != "memory" for planner in ("refurbishing", "frozen")],
+        # Each planner, kind of kernels, and store; weekly also what a planner plans by DALI.
+        *[("memory", planner, "numba") for planner in PLANNERS],
+        ("memory", "refurbishing", "dali"),
+        *[pytest.param("memory", planner, "dali", marks=pytest.mark.weekly) for planner in list(PLANNERS)[1:]],
+        *in_turn([kind for kind in STORES if kind != "memory"], ["refurbishing", "frozen"], ["numba"]),
     ],
 )
 def test_a_hit_reads_nothing_and_serves_the_same(
@@ -139,8 +141,10 @@ def test_a_hit_reads_nothing_and_serves_the_same(
     assert least == stats.misses <= counting.reads.total() <= most
 
 
-@KERNELS
-@pytest.mark.parametrize("recipe", [RECIPE, rand_augment(SIZE, order="crop_last"), simple(SIZE), evaluate(SIZE)])
+@pytest.mark.parametrize(
+    ("recipe", "kernels"),
+    in_turn([RECIPE, rand_augment(SIZE, order="crop_last"), simple(SIZE), evaluate(SIZE)], ["numba", "dali"]),
+)
 def test_without_reuse_files_and_images_serve_the_same(recipe: Recipe, kernels: Kernels, source: ImageFolder) -> None:
     wanted, _ = serve(source, recipe, STANDARD, kernels=kernels, epochs=1)
     for split in (0, 1):
@@ -246,21 +250,20 @@ def run(source: Source, store: Store | None, epochs: int = 2, **options: Any) ->
         return [tuple(part.clone() for part in batch) for _ in range(epochs) for batch in loader]
 
 
-@KERNELS
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (bad_content("text"), "not an image that can be decoded"),
-        (encoded("BMP")[:-3000], "decoding failed"),  # Its header is good.
-        (bad_content("PNG damaged"), "decoding failed"),  # Only DALI's decoder notices it.
-        (bad_content("too large"), "60,000 pixels at most"),
-    ],
-    ids=["text", "BMP cut short", "PNG damaged", "too large"],
-)
+UNUSABLE = {
+    "text": (bad_content("text"), "not an image that can be decoded"),
+    "BMP cut short": (encoded("BMP")[:-3000], "decoding failed"),  # Its header is good.
+    "PNG damaged": (bad_content("PNG damaged"), "decoding failed"),  # Only DALI's decoder notices it.
+    "too large": (bad_content("too large"), "60,000 pixels at most"),
+}
+
+
+@pytest.mark.parametrize(("kind", "kernels"), in_turn(list(UNUSABLE), ["dali", "numba"]))
 def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_asked_for_again(
-    content: bytes, reason: str, kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if another run, which could, had stored it."""
+    content, reason = UNUSABLE[kind]
     source = spoilt(tmp_path / "pictures", content)
     wanted = run(source, None, kernels=kernels, max_pixels=60_000, on_bad_sample="replace")
     monkeypatch.setattr(partial_sizes, "_PROBES", 4)  # None of them is that file.
@@ -284,8 +287,7 @@ def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_ask
     assert caught.value.index == 3
 
 
-@KERNELS
-@pytest.mark.parametrize("index", [0, 3, 11, 19])
+@pytest.mark.parametrize(("index", "kernels"), in_turn([0, 3, 11, 19], ["numba", "dali"]))
 def test_among_repeats_the_file_that_cannot_be_decoded_is_blamed_and_no_other(
     index: int, kernels: Kernels, tmp_path: Path
 ) -> None:

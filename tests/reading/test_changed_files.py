@@ -16,6 +16,7 @@ from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
 from tests.bad_files import Batches, assert_same, bad_content, encoded, expected
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import jpeg, picture, write_folder
 from tests.reading.test_file_formats import as_pillow_opens
@@ -86,9 +87,15 @@ def test_both_kernels_go_on_with_another_kind_of_file(kernels: str, source: Imag
 
 
 @pytest.mark.parametrize(
-    "kind", ["text", "JPEG cut short", "PNG damaged", "WebP cut short", "TIFF cut short", "too large", "empty"]
+    ("kind", "kernels"),
+    in_turn(
+        ["text", "JPEG cut short", "PNG damaged", "WebP cut short", "TIFF cut short", "too large", "empty"],
+        ["dali", "numba"],
+    ),
 )
 def test_a_file_that_breaks_is_named(kernels: str, kind: str, source: ImageFolder) -> None:
+    if kernels == "numba":
+        pytest.importorskip("numba")
     with loader_of(source, kernels, max_pixels=60_000) as loader:
         epoch(loader)
         write(source, 7, bad_content(kind))

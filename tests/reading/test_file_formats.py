@@ -23,6 +23,7 @@ from dalirefurb.source import FileList, ImageFolder
 from dalirefurb.source.levels import Levels
 from dalirefurb.store import MemoryStore
 from tests.bad_files import spoil
+from tests.in_turn import in_turn
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture, write_folder
 
@@ -96,9 +97,9 @@ def test_every_orientation_is_served_upright(tmp_path, format_, ending, options,
     assert np.abs(served(oriented, WHOLE) - expected).max() <= tolerance
 
 
-@pytest.mark.parametrize("split", [1, 2])
-@pytest.mark.parametrize(("format_", "ending", "options", "tolerance"), ORIENTED_FORMATS)
-def test_windows_are_cut_from_the_upright_image(tmp_path, format_, ending, options, tolerance, split):
+@pytest.mark.parametrize(("kind", "split"), in_turn([each.id for each in ORIENTED_FORMATS], [1, 2]))
+def test_windows_are_cut_from_the_upright_image(tmp_path, kind, split):
+    ((format_, ending, options, tolerance),) = (each.values for each in ORIENTED_FORMATS if each.id == kind)
     """Split 2 decodes the window by region, split 1 cuts it from the whole image."""
     oriented, upright = write_oriented(tmp_path, format_, ending, options)
     recipe = WINDOW.at(split)
@@ -210,8 +211,7 @@ def test_a_bad_file_among_hits_is_named(tmp_path, kind):
     assert caught.value.name == source.name(index)
 
 
-@pytest.mark.parametrize("batches_per_group", [1, 6])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "batches_per_group"), in_turn(KINDS, [1, 6]))
 def test_batches_before_a_bad_file_are_served_and_it_is_named(tmp_path, kind, batches_per_group):
     source = ImageFolder(write_folder(tmp_path, num_samples=24))
     planner = Standard(24, batch_size=4)
@@ -241,7 +241,7 @@ def outcome(loader):
 
 
 @pytest.mark.filterwarnings(f"ignore:{DARK}")
-@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("split", [pytest.param(1, marks=pytest.mark.weekly), 2])
 def test_every_odd_file_is_served_or_named(odd_files, split):
     """One loader meets them all, one by one: what fails does not keep it from the next.
 

@@ -11,6 +11,7 @@ import torch
 
 from dalirefurb import FileList, Loader, MemoryStore, Refurbish, simple
 from tests.bad_files import assert_same, expected
+from tests.pictures import write_folder
 from tests.reading.conftest import Odd
 from tests.reading.test_bad_samples import replacing, served
 from tests.reading.test_file_formats import DARK
@@ -21,9 +22,10 @@ MAX_PIXELS = 30_000_000
 
 
 @pytest.fixture(scope="module")
-def files(odd_files: Odd, photos: list[Path]) -> FileList:
-    """The odd files, and after them as many photographs as make 200."""
-    return FileList([*odd_files, *photos[::4][:75]], range(200))
+def files(odd_files: Odd, tmp_path_factory: pytest.TempPathFactory) -> FileList:
+    """The odd files, and after them as many good ones as make 200."""
+    others = sorted(write_folder(tmp_path_factory.mktemp("good"), num_samples=75).glob("*/*.jpg"))
+    return FileList([*odd_files, *others], range(200))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,7 @@ def test_what_cannot_be_decoded_is_replaced_and_listed(files: FileList, undecoda
     assert sorted(shown[good].tolist()) == sorted(set(range(200)) - undecodable)
 
 
+@pytest.mark.weekly
 def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int]) -> None:
     planner = Refurbish(200, batch_size=20, reuse_factor=2, seed=1, shards=2)
     wanted = expected(files, RECIPE, planner, epochs=1, bad=undecodable)
@@ -77,6 +80,7 @@ def test_two_ranks_serve_the_same_together(files: FileList, undecodable: set[int
     assert_same(wanted, both)
 
 
+@pytest.mark.weekly  # The first test and that of `test_file_formats` say so, too.
 def test_what_dali_cannot_decode_and_pillow_can_is_served(
     odd_files: Odd, files: FileList, undecodable: set[int]
 ) -> None:

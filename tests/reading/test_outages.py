@@ -14,7 +14,7 @@ import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from dalirefurb.source import Source, TarShards, TorchDataset
 from dalirefurb.source.outage import Patience, is_outage
 from tests.bad_files import Batches, assert_same, spoil
 from tests.faults import limited
+from tests.in_turn import in_turn
 from tests.pictures import jpeg, picture, write_folder
 from tests.source.test_tar_shards import as_shards
 
@@ -134,9 +135,17 @@ def undisturbed(source: Source, planner: Planner) -> Batches:
 # A folder
 
 
-@pytest.mark.parametrize("policy", ["raise", "replace"])
-@pytest.mark.parametrize("store", [None, MemoryStore], ids=["no store", "store"])
-@pytest.mark.parametrize("mount_point", [False, True], ids=["unmounted", "a mount point is left"])
+@pytest.mark.parametrize(
+    ("policy", "store", "mount_point"),
+    [
+        # Each pair of the three is always tried, and all triples weekly.
+        pytest.param(
+            *(policy, store, mount_point),
+            marks=[] if (policy == "raise") ^ (store is None) ^ mount_point else pytest.mark.weekly,
+        )
+        for policy, store, mount_point in product(("raise", "replace"), (None, MemoryStore), (False, True))
+    ],
+)
 def test_a_folder_that_is_away_in_mid_epoch_costs_that_time_and_nothing_else(
     policy: str, store: type[MemoryStore] | None, mount_point: bool, source: ImageFolder, tmp_path: Path, heard: Heard
 ) -> None:
@@ -369,8 +378,11 @@ def by_chance(share: float) -> Callable[[], bool]:
     return faulty
 
 
-@pytest.mark.parametrize("error", OUTAGES[::3], ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("policy", ["raise", "replace"])
+@pytest.mark.parametrize(
+    ("error", "policy"),
+    in_turn(OUTAGES[::3], ["raise", "replace"]),
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
 def test_random_faults_lose_no_sample_in_three_epochs(policy: str, error: Exception) -> None:
     source = Faulty(lambda _: error, ALL, faulty=by_chance(0.15))
     wanted = undisturbed(GOOD, STANDARD)

@@ -33,6 +33,7 @@ from dalirefurb.reading.inspector import judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.levels import Levels
 from tests.bad_files import among_good_ones, bad_content, encoded
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.pictures import encode, jpeg, picture
@@ -79,12 +80,16 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
-@pytest.mark.parametrize("make", FOREIGN)
+@pytest.mark.parametrize(
+    ("kind", "on_bad_sample", "kernels"),
+    in_turn([each.id for each in FOREIGN], ["raise", "replace"], ["dali", "numba"]),
+)
 def test_an_image_of_no_proven_kind_is_served_as_pillow_decodes_it(
-    make: Any, on_bad_sample: Any, kernels: Any, tmp_path: Path
+    kind: str, on_bad_sample: Any, kernels: Any, tmp_path: Path
 ) -> None:
-    content = make()
+    if kernels == "numba":
+        pytest.importorskip("numba")
+    (content,) = (each.values[0]() for each in FOREIGN if each.id == kind)
     source = among_good_ones(tmp_path, content)
     wanted = np.asarray(as_pillow_opens(content))
     assert np.array_equal(source[1][0], wanted)

@@ -409,6 +409,7 @@ def _serve(folder: Path, good: Path) -> None:
     print("done", flush=True)  # noqa: T201
 
 
+@pytest.mark.weekly  # Some of them are always served in `test_reports`, and what ends a process in one of its own.
 def test_reported_files_are_served_right_and_harm_no_neighbour(
     shared_data: Path, tmp_path: Path, photos: list[Path]
 ) -> None:

@@ -19,6 +19,7 @@ from dalirefurb.reading.inspector import Inspector, Refused, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
 from tests.bad_files import among_good_ones
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.mutations import FORMATS, notorious, originals
 from tests.one_batch import levels
@@ -112,9 +113,11 @@ def as_pillow_is_able(content: bytes) -> NDArray[np.float64] | None:
 
 
 @pytest.mark.filterwarnings("ignore:Truncated File Read", "ignore:Corrupt EXIF data", "ignore:Invalid APNG")
-@pytest.mark.parametrize("name", HARMFUL)
+@pytest.mark.parametrize(("name", "kernels"), in_turn(list(HARMFUL), ["dali", "numba"]))
 def test_a_harmful_file_is_shown_as_pillow_shows_it_or_named(name: str, kernels: str, tmp_path: Path) -> None:
     """It is the middle one of three, of which the others come to no harm."""
+    if kernels == "numba":
+        pytest.importorskip("numba")
     content = HARMFUL[name]
     source = among_good_ones(tmp_path, content)
     wanted = None if name == NO_RANGE else as_pillow_is_able(content)
@@ -232,7 +235,7 @@ def test_no_bytes_make_the_checks_fail_otherwise() -> None:
     decoders = set()
     for format_ in FORMATS:
         for content in originals(format_):
-            for _ in range(60):
+            for _ in range(30):
                 bad = np.frombuffer(content, np.uint8).copy()
                 bad[rng.integers(0, min(120, len(bad)), 3)] = rng.integers(0, 256, 3)
                 with warnings.catch_warnings():

@@ -157,11 +157,11 @@ def test_a_pickled_source_has_the_same_samples(sources: dict[str, Source], name:
     assert sent.content() == source.content()
 
 
-def test_sources_are_sent_to_spawned_processes_and_used_in_forked_ones(sources: dict[str, Source]) -> None:
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.weekly), "fork"])
+def test_sources_are_sent_to_spawned_processes_and_used_in_forked_ones(method: str, sources: dict[str, Source]) -> None:
     wanted = [look(source) for source in sources.values()]  # The decoder is in use when processes are forked.
-    for method in ("spawn", "forkserver", "fork"):
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
-            assert list(pool.map(look, sources.values(), timeout=600)) == wanted
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:
+        assert list(pool.map(look, sources.values(), timeout=600)) == wanted
 
 
 def test_pickled_shards_are_those_that_they_were(folder: ImageFolder, tmp_path: Path) -> None:

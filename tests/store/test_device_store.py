@@ -33,6 +33,7 @@ from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.memory import gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import picture
 from tests.pipelines import devices_of_operators
@@ -368,8 +369,7 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
         np.testing.assert_array_equal(from_buffer, np.array(replica.collect().as_tensor()))
 
 
-@pytest.mark.parametrize("order", ["paper", "crop_last"])
-@pytest.mark.parametrize("entering", ["cpu", "gpu"])
+@pytest.mark.parametrize(("order", "entering"), in_turn(["paper", "crop_last"], ["cpu", "gpu"]))
 def test_a_final_graph_on_the_gpu_takes_partial_images_where_it_is_told(order: Any, entering: Device) -> None:
     graph = Graph(rand_augment(64, order=order), "final", "gpu", "gpu", entering)
     assert graph.serialize(max_batch_size=4, num_threads=1)

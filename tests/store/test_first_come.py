@@ -19,6 +19,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.store import DiskStore, MemoryStore, StoreSpec, Tier, TieredStore
+from tests.in_turn import in_turn
 from tests.planners import frozen, pairs, refurbishing, smartcaches
 
 ONCE = st.one_of(refurbishing(ablations=False), frozen(), smartcaches())
@@ -40,8 +41,8 @@ LARGE = [
     Frozen(997, batch_size=16, drop_last=True),
     SmartCache(997, batch_size=16, num_cache_objects=480, replace_percent=0.1),
 ]
-# A share of memory below and above the half; the half itself is no other case.
-SHARES = [0.25, pytest.param(0.5, marks=pytest.mark.weekly), 0.75]
+LARGE_AND_SHARES = in_turn(LARGE, [0.25, 0.75, 0.5])
+"""Each planner, and a share of memory below, above or at the half."""
 PIXELS = np.zeros((1, 1, 1), np.uint8)
 LEAST = 0.99
 """The rest are versions that wait for the next epoch, and slots that are freed after the last version is computed."""
@@ -154,8 +155,7 @@ def test_first_come_loses_at_most_a_batch_of_hits_an_epoch(planner: Planner, slo
     assert (served >= np.array(most) - 3 * planner.batch_size).all()
 
 
-@pytest.mark.parametrize("planner", LARGE, ids=repr)
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("planner", "share"), LARGE_AND_SHARES, ids=repr)
 def test_first_come_loses_nothing_to_speak_of_where_batches_are_many(planner: Planner, share: float) -> None:
     fast = int(share * planner.peak_slots)
     served = first_come(planner, [fast, planner.peak_slots - fast], 4)
@@ -164,8 +164,7 @@ def test_first_come_loses_nothing_to_speak_of_where_batches_are_many(planner: Pl
     assert served[1:, 0].sum() >= LEAST * most[1:].sum() > 0
 
 
-@pytest.mark.parametrize("planner", LARGE, ids=repr)
-@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize(("planner", "share"), LARGE_AND_SHARES, ids=repr)
 def test_memory_serves_as_much_as_ever_from_the_second_epoch_after_a_restart(
     planner: Planner, share: float, tmp_path: Path
 ) -> None:

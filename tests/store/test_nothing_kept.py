@@ -45,8 +45,6 @@ FIXED = RECIPE.at(RECIPE.deterministic_prefix)
 REFURBISH = Refurbish(NUM_SAMPLES, reuse_factor=2, **ARGUMENTS)
 SMART_CACHE = SmartCache(NUM_SAMPLES, num_cache_objects=16, replace_percent=0.25, **ARGUMENTS)
 
-pytestmark = pytest.mark.usefixtures("traced_once")
-
 STORES: dict[str, Callable[[Path], Store]] = {
     "a file": DiskStore,
     "memory, then a file": lambda path: TieredStore(memory=4 * IMAGE_BYTES, path=path),
@@ -117,7 +115,13 @@ def recipe_of(planner: Planner) -> Recipe:
 # A script that is run again
 
 
-@pytest.mark.parametrize("name", PLANNERS)
+ALIKE = {"three uses", "two batches an epoch", "partly cached"}
+"""Planners that are as one of the others here: only weekly."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.weekly if name in ALIKE else []) for name in PLANNERS]
+)
 def test_a_run_that_begins_anew_on_a_file_of_later_epochs_has_no_hits_of_it_and_says_so_once(
     name: str, source: Arrays, tmp_path: Path
 ) -> None:
@@ -176,10 +180,9 @@ PLACES = {"an epoch's end": 0, "a first batch": 1, "before a last batch": -1}
 
 
 def gone_on() -> Iterator[Any]:
-    """Yield planners and places: every planner in the middle, one of each kind of plan everywhere, the rest weekly."""
-    everywhere = {"refurbished", "echoed", "echoed anew"}
+    """Yield planners and places: each kind of planner in the middle, one of them everywhere, the rest weekly."""
     for name, (place, batches) in product([*PLANNERS, "echoed anew"], PLACES.items()):
-        chosen = place == "a first batch" or name in everywhere
+        chosen = (place == "a first batch" and name not in ALIKE) or name == "refurbished"
         yield pytest.param(name, batches, id=f"{name}, {place}", marks=[] if chosen else pytest.mark.weekly)
 
 

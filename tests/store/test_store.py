@@ -38,7 +38,7 @@ SLOTS = 5
 INDICES = 0, 1, 2, 3, 1 << 40, -1
 SHAPE = (4, 5, 3)
 ARENA_BYTES = 1024
-EXAMPLES, ROUNDS = (20, 150) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else (60, 600)
+EXAMPLES, ROUNDS = (8, 50) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else (60, 600)
 """Runs of a state machine, and calls that each of four threads makes: the first that differ are found in a few."""
 
 

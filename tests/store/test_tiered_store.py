@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
-from tests.planners import batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
+from tests.planners import FEW, batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_store import (
     EXAMPLES,
     SHAPE,
@@ -260,7 +260,7 @@ def carry_out(
     return computed
 
 
-@settings(max_examples=25)
+@FEW
 @given(planner=PLANNERS, share=st.floats(0, 1), ahead=st.integers(0, 5), batches_per_group=st.integers(1, 3))
 def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_twice(
     planner: Planner, share: float, ahead: int, batches_per_group: int
@@ -274,7 +274,7 @@ def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_t
     store.close()
 
 
-@settings(max_examples=25)
+@FEW
 @given(planner=PLANNERS, slots=st.lists(st.integers(1, 3), min_size=1, max_size=3), ahead=st.integers(1, 5))
 def test_tiers_too_small_for_what_is_on_its_way_lend_nothing_wrong(
     planner: Planner, slots: list[int], ahead: int
@@ -423,8 +423,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
 
 
-@pytest.mark.usefixtures("traced_once")
-@pytest.mark.parametrize(("name", "split"), [("paper", "rand_augment_2"), ("crop_last", "random_resized_crop")])
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("paper", "rand_augment_2"), pytest.param("crop_last", "random_resized_crop", marks=pytest.mark.weekly)],
+)
 def test_tensors_are_the_same_at_every_budget(name: str, split: str, folder: ImageFolder, tmp_path: Path) -> None:
     recipe = RECIPES[name].at(split)
     planners = [refurbish(), Frozen(NUM_SAMPLES, batch_size=5, seed=7)]

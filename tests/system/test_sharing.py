@@ -173,6 +173,7 @@ def share(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.weekly  # What a group says is always told above, by one process.
 def test_two_spawned_processes_share_cores_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000 kB\n")

@@ -1,0 +1,25 @@
+"""Cases of several factors: where each change is tested each value comes once, and weekly all with all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def in_turn(longest: Sequence[Any], *others: Sequence[Any]) -> list[Any]:
+    """Return all cases for `parametrize`; those are weekly in which the other factors' values are not those in turn.
+
+    Along the longest factor the first of the others changes with every value, the second whenever the first begins
+    anew, and so on.
+    """
+    cases = []
+    for (number, value), *rest in product(*map(enumerate, (longest, *others))):
+        turn, is_chosen = number, True
+        for place, factor in zip((place for place, _ in rest), others, strict=True):
+            turn, due = divmod(turn, len(factor))
+            is_chosen &= place == due
+        cases.append(pytest.param(value, *(each for _, each in rest), marks=[] if is_chosen else pytest.mark.weekly))
+    return cases

@@ -119,9 +119,7 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
     def look_up(name: str) -> Record:
         if name not in known:
             recipe, planner = TECHNIQUES[name]
-            with Loader(
-                source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2)
-            ) as loader:
+            with Loader(source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2)) as loader:
                 known[name] = record(loader, planner, epochs=EPOCHS)
         return known[name]
 
@@ -130,9 +128,7 @@ def recorded(source: ImageFolder) -> Callable[[str], Record]:
 
 def loader_of(source: ImageFolder, name: str, store: Store | None = None, **changes: Any) -> Loader:
     recipe, planner = TECHNIQUES[name]
-    return flat_loader(
-        source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, **changes}
-    )
+    return flat_loader(source, recipe, planner, store, **{"num_threads": 1, "look_ahead": 1, **changes})
 
 
 def test_every_technique_is_resumed() -> None:

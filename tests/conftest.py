@@ -37,12 +37,17 @@ def _no_progress(monkeypatch):
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
 
 
+_PIPELINES = ("tests.one_batch", "_replica"), ("tests.stages", "stage_pipeline"), ("tests.bad_files", "_replica")
+"""Caches of functions that make pipelines."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _no_pipelines_left():
     """Pipelines that a module's tests leave go with it: loaders count the time of every thread at each epoch."""
     yield
-    if one_batch := sys.modules.get("tests.one_batch"):
-        one_batch._replica.cache_clear()
+    for module, name in _PIPELINES:
+        if module in sys.modules:
+            getattr(sys.modules[module], name).cache_clear()
     if sum(1 for _ in Path("/proc/self/task").iterdir()) > 16:
         gc.collect()
 

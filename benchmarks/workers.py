@@ -131,9 +131,7 @@ class WorkerTurns:
         if self._process is not None:
             children = descendants(self._process.pid)
             self._process.communicate()
-            for child in children:
-                with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+            _kill(children)
             self._process = None
 
     def _batches(self, process: subprocess.Popen[str]) -> Generator[int, None, None]:
@@ -146,12 +144,18 @@ class WorkerTurns:
         process.stdin.write(line + "\n")
         ready, _, _ = select.select([process.stdout], [], [], ANSWER_S)
         if not ready:
-            process.kill()
+            _kill([*descendants(process.pid), process.pid])
             raise RuntimeError(f"{self.name} must answer in {ANSWER_S:.0f} s, but hangs: see above what it last said")
         answer = process.stdout.readline()
         if not answer:
             raise RuntimeError(f"{self.name} must answer, but its process ended with {process.wait()}: see above")
         return answer
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

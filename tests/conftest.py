@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from dalirefurb.store.disk import slot_reader
+from tests.in_turn import EACH_CHANGE
 
 settings.register_profile("dev", max_examples=50, deadline=None)
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True)
@@ -25,7 +26,7 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(items):
     """Leave out what takes long where each change is tested; every week, and where a user runs the tests, it runs."""
-    if os.environ.get("HYPOTHESIS_PROFILE") == "ci":
+    if EACH_CHANGE:
         for item in items:
             if item.get_closest_marker("weekly"):
                 item.add_marker(pytest.mark.skip(reason="runs weekly, or without HYPOTHESIS_PROFILE=ci"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,12 +11,14 @@ from itertools import chain, count
 from types import FrameType
 from typing import Any
 
+from tests.in_turn import EACH_CHANGE
+
 LIMIT_S = 600
 
 
 def turns() -> Iterator[int]:
     """Which call fails, run after run: each in turn; where each change is tested, fewer and fewer of them."""
-    if os.environ.get("HYPOTHESIS_PROFILE") == "ci":
+    if EACH_CHANGE:
         return chain((1, 2), (3 * 2**doubling for doubling in count()))
     return count(1)
 

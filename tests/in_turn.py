@@ -1,12 +1,16 @@
-"""Cases of several factors: where each change is tested each value comes once, and weekly all with all."""
+"""What is tried where each change is tested, of what is tried weekly: each value of several factors once, for one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import pytest
+
+EACH_CHANGE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+"""Whether this is a run for each change, which leaves out what is marked weekly."""
 
 
 def in_turn(longest: Sequence[Any], *others: Sequence[Any]) -> list[Any]:

@@ -1,7 +1,6 @@
 """Planners small enough for every corner, and what tests of plans share."""
 
 import hashlib
-import os
 import warnings
 
 import numpy as np
@@ -14,16 +13,14 @@ from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.refurbish import EvictShuffler, Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
+from tests.in_turn import EACH_CHANGE
 
 FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
 PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
 
-_IS_CI = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
-FEWER = settings(max_examples=3) if _IS_CI else settings()
+FEWER = settings(max_examples=8) if EACH_CHANGE else settings()
 """Of properties of which each example plans many epochs, and which others beside it hold in other words."""
-FEW = settings(max_examples=3 if _IS_CI else 25)
-"""Likewise, and some are enough at any time."""
 
 
 @st.composite

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import torch
 from dalirefurb import AutoAssist, Loader
 from dalirefurb.planning.planner import Planner
 from tests.engine.test_bit_identity import Batches, assert_same
+from tests.in_turn import EACH_CHANGE
 
 Resume = Callable[[], AbstractContextManager[Loader]]
 """Makes a loader, with a store of its own."""
@@ -83,7 +83,7 @@ def assert_resumes_everywhere(
 def some(places: Iterable[int]) -> list[int]:
     """Return all places; where each change is tested, of many of them six, which are those of other batches."""
     all_of = list(places)
-    if os.environ.get("HYPOTHESIS_PROFILE") != "ci":
+    if not EACH_CHANGE:
         return all_of
     step = max(1, len(all_of) // 6)
     return all_of[:: step + 1 - step % 2]  # An odd step does not fall on the same batch of each epoch.

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -124,10 +123,10 @@ def close_all() -> None:
 def others_at_work() -> bool:
     """Tell whether a thread of this process, other than the calling one, works, or waits for a core or for a disk."""
     caller = threading.get_native_id()
-    for task in Path("/proc/self/task").iterdir():
+    for thread in _threads():
         with suppress(OSError, IndexError):  # It may have ended.
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
-            if state in _AT_WORK and int(task.name) != caller:
+            state = _told(thread, "stat").rpartition(")")[2].split()[0]
+            if state in _AT_WORK and thread != caller:
                 return True
     return False
 
@@ -151,9 +150,8 @@ def watch_threads(*others: str) -> Callable[[], Times]:
 
 def _times(others: tuple[str, ...]) -> dict[int, Times]:
     names, found = {thread.native_id: thread.name for thread in threading.enumerate()}, {}
-    for name in os.listdir(_TASKS):  # noqa: PTH208 - there may be hundreds, and training waits
+    for thread in _threads():
         with suppress(OSError):  # It may have ended.
-            thread = int(name)
             if not (names.get(thread, "").startswith(others) or _told(thread, "comm").startswith(others)):
                 found[thread] = _times_of(thread)
     return found
@@ -164,6 +162,11 @@ def _times_of(thread: int) -> Times:
     with suppress(FileNotFoundError):
         waited_s = int(_told(thread, "schedstat").split()[1]) / 1e9
     return time.clock_gettime(~thread << 3 | 6), waited_s  # the thread's own clock, as Linux numbers it
+
+
+def _threads() -> list[int]:
+    """List the threads of this process; there may be hundreds, and training waits."""
+    return [int(name) for name in os.listdir(_TASKS)]  # noqa: PTH208
 
 
 def _told(thread: int, file: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import random
 from bisect import bisect_left
 from collections import Counter
@@ -27,9 +26,10 @@ from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
+from tests.in_turn import EACH_CHANGE
 
-COUNT = 5_000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 20_000
-"""Each change is tested with fewer, which tell a share from one that differs by 3 points rather than 1.5."""
+COUNT = 8_000 if EACH_CHANGE else 20_000
+"""Each change is tested with fewer, which tell a share from one that differs by 2.5 points rather than 1.5."""
 
 SIZE = 100
 UNLIKELY = 1e-3

@@ -325,8 +325,12 @@ def test_a_competitor_makes_a_batch_for_each_that_is_asked_for_and_rests_after_i
         assert entrant.setting == "workers 2"
     finally:
         entrant.close()
+    wait_for_end(child)
+
+
+def wait_for_end(pid):
     deadline = time.monotonic() + 600
-    while Path(f"/proc/{child}").exists() and " Z " not in Path(f"/proc/{child}/stat").read_text():
+    while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -349,6 +353,18 @@ def test_a_competitor_that_dies_is_named():
     with pytest.raises(RuntimeError, match="a competitor must answer, but its process ended with 3"), entrant.turn():
         pass
     entrant.close()
+
+
+def test_a_competitor_that_hangs_is_named_and_ends_with_all_that_it_started(monkeypatch):
+    hanging = "import os, time; print('ready', flush=True) if os.fork() else None; time.sleep(1000)"
+    entrant = workers.WorkerTurns(job(), TRIED, (sys.executable, "-S", "-c", hanging))
+    with entrant.turn() as contender:
+        (child,) = workers.descendants(entrant._process.pid)
+        monkeypatch.setattr(workers, "ANSWER_S", 0.1)
+        with pytest.raises(RuntimeError, match="a competitor must answer in 0 s, but hangs"):
+            next(contender.batches)
+    entrant.close()
+    wait_for_end(child)
 
 
 def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():

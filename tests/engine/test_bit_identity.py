@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import islice, product
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
+from tests.in_turn import in_turn
 from tests.lossy import Forgetful, Leaky, Meddle, TooSmall, leave_alone, wipe_mid_epoch
 from tests.pictures import picture, write_folder
 from tests.placements import ON_CPU, Placement
@@ -253,27 +254,21 @@ def test_what_a_store_loses_is_computed_again(kind: type[MemoryStore], meddle: M
     assert stats.recomputed > 0
 
 
-def prefetched() -> Iterator[Any]:
-    """Yield recipes and settings: each setting with one recipe in turn, the others weekly."""
-    recipes = [("paper", 0), ("auto_augment", "auto_augment_2"), ("crop_last", "random_resized_crop")]
-    settings = [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)]
-    for (number, recipe), (place, setting) in product(enumerate(recipes), enumerate(settings)):
-        yield pytest.param(*recipe, *setting, marks=[] if place % len(recipes) == number else pytest.mark.weekly)
-
-
 @pytest.mark.parametrize(
-    ("name", "split", "num_threads", "replicas", "look_ahead", "batches_per_group"), list(prefetched())
+    ("depths", "recipe"),
+    in_turn(
+        [(1, 1, 1, 1), (2, 1, 4, 1), (1, 2, 2, 2), (2, 3, 9, 1), (2, 2, 3, 3), (1, 1, 2, 9)],
+        [("paper", 0), ("auto_augment", "auto_augment_2"), ("crop_last", "random_resized_crop")],
+    ),
 )
 def test_tensors_are_the_same_with_other_threads_replicas_and_look_ahead(
-    name: str,
-    split: int | str,
-    num_threads: int,
-    replicas: int,
-    look_ahead: int,
-    batches_per_group: int,
+    depths: tuple[int, int, int, int],
+    recipe: tuple[str, int | str],
     folder: ImageFolder,
     without_store: Callable[[str, int | str], Batches],
 ) -> None:
+    num_threads, replicas, look_ahead, batches_per_group = depths
+    name, split = recipe
     served, stats = serve(
         folder,
         RECIPES[name].at(split),
@@ -317,9 +312,7 @@ def test_reuse_changes_what_is_served_after_the_first_epoch_only(
     assert pixel_sets(fresh[later]) != pixel_sets(reused[later])
 
 
-@pytest.mark.parametrize(
-    ("order", "split"), [("paper", 0), ("crop_last", 1), ("paper", "flip"), ("crop_last", "flip"), ("paper", None)]
-)
+@pytest.mark.parametrize(("split", "order"), in_turn([0, 1, "flip", None], ["paper", "crop_last"]))
 def test_arrays_are_served_alike_with_and_without_a_store(order: str, split: int | str | None, arrays: Arrays) -> None:
     recipe = rand_augment(SIZE, order="paper" if order == "paper" else "crop_last", split=split, raw=True)
     expected, _ = serve(arrays, recipe, refurbish(), replicas=1)

@@ -433,6 +433,11 @@ def test_a_forked_child_ends_and_the_parent_goes_on(root: Path, tmp_path: Path) 
         (3, BatchEcho(Standard(NUM_SAMPLES, batch_size=4), echoing_factor=3), None),
         (3, Frozen(NUM_SAMPLES, batch_size=4), "dali"),
         (2, Standard(NUM_SAMPLES, batch_size=4), None),
+        pytest.param(
+            3, BatchEcho(Standard(NUM_SAMPLES, batch_size=4), echoing_factor=3), "dali", marks=pytest.mark.weekly
+        ),
+        pytest.param(3, Frozen(NUM_SAMPLES, batch_size=4), None, marks=pytest.mark.weekly),
+        pytest.param(2, Standard(NUM_SAMPLES, batch_size=4), "dali", marks=pytest.mark.weekly),
     ],
 )
 def test_what_is_done_to_served_tensors_changes_nothing_that_is_served_later(

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.in_turn import EACH_CHANGE
+
 GROWTH = """
 import gc, json, os, sys
 from importlib.util import find_spec
@@ -90,7 +92,7 @@ def run(code: str, *arguments: Any, **options: Any) -> list[Any]:
 
 
 CASES = [("numba", "reuse", 2), ("dali", "reuse", 4)]
-if os.environ.get("HYPOTHESIS_PROFILE") != "ci":  # where each change is tested, each backend
+if not EACH_CHANGE:  # where each change is tested, each backend
     CASES.append(("numba", "standard", 8))
 
 

@@ -8,6 +8,7 @@ import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -37,6 +38,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
+from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import DerivedPlanner, Planner
@@ -112,16 +114,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 
 
 @pytest.fixture(scope="module")
-def recorded(source: ImageFolder) -> Callable[[str], Record]:
+def recorded(source: ImageFolder) -> Callable[..., Record]:
     """What each technique serves without a store, on other threads than those that resume it."""
-    known: dict[str, Record] = {}
 
-    def look_up(name: str) -> Record:
-        if name not in known:
-            recipe, planner = TECHNIQUES[name]
-            with Loader(source, recipe, planner, prefetch=Prefetch(num_threads=2, replicas=2)) as loader:
-                known[name] = record(loader, planner, epochs=EPOCHS)
-        return known[name]
+    @cache
+    def look_up(name: str, kernels: Kernels | None = None) -> Record:
+        recipe, planner = TECHNIQUES[name]
+        prefetch = Prefetch(num_threads=2, replicas=2)
+        with Loader(source, recipe, planner, prefetch=prefetch, kernels=kernels) as loader:
+            return record(loader, planner, epochs=EPOCHS)
 
     return look_up
 
@@ -140,27 +141,28 @@ def test_every_technique_is_resumed() -> None:
 @pytest.mark.parametrize("where", ["in memory", "on disk", pytest.param("always anew", marks=pytest.mark.weekly)])
 @pytest.mark.parametrize("name", TECHNIQUES)
 def test_restoring_serves_the_same_remaining_tensors(
-    name: str, where: str, source: ImageFolder, recorded: Callable[[str], Record], tmp_path: Path
+    name: str, where: str, source: ImageFolder, recorded: Callable[..., Record], tmp_path: Path
 ) -> None:
     """At all places once a store is used; a new one is empty whatever the place, so an epoch of them is tried.
 
-    One on disk is as empty as one in memory: for it two places are enough. Weekly a new one is at every place.
+    One on disk is as empty as one in memory: for it two places are enough, and DALI computes. Weekly a new one is at
+    every place.
     """
-    numbers = count()
+    numbers, kernels = count(), "dali" if where == "on disk" else None
 
     @contextmanager
     def resume() -> Iterator[Loader]:
         store = DiskStore(tmp_path / str(next(numbers))) if where == "on disk" else MemoryStore()
-        with store, loader_of(source, name, store) as loader:
+        with store, loader_of(source, name, store, kernels=kernels) as loader:
             yield loader
 
     planner = TECHNIQUES[name][1]
     cold_at = {"in memory": range(len(planner) + 1), "on disk": (1, len(planner)), "always anew": None}
-    assert_resumes_everywhere(recorded(name), planner, resume, cold_at=cold_at[where])
+    assert_resumes_everywhere(recorded(name, kernels), planner, resume, cold_at=cold_at[where])
 
 
 def test_an_epoch_that_is_left_early_is_resumed_where_it_was_left(
-    source: ImageFolder, recorded: Callable[[str], Record]
+    source: ImageFolder, recorded: Callable[..., Record]
 ) -> None:
     with loader_of(source, "refurbished", MemoryStore()) as loader:
         assert len(list(islice(loader, 1))) == 1
@@ -279,7 +281,7 @@ def test_of_another_source_only_what_is_topmost_is_named(other: Source, keys: tu
     ],
 )
 def test_an_assistants_state_that_is_damaged_is_refused_and_changes_nothing(
-    change: Callable[[dict[str, Any]], Any], source: ImageFolder, recorded: Callable[[str], Record]
+    change: Callable[[dict[str, Any]], Any], source: ImageFolder, recorded: Callable[..., Record]
 ) -> None:
     expected = recorded("assisted").batches
     with loader_of(source, "assisted") as loader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,6 +54,7 @@ from dalirefurb.kernels.thread_pool import KernelThreadPool
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same
 from tests.faults import limited
+from tests.in_turn import EACH_CHANGE
 from tests.pictures import picture
 
 # What compiled code can do
@@ -414,7 +414,7 @@ def test_an_array_for_which_there_is_no_memory_is_told_and_changes_nothing_that_
 
 def _some() -> Iterator[int]:
     """Every call of the first batches, then fewer and fewer; where each change is tested, soon."""
-    nth, soon = 1, 3 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 12
+    nth, soon = 1, 3 if EACH_CHANGE else 12
     while True:
         yield nth
         nth += 1 + nth // soon

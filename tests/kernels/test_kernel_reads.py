@@ -70,7 +70,6 @@ def test_no_kernel_reads_or_writes_anything_behind_its_images() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")
-@pytest.mark.weekly  # As what writes there.
 def test_what_reads_a_byte_behind_it_would_be_killed() -> None:
     pytest.importorskip("numba")
     assert run("crop_flip.crop", beyond=1).returncode < 0

@@ -24,7 +24,6 @@ from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Sta
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from tests.planners import (
-    FEW,
     FEWER,
     FIELDS,
     Replay,
@@ -180,7 +179,7 @@ def test_any_batch_is_planned_alone_as_in_its_epoch(kind, data):
         assert listed(planner.plan(epoch, batch)) == plans[batch]
 
 
-@FEW
+@FEWER
 @given(data=st.data())
 def test_an_epoch_and_a_batch_may_be_integers_of_numpy(kind, data):
     planner = data.draw(kind)
@@ -195,7 +194,7 @@ def test_an_epoch_and_a_batch_may_be_integers_of_numpy(kind, data):
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda planner: pickle.loads(pickle.dumps(planner))])
-@FEW
+@FEWER
 @given(data=st.data())
 def test_a_copy_plans_the_same_and_takes_along_nothing_that_was_planned(kind, copied, data):
     planner = data.draw(kind)
@@ -209,7 +208,7 @@ def test_a_copy_plans_the_same_and_takes_along_nothing_that_was_planned(kind, co
         assert not any(getattr(plan, name).flags.writeable for name in FIELDS)
 
 
-@FEW
+@FEWER
 @given(data=st.data())
 def test_threads_that_plan_at_once_get_what_each_would_get_alone(kind, data):
     planner = data.draw(kind)
@@ -322,7 +321,7 @@ def test_carrying_the_plans_out_every_hit_is_at_hand_no_shard_takes_more_slots_a
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"AutoAssist", "Echo", "BatchEcho"}))
-@FEW
+@FEWER
 @given(data=st.data())
 def test_after_a_jump_no_version_is_computed_twice_for_want_of_slots(kind, data):
     planner = data.draw(KINDS[kind])

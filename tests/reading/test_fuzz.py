@@ -13,9 +13,8 @@ import pytest
 from tests.fuzz import MIXED, ROUND, Epoch, Fuzzer, Outcome, broken_name, compared
 from tests.mutations import FORMATS, mutation, notorious, originals
 
-ROUNDS = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 2
-MUTATIONS = int(os.environ.get("DALIREFURB_FUZZ", ROUNDS * ROUND))
-"""Windows by compiled kernels, then whole images by DALI's; those that are notorious are in two rounds, too."""
+MUTATIONS = int(os.environ.get("DALIREFURB_FUZZ", 2 * ROUND))
+"""Two rounds: windows by compiled kernels, whole images by DALI's; those that are notorious are in them, too."""
 
 
 def test_broken_files_end_no_process_and_harm_no_good_image(tmp_path: Path) -> None:
@@ -24,7 +23,7 @@ def test_broken_files_end_no_process_and_harm_no_good_image(tmp_path: Path) -> N
     assert (report.died, report.hung, report.wrong) == ([], [], [])
     assert report.broken == report.served + report.named == MUTATIONS
     assert min(report.served, report.named) > MUTATIONS // 8
-    assert report.good >= MUTATIONS
+    assert report.good > MUTATIONS
 
 
 # The mutations

@@ -17,6 +17,7 @@ import pytest
 
 from dalirefurb import AutoAssist, DiskStore, ImageFolder, MemoryStore, Refurbish, simple
 from dalirefurb.dali import Graph
+from tests.in_turn import EACH_CHANGE
 from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.resuming import losses_of
@@ -100,9 +101,7 @@ def kill(name: str, root: Path, whole: Path, killed: Path, processes: int) -> No
 
 @pytest.mark.parametrize("name", ["refurbished, on disk", pytest.param("assisted", marks=pytest.mark.weekly)])
 def test_trainings_that_are_killed_and_resumed_serve_the_stream_of_one(name: str, tmp_path: Path) -> None:
-    processes = os.environ.get(
-        "DALIREFURB_KILLED_TRAININGS", "2" if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else "5"
-    )
+    processes = os.environ.get("DALIREFURB_KILLED_TRAININGS", "2" if EACH_CHANGE else "5")
     root = write_folder(tmp_path / "pictures", num_samples=NUM_SAMPLES)
     folders = [tmp_path / "whole", tmp_path / "killed"]
     for folder in folders:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import threading
@@ -33,12 +32,13 @@ from dalirefurb.store.allocator import ALIGNMENT, Allocator
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.disk import slot_reader
+from tests.in_turn import EACH_CHANGE
 
 SLOTS = 5
 INDICES = 0, 1, 2, 3, 1 << 40, -1
 SHAPE = (4, 5, 3)
 ARENA_BYTES = 1024
-EXAMPLES, ROUNDS = (8, 50) if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else (60, 600)
+EXAMPLES, ROUNDS = (8, 50) if EACH_CHANGE else (60, 600)
 """Runs of a state machine, and calls that each of four threads makes: the first that differ are found in a few."""
 
 

@@ -31,7 +31,7 @@ from dalirefurb.store.device.store import DeviceStore
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
-from tests.planners import FEW, batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
+from tests.planners import FEWER, batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
 from tests.store.test_store import (
     EXAMPLES,
     SHAPE,
@@ -260,7 +260,7 @@ def carry_out(
     return computed
 
 
-@FEW
+@FEWER
 @given(planner=PLANNERS, share=st.floats(0, 1), ahead=st.integers(0, 5), batches_per_group=st.integers(1, 3))
 def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_twice(
     planner: Planner, share: float, ahead: int, batches_per_group: int
@@ -274,7 +274,7 @@ def test_with_room_for_the_plan_and_for_what_is_on_its_way_nothing_is_computed_t
     store.close()
 
 
-@FEW
+@FEWER
 @given(planner=PLANNERS, slots=st.lists(st.integers(1, 3), min_size=1, max_size=3), ahead=st.integers(1, 5))
 def test_tiers_too_small_for_what_is_on_its_way_lend_nothing_wrong(
     planner: Planner, slots: list[int], ahead: int

@@ -71,8 +71,9 @@ class KernelStage(_OfFunction):
     The function works on one image at a time, `function(image, uniforms, out)`: uint8 levels (height, width, 3), which
     it reads; random numbers, float64 (n,), uniform in [0, 1), that are the sample's own, whatever batch it is in; and
     uint8 levels of the result, all of which it writes. It may call functions that are compiled by `numba.njit`. It must
-    neither make arrays nor raise, nor take more numbers than it has, which `Loader` checks when it compiles. That it
-    stays inside of `image` and `out` nobody checks, as in all that Numba compiles: have Python run it once on an image.
+    neither make arrays nor raise, which `Loader` checks when it compiles. It must stay inside of its arrays, which
+    nobody checks while it runs, as in all that Numba compiles: have Python run it once on an image. `Loader` does so on
+    a small one, and refuses a function that takes more numbers than it has there.
 
     The loader cannot see all that the function depends on, so its name and revision stand for it in fingerprints: raise
     `revision` whenever it makes other pixels.

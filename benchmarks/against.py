@@ -6,28 +6,29 @@ Claims, on 2 cores:
     refurbished at reuse factor 3, in the paper's order, at least 4, 6 and 5 times these; more with the crop last.
 Bound: a reuse factor of n brings at most n times standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least an epoch of 16 batches of 256 timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 8 batches of 256 timed in each.
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
 float32 (256, 3, 224, 224), normalised. Slipstream and FFCV have no RandAugment: they, and loaders of ours beside them,
-crop and flip alone, and what they write once to a file of their own is not timed. The consumer does nothing. Each
-competitor runs as was fastest for it in a calibration, whose slices are in the JSON; our loaders run as they come, are
-made anew for each slice, and serve an epoch before their first. Competitors with an environment of their own
-(competitors/build.py) are processes that take turns with the others and rest between; without it the suite runs on what
-is there.
+crop and flip alone, in rounds of their own, after the others have let go of their memory; what they write once to a
+file of their own is not timed. The consumer does nothing. Each competitor runs as was fastest for it in a calibration,
+whose slices are in the JSON; our loaders run as they come, are made anew for each slice, and serve an epoch before
+their first. Competitors with an environment of their own (competitors/build.py) are processes that take turns with the
+others and rest between; without it the suite runs on what is there.
 
     python benchmarks/competitors/build.py              once, minutes
-    python benchmarks/against.py                        about twenty minutes on 2 cores
+    python benchmarks/against.py                        about forty minutes on 2 cores, and 20 GB
     python benchmarks/against.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,9 @@ DATA_LOADER = "DataLoader"
 DECODE_KEPT = "decoded images kept"
 REUSE_FACTORS = (2, 3, 4, 5)
 
-Ours = tuple[Any, str, Order | None, int]
+_TIMED_EPOCHS = 2
+
+Entry = tuple[Any, str, Order | None, int]
 """An entrant, its setting, its order of stages if it is a loader of ours, and its reuse factor."""
 
 
@@ -71,27 +74,15 @@ class Config(Loading):
 
 
 def measure(config: Config, options: Options) -> dict[str, Any]:
-    """Calibrate the competitors, and let all take turns."""
-    source = config.source(options.data)
+    """Calibrate the competitors, and let all that do the same work take turns."""
     there = workers.available(options.competitors)
-    calibration: list[Slice] = []
-    with ExitStack() as stack:
-        entrants = our_loaders(stack, config, source)
-        if any(row.endswith(CROP_AND_FLIP) for row in there.settings):
-            entrants += crop_and_flip(stack, config, source)
-        loaders = [loader for loader, *_ in entrants]
-        for nearest in (True, False):
-            contender = _stock_dali(config, source, nearest, calibration)
-            stack.callback(contender.batches.close)
-            entrants.append((contender, str(contender.placement), None, 1))
-        for row, settings in there.settings.items():
-            worker = _worker(config, source, options.competitors, row, settings, calibration)
-            stack.callback(worker.close)
-            entrants.append((worker, worker.setting, None, 1))
-        for loader in loaders:
-            loader.settle()
-        timed = config.epoch_batches
-        slices = harness.interleave([each for each, *_ in entrants], rounds=config.rounds, timed_batches=timed)
+    rows: dict[bool, dict[str, list[workers.Tried]]] = {True: {}, False: {}}
+    for row, settings in there.settings.items():
+        rows[row.endswith(CROP_AND_FLIP)][row] = settings
+    compared = [take_turns(config, options, rows[False], our_loaders, (True, False))]
+    if rows[True]:
+        compared.append(take_turns(config, options, rows[True], crop_and_flip))
+    entrants, slices, calibration = (list(chain(*each)) for each in zip(*compared, strict=True))
     speeds, judged = harness.speeds_of(slices), claims(slices)
     competitors = [
         {
@@ -119,12 +110,51 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     }
 
 
-def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[Ours]:
+def take_turns(
+    config: Config,
+    options: Options,
+    rows: Mapping[str, Sequence[workers.Tried]],
+    make_ours: Callable[[ExitStack, Config, FileList], list[Entry]],
+    stock_nearest: Sequence[bool] = (),
+) -> tuple[list[Entry], list[Slice], list[Slice]]:
+    """Calibrate competitors, let them and loaders of ours take turns, and let go of all of them.
+
+    Args:
+        config: Sizes.
+        options: Of the command line.
+        rows: Competitors with an environment of their own, and the settings that are tried.
+        make_ours: Makes our loaders.
+        stock_nearest: For each of stock DALI's contenders, whether its interpolation is nearest.
+
+    Returns:
+        Whoever took turns, the slices, and those of the calibration.
+    """
+    source = config.source(options.data)
+    calibration: list[Slice] = []
+    with ExitStack() as stack:
+        entrants = make_ours(stack, config, source)
+        loaders = [loader for loader, *_ in entrants]
+        for nearest in stock_nearest:
+            contender = _stock_dali(config, source, nearest, calibration)
+            stack.callback(contender.batches.close)
+            entrants.append((contender, str(contender.placement), None, 1))
+        for row, settings in rows.items():
+            worker = _worker(config, source, options.competitors, row, settings, calibration)
+            stack.callback(worker.close)
+            entrants.append((worker, worker.setting, None, 1))
+        for loader in loaders:
+            loader.settle()
+        timed = _TIMED_EPOCHS * config.epoch_batches
+        slices = harness.interleave([each for each, *_ in entrants], rounds=config.rounds, timed_batches=timed)
+    return entrants, slices, calibration
+
+
+def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[Entry]:
     """Make standard once, and every reuse factor of each order; return also setting, order and reuse factor."""
     orders: dict[Order, tuple[int, ...]] = {"paper": config.reuse_factors, "crop_last": config.crop_last}
     planners = config.planners(*{*config.reuse_factors, *config.crop_last}, drop_last=True)
 
-    def made(name: str, order: Order, factor: int) -> Ours:
+    def made(name: str, order: Order, factor: int) -> Entry:
         planner = planners[reuse(factor) if factor > 1 else STANDARD]
         turns = LoaderTurns(stack, name, source, config.recipe(order), planner)
         return turns, str(default_placement()), order, factor
@@ -135,7 +165,7 @@ def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[Ours
     ]
 
 
-def crop_and_flip(stack: ExitStack, config: Config, source: FileList) -> list[Ours]:
+def crop_and_flip(stack: ExitStack, config: Config, source: FileList) -> list[Entry]:
     """Make what is compared with those that have no RandAugment: standard, and decoded images kept for ever."""
     recipe, count, size = simple(config.size), config.samples, config.batch_size
     compared = {
@@ -219,7 +249,7 @@ def _worker(
 
 EXPERIMENT = Experiment(
     measure,
-    Config(epoch_batches=16, rounds=5),
+    Config(epoch_batches=8, rounds=5),
     quick=Config(
         layers=0,
         size=48,

@@ -13,12 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.policies.auto_augment_tables import Policy
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.size import Size
 from dalirefurb.augment.stage import Interpolation, Stage
@@ -41,7 +39,8 @@ ARGUMENTS = {
     "layers": "Number of operations that are applied to an image, one after the other: the paper's N.",
     "magnitude": "Magnitude of the operations, 0 .. num_magnitude_bins - 1: the paper's M.",
     "num_magnitude_bins": "Number of magnitudes between no effect and the strongest, at least 2.",
-    "policy": 'Policy of the paper\'s appendix, "imagenet", "cifar10" or "svhn".',
+    "policy": 'Policy of the paper\'s appendix, "imagenet", "cifar10" or "svhn"; or your own: a list of sub-policies '
+    'such as ("Rotate", 0.7, 2, "TranslateX", 0.3, 9), each of operation, probability and magnitude 0 .. 9, twice.',
     "config": "String of timm's, see `dalirefurb.augment.timm_auto_augment`.",
     "color_jitter": "Greatest change of brightness, contrast and saturation after the operations, 0 for none; None: "
     "0.4 after 3-Augment, none after others, as timm.",

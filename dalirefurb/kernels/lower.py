@@ -44,7 +44,6 @@ from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.one_operation import OneOperation
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Sizes, Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
@@ -172,10 +171,8 @@ def _operated(stage: Stage) -> tuple[KernelOp, ...] | None:
     """Return the steps of a stage of policies' operations."""
     if type(stage) is AugMix:
         return _mix(stage)
-    if type(stage) is TimmWeightedLayers:
-        return tuple(_operate(stage, (place,)) for place in range(stage.layers))
     if isinstance(stage, OperationLayer) and type(stage).apply is OperationLayer.apply:
-        return (_operate(stage, ()),)
+        return tuple(_operate(stage, place) for place in np.ndindex(stage.places))
     if isinstance(stage, OneOperation) and type(stage).apply is OneOperation.apply:
         write = partial(_write_same, stage.matrix.ravel())
         return (KernelOp(Code.OTHER, stage, (_OPERATIONS[stage.group],), write),)

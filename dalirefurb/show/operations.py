@@ -10,8 +10,7 @@ import numpy as np
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst
-from dalirefurb.augment.policies.auto_augment_tables import POLICIES
+from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, sub_policies_of
 from dalirefurb.augment.policies.one_operation import (
     AdjustSharpness,
     AutoContrast,
@@ -20,11 +19,9 @@ from dalirefurb.augment.policies.one_operation import (
     Posterize,
     Solarize,
 )
-from dalirefurb.augment.policies.operation_layer import TableLayer
-from dalirefurb.augment.policies.operations import Choice, Operation
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.operations import Choice, RangedOperation
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
 from dalirefurb.augment.stages.blur import GaussianBlur
@@ -63,7 +60,9 @@ class Row:
 
 _SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its own; those of some sub-policy are marked."
 
-TABLES: Mapping[str, tuple[TableLayer, str]] = {
+Layer = RandAugmentLayer | TrivialAugmentLayer | AutoAugmentFirst
+
+TABLES: Mapping[str, tuple[Layer, str]] = {
     "rand_augment": (
         RandAugmentLayer(),
         "rand_augment() applies each at magnitude 9 of 30, which is marked.",
@@ -79,7 +78,7 @@ TABLES: Mapping[str, tuple[TableLayer, str]] = {
 """A stage that looks operations up and applies them, and a sentence on which magnitudes the preset draws."""
 
 
-def operate(picture: Image, layer: TableLayer) -> list[Row]:
+def operate(picture: Image, layer: Layer) -> list[Row]:
     """Apply every operation of a layer to a square picture, at `MAGNITUDES` magnitudes where it has a range."""
     operations = layer.table.operations
     used = [_used(layer, operation) for operation in operations]
@@ -101,7 +100,7 @@ def operate(picture: Image, layer: TableLayer) -> list[Row]:
     ]
 
 
-def _used(layer: TableLayer, operation: Operation) -> set[int]:
+def _used(layer: Layer, operation: RangedOperation) -> set[int]:
     """Return the bins that training uses, negative where the magnitude is; none where it uses all."""
     if not operation.ranged:
         return set()
@@ -109,12 +108,12 @@ def _used(layer: TableLayer, operation: Operation) -> set[int]:
     if isinstance(layer, RandAugmentLayer):
         bins = {layer.magnitude}
     elif isinstance(layer, AutoAugmentFirst):
-        halves = [half for sub_policy in POLICIES[layer.policy] for half in sub_policy]
+        halves = [half for sub_policy in sub_policies_of(layer.policy) for half in sub_policy]
         bins = {int(half.magnitude) for half in halves if half.operation == operation.name}
     return {sign * each for each in bins for sign in ((-1, 1) if operation.signed else (1,))}
 
 
-def _steps(operation: Operation, num_bins: int, used: set[int]) -> dict[int, str]:
+def _steps(operation: RangedOperation, num_bins: int, used: set[int]) -> dict[int, str]:
     """Return magnitude bins, evenly spaced and negative where the magnitude is, and how their magnitudes are written.
 
     A bin gives way to one that is used nearby. Of bins that mean the same, one that is used is taken, else the first.
@@ -135,7 +134,7 @@ def _steps(operation: Operation, num_bins: int, used: set[int]) -> dict[int, str
     return {step: written for written, step in bins.items()}
 
 
-def _unit(operation: Operation) -> tuple[str, Callable[[float], str]]:
+def _unit(operation: RangedOperation) -> tuple[str, Callable[[float], str]]:
     """Return the unit of an operation's magnitudes in the papers, and how one is written."""
     if not operation.ranged:
         return "", lambda magnitude: ""

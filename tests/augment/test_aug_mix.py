@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from scipy.stats import beta, chisquare, kstest
 
-from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.mixing_weights import dirichlet
+from dalirefurb.augment.policies.aug_mix import AugMix, dirichlet
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.recipe import Recipe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
@@ -20,10 +21,9 @@ from nvidia.dali.auto_aug.auto_augment import (
 from scipy.stats import chisquare
 
 from dalirefurb import Output, Recipe, Refurbish, auto_augment
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, halves_of
-from dalirefurb.augment.policies.auto_augment_tables import POLICIES, Policy, PolicyOperation
-from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.policies.sub_policies import cumulative, pick
+from dalirefurb.augment.policies.auto_augment import POLICIES, AutoAugmentFirst, AutoAugmentSecond, Policy, halves_of
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Choice
+from dalirefurb.augment.policies.sub_policies import PolicyOperation, cumulative, pick
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
@@ -79,7 +79,7 @@ def _chances(half: PolicyOperation) -> dict[Key, float]:
     names, bins, negated, chances = zip(*each, strict=True)
     choice = Choice(np.array([NAMES.index(name) for name in names]), np.array(bins), np.array(negated))
     sizes = np.full(len(each), SIZE)
-    looked_up = OperationTable(AUTO_AUGMENT_OPERATIONS, 10).parameters(choice, heights=sizes, widths=sizes)
+    looked_up = BinnedTable(AUTO_AUGMENT_OPERATIONS, 10).parameters(choice, heights=sizes, widths=sizes)
     distribution: dict[Key, float] = {}
     for key, chance in zip(_keys(looked_up["group"], looked_up["matrix"]), chances, strict=True):
         distribution[key] = distribution.get(key, 0) + chance
@@ -202,6 +202,19 @@ def test_the_second_stages_outcomes_are_those_of_both_halves(policy: Policy) -> 
     assert second.joint_outcomes.sum(axis=0) == pytest.approx(second.outcomes)
 
 
+def test_a_policy_of_ones_own_is_a_list_of_sub_policies() -> None:
+    """Those of a published one do what that does, under a fingerprint of their own."""
+    rows = [list(first + second) for first, second in POLICIES["cifar10"]]
+    published, own = (auto_augment(SIZE, policy=policy, raw=True) for policy in ("cifar10", rows))
+    sides = np.full(1000, SIZE)
+    for theirs, ours in zip(published.stages[-2:], own.stages[-2:], strict=True):
+        uniforms = np.random.default_rng(0).random((1000, ours.num_uniforms + (2 if ours.follows else 0)))
+        expected, drawn = theirs.draw(uniforms, sides, sides), ours.draw(uniforms, sides, sides)
+        assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
+        assert json.loads(json.dumps(ours.fingerprint()))["policy"] == [list(row) for row in rows]
+    assert own.diversity(3) == pytest.approx(published.diversity(3))
+
+
 FIRST, SECOND = AutoAugmentFirst(), AutoAugmentSecond()
 
 
@@ -233,7 +246,12 @@ def test_a_second_stage_can_follow_a_first_one_of_another_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "mnist"}, "policy must be one of imagenet, cifar10, svhn, got 'mnist': choose one"),
+        ({"policy": "mnist"}, "policy must be one of imagenet, cifar10, svhn, got 'mnist': choose one, or pass"),
+        ({"policy": []}, r"policy must be one of .* got \(\): choose one, or pass such as \[\("),
+        ({"policy": [("Rotate", 0.5, 1)]}, "a sub-policy of policy must be operation, .* twice, got .*: pass such as"),
+        ({"policy": [("Rotate", 0.5, 1, "Turn", 1, 1)]}, "policy must be of Identity, ShearX, .* got 'Turn': choose"),
+        ({"policy": [("Rotate", 2, 1, "Color", 1, 1)]}, r"a probability of policy must be a number in 0\.\.1, got 2"),
+        ({"policy": [("Rotate", 1, 1, "Color", 1, 10)]}, r"a magnitude of policy must be an int in 0\.\.9, got 10"),
         ({"order": "last"}, "order must be 'paper' or 'crop_last', got 'last'"),
         ({"interpolation": "cubic"}, 'interpolation must be "nearest" or "bilinear", got \'cubic\': choose one'),
         ({"split": "auto_augment_3"}, "no stage 'auto_augment_3' to split at"),

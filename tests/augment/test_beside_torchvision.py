@@ -21,7 +21,7 @@ from scipy.stats import chi2_contingency
 from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment import ColorJitter, RandAugmentLayer, RandomErasing, RandomResizedCrop, TrivialAugmentLayer
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, Choice, Group, OperationTable
+from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Choice, Group
 from dalirefurb.augment.policies.timm_operations import OPERATIONS as TIMMS
 from dalirefurb.errors import ConfigurationError
 from tests.augment.public_recipes import RECIPES, Torchvision
@@ -356,7 +356,7 @@ def test_the_magnitude_of_every_bin_is_torchvisions(
     """Translations are by as many whole pixels, of several sides."""
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         pytest.skip("without vectors PyTorch spaces numbers otherwise")
-    table, bins = OperationTable(operations, num_bins), np.arange(num_bins)
+    table, bins = BinnedTable(operations, num_bins), np.arange(num_bins)
     for height, width in ((662, 331), (32, 224), (993, 1655)):
         size = () if policy == "TrivialAugmentWide" else ((height, width),)
         theirs = getattr(torchvision.transforms, policy)()._augmentation_space(num_bins, *size)

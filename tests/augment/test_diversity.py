@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import Recipe, auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.diversity import diversity
-from dalirefurb.augment.policies.operation_layer import TableLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS
 from dalirefurb.augment.stage import Arrays, Node, Stage, draw
 from dalirefurb.errors import ConfigurationError
@@ -49,12 +49,12 @@ def outcomes_in_place_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
     ranged = np.array([name not in ("Identity", "AutoContrast", "Equalize", "Invert") for name in names])
     signed = ranged & np.array([name not in ("Posterize", "Solarize") for name in names])
 
-    def outcome(layer: TableLayer, uniforms: NDArray[np.float64], *_: Any) -> Arrays:
-        operations, bins, negated = layer.choose(uniforms)
+    def outcome(layer: OperationLayer, uniforms: NDArray[np.float64], *_: Any) -> Arrays:
+        operations, bins, negated, _ = layer.choose(uniforms)
         magnitudes = bins * ranged[operations]
         return {"outcome": np.stack([operations, magnitudes, negated & signed[operations]], axis=1)}
 
-    monkeypatch.setattr(TableLayer, "draw", outcome)
+    monkeypatch.setattr(OperationLayer, "draw", outcome)
 
 
 def _serve(recipe: Recipe, *, seed: int, version: int, serving: int) -> list[NDArray[np.float64]]:

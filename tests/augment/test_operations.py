@@ -16,8 +16,8 @@ from dalirefurb.augment.policies.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
     WIDE_OPERATIONS,
+    BinnedTable,
     Choice,
-    OperationTable,
 )
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.rng import uniforms
@@ -61,7 +61,7 @@ PUBLISHED = {
     "trivial_augment": Published(31, 0.99, 135, 0.99, 6, 32, PLAIN),
 }
 OURS = {"rand_augment": OPERATIONS, "auto_augment": AUTO_AUGMENT_OPERATIONS, "trivial_augment": WIDE_OPERATIONS}
-TABLES = {policy: OperationTable(rows, PUBLISHED[policy].num_bins) for policy, rows in OURS.items()}
+TABLES = {policy: BinnedTable(rows, PUBLISHED[policy].num_bins) for policy, rows in OURS.items()}
 
 LEVELS_FROM_PILLOW = {
     "Identity": 0,

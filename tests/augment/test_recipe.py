@@ -25,12 +25,15 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
-from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
+from dalirefurb.augment.policies.timm_layers import (
+    TimmPolicyFirst,
+    TimmPolicySecond,
+    TimmRandAugmentLayer,
+    TimmWeightedFirst,
+    TimmWeightedLayers,
+    TimmWeightedSecond,
+)
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip

@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from dalirefurb.augment.policies.leveled import Leveled
-from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.operations import Choice, Group
+from dalirefurb.augment.policies.timm_layers import TimmRandAugmentLayer, table_of
 from dalirefurb.augment.policies.timm_operations import OPERATIONS
-from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer, table_of
 from tests.augment.test_operations import PHOTOS, PICTURES
 from tests.one_batch import operate, operation_pipeline
 
@@ -95,7 +94,7 @@ def _served(
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return what an operation makes of pictures, and what Pillow does."""
     count = len(pictures)
-    drawn = Leveled(
+    drawn = Choice(
         np.full(count, 1 + NAMES.index(name)),
         np.full(count, float(magnitude)),
         np.full(count, negated),

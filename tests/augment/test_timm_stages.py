@@ -10,12 +10,16 @@ import pytest
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
+from dalirefurb.augment.policies.timm_layers import (
+    TimmPolicyFirst,
+    TimmPolicySecond,
+    TimmRandAugmentLayer,
+    TimmWeightedFirst,
+    TimmWeightedLayers,
+    TimmWeightedSecond,
+)
 from dalirefurb.augment.policies.timm_operations import SETS
-from dalirefurb.augment.policies.timm_policies import TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 
 from dalirefurb.augment.policies.operations import WIDE_OPERATIONS
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.policies.rand_augment import TrivialAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 
@@ -22,7 +22,7 @@ def drawn() -> np.ndarray:
 
 
 def test_operations_magnitudes_and_signs_are_drawn_uniformly_and_independently() -> None:
-    operations, bins, negated = TrivialAugmentLayer().choose(drawn())
+    operations, bins, negated, _ = TrivialAugmentLayer().choose(drawn())
     counts = np.bincount((operations * 31 + bins) * 2 + negated, minlength=14 * 31 * 2)
     assert len(counts) == 14 * 31 * 2
     assert chisquare(counts).pvalue > UNLIKELY
@@ -31,7 +31,7 @@ def test_operations_magnitudes_and_signs_are_drawn_uniformly_and_independently()
 def test_outcomes_are_those_that_are_drawn() -> None:
     """Where an operation has no magnitude or no sign, these do not make another outcome."""
     layer = TrivialAugmentLayer()
-    operations, bins, negated = layer.choose(drawn())
+    operations, bins, negated, _ = layer.choose(drawn())
     ranged = np.array([each.name not in ("Identity", "AutoContrast", "Equalize") for each in WIDE_OPERATIONS])
     signed = ranged & np.array([each.name not in ("Posterize", "Solarize") for each in WIDE_OPERATIONS])
     keys = (operations * 31 + bins * ranged[operations]) * 2 + (negated & signed[operations])
@@ -51,7 +51,7 @@ def test_a_translation_is_in_whole_pixels_whatever_the_size() -> None:
 
 def test_there_may_be_another_number_of_magnitudes() -> None:
     layer = TrivialAugmentLayer(num_magnitude_bins=11)
-    operations, bins, negated = layer.choose(drawn())
+    operations, bins, negated, _ = layer.choose(drawn())
     counts = np.bincount((operations * 11 + bins) * 2 + negated, minlength=14 * 11 * 2)
     assert len(counts) == 14 * 11 * 2
     assert chisquare(counts).pvalue > UNLIKELY

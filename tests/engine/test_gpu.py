@@ -30,10 +30,10 @@ from dalirefurb.augment.policies.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
     WIDE_OPERATIONS,
+    BinnedTable,
     Choice,
     Group,
     Operation,
-    OperationTable,
 )
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
@@ -209,7 +209,7 @@ def test_an_operation_is_on_the_gpu_what_it_is_on_the_cpu(pipelines: tuple[Any, 
     image = np.asarray(picture(3, height=224, width=230))
     bins = np.arange(num_bins).repeat(2)
     sizes = np.full(2 * num_bins, 224), np.full(2 * num_bins, 230)
-    parameters = OperationTable(operations, num_bins).parameters(
+    parameters = BinnedTable(operations, num_bins).parameters(
         Choice(np.full(2 * num_bins, row), bins, np.tile([False, True], num_bins)), heights=sizes[0], widths=sizes[1]
     )
     on_cpu, on_gpu = (np.stack(operate(each, [image] * (2 * num_bins), parameters)) for each in pipelines)

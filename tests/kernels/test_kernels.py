@@ -16,8 +16,7 @@ from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomRes
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.operations import Choice, Group
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import LoaderError

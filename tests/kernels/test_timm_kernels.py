@@ -13,8 +13,8 @@ pytest.importorskip("numba")
 
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
 from dalirefurb.kernels.kernel import kernel_named

@@ -16,8 +16,7 @@ from dalirefurb.augment.policies.one_operation import (
     Solarize,
 )
 from dalirefurb.augment.policies.operation_layer import Fill
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
-from dalirefurb.augment.policies.trivial_augment import TrivialAugmentLayer
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import JITTERS, ColorJitter, RandomGrayscale

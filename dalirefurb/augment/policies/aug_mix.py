@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.leveled import Leveled, LeveledTable
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise, checked_noise
-from dalirefurb.augment.policies.mixing_weights import dirichlet
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.operations import Choice, Floats, OperationTable
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
 from dalirefurb.checks import integer, number, require
@@ -27,8 +25,8 @@ UNIFORM = MagnitudeNoise(uniform=True)
 
 
 @cache
-def _table() -> LeveledTable:
-    return LeveledTable(AUG_MIX)
+def _table() -> OperationTable:
+    return OperationTable(AUG_MIX)
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,14 @@ class AugMix(OperationLayer):
         return _DEEPEST if self.chain_depth == -1 else self.chain_depth
 
     @property
-    def groups(self) -> Sequence[Group]:
-        """See `OperationLayer.groups`."""
-        return _table().groups
+    def table(self) -> OperationTable:
+        """AugMix's operations, as timm has them."""
+        return _table()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Operations of each chain, in order."""
+        return (self.mixture_width, self.depth)
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
@@ -83,40 +86,78 @@ class AugMix(OperationLayer):
         return 2 * (self.mixture_width + 2) + self.mixture_width * (1 + 4 * self.depth)
 
     @property
-    def parameters(self) -> Mapping[str, Parameter]:  # type: ignore[override]
+    def parameters(self) -> Mapping[str, Parameter]:
         """Operations of each chain in order, and the weights of the image and of each chain."""
-        chains = self.mixture_width, self.depth
-        return {
-            "group": Parameter("int32", chains),
-            "matrix": Parameter("float32", (*chains, 3, 3)),
-            "weight": Parameter("float32", (1 + self.mixture_width,)),
-        }
+        return {**super().parameters, "weight": Parameter("float32", (1 + self.mixture_width,))}
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw weights, depths and operations; see `Stage.draw`."""
-        count, width, depth = len(uniforms), self.mixture_width, self.depth
-        weighing, deepening, operating = np.split(uniforms, [2 * (width + 2), 3 * width + 4], axis=1)
-        weighing = weighing.reshape(count, width + 2, 2)
+        weighing = uniforms[:, : 2 * (self.mixture_width + 2)].reshape(len(uniforms), -1, 2)
         mixed = dirichlet(self.alpha, weighing[:, :2])  # (n, 2): the image's share, and the mixture's
         chains = mixed[:, 1:] * dirichlet(self.alpha, weighing[:, 2:])  # (n, chains)
+        weight = np.concatenate([mixed[:, :1], chains], axis=1).astype(np.float32)
+        return {**super().draw(uniforms, heights, widths), "weight": weight}
+
+    def choose(self, uniforms: Floats) -> Choice:
+        """Draw depths and operations."""
+        width, depth = self.places
+        _, deepening, operating = np.split(uniforms, [2 * (width + 2), 3 * width + 4], axis=1)
         each = operating.reshape(-1, 4)  # (n * chains * depth, 4)
         operations = 1 + (each[:, 0] * (len(AUG_MIX) - 1)).astype(np.int64)
         if self.chain_depth == -1:
             depths = 1 + (deepening * _DEEPEST).astype(np.int64)  # (n, chains)
             operations[(np.arange(depth) >= depths[..., None]).ravel()] = 0
         magnitudes = self.noise.draw(np.full(len(each), self.severity), each[:, 2:])
-        drawn = Leveled(operations, magnitudes, each[:, 1] < 0.5, np.zeros(len(each)))
-        heights, widths = (np.repeat(sides, width * depth) for sides in (heights, widths))
-        arrays = _table().parameters(drawn, heights=heights, widths=widths)
-        return {
-            "group": arrays["group"].reshape(count, width, depth),
-            "matrix": arrays["matrix"].reshape(count, width, depth, 3, 3),
-            "weight": np.concatenate([mixed[:, :1], chains], axis=1).astype(np.float32),
-        }
+        return Choice(operations, magnitudes, each[:, 1] < 0.5)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply each sample's chains; call it where conditionals are enabled."""
-        from dalirefurb.augment.policies.aug_mix_graph import apply_chains
+        """Blend images with what each chain makes of them; call it where conditionals are enabled."""
+        from dalirefurb.augment.policies.operation_graph import as_levels, weighted
 
-        of_warps = {"interpolation": self.interpolation, "fill": self.fill_levels}
-        return apply_chains(images, parameters, (self.mixture_width, self.depth), groups=self.groups, **of_warps)
+        mixture = weighted(images, parameters["weight"][0])
+        for chain in range(self.mixture_width):
+            shown = images
+            for place in range(self.depth):
+                shown = self._apply_one(shown, parameters, (chain, place))
+            mixture = mixture + weighted(shown, parameters["weight"][chain + 1])
+        return as_levels(mixture)
+
+
+_POINTS = 1 << 13
+_TINY = 2.0**-54
+
+
+def dirichlet(alpha: float, uniforms: Floats) -> Floats:
+    """Return shares of Dirichlet's distribution, in which all have the same parameter.
+
+    Args:
+        alpha: Parameter of each share, above 0: with 1 all shares are equally likely, with more they are more alike.
+        uniforms: Uniform random numbers in [0, 1), shape (n, shares, 2).
+
+    Returns:
+        Shape (n, shares); each row sums to 1.
+    """
+    exponential = -np.log1p(-uniforms[..., 1])
+    if alpha == 1:
+        logarithms = np.log(np.maximum(exponential, _TINY))
+    else:
+        # A gamma variable of alpha is one of alpha + 1, times a uniform number to the power of 1 / alpha. Logarithms,
+        # as with a small alpha that is below all floats.
+        places, cumulative = _gamma(alpha + 1)
+        gammas = np.interp(uniforms[..., 0], cumulative, places)
+        logarithms = np.log(np.maximum(gammas, _TINY)) - exponential / alpha
+    weights = np.exp(logarithms - logarithms.max(axis=1, keepdims=True))
+    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+@lru_cache(maxsize=16)
+def _gamma(shape: float) -> tuple[Floats, Floats]:
+    """Return points, and the gamma distribution's share below each of them; its shape is above 1."""
+    most = shape + 12 * math.sqrt(shape) + 40
+    places = most * np.linspace(0, 1, _POINTS) ** 2
+    with np.errstate(divide="ignore"):
+        density = np.exp((shape - 1) * np.log(places) - places - math.lgamma(shape))
+    steps = np.diff(places) * (density[1:] + density[:-1]) / 2
+    cumulative = np.concatenate([[0.0], np.cumsum(steps)])
+    return places, cumulative / cumulative[-1]

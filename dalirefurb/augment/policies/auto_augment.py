@@ -2,73 +2,180 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, lru_cache
+from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable
+from dalirefurb.augment.policies.sub_policies import First, HalfLayer, Halves, Row, Second, SubPolicy, sub_policies
+from dalirefurb.checks import integer, number, require
 
-from dalirefurb.augment.policies.auto_augment_tables import POLICIES, Policy
-from dalirefurb.augment.policies.operation_layer import TableLayer
-from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, Choice, OperationTable
-from dalirefurb.augment.policies.sub_policies import Halves
-from dalirefurb.checks import require
+Policy = Literal["imagenet", "cifar10", "svhn"] | tuple[Row, ...]
+"""A policy of the paper's, or sub-policies: operation, probability and magnitude 0 .. 9, twice each."""
 
 NUM_BINS = 10
+
+_NAMES = tuple(operation.name for operation in AUTO_AUGMENT_OPERATIONS)
+_EXAMPLE = '[("Rotate", 0.7, 2, "TranslateX", 0.3, 9)]'
+
+# Operation, probability and magnitude, twice: appendix tables 7 (CIFAR-10), 8 (SVHN) and 9 (ImageNet) of the paper.
+POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
+    "imagenet": sub_policies(
+        ("Posterize", 0.4, 8, "Rotate", 0.6, 9),
+        ("Solarize", 0.6, 5, "AutoContrast", 0.6, 5),
+        ("Equalize", 0.8, 8, "Equalize", 0.6, 3),
+        ("Posterize", 0.6, 7, "Posterize", 0.6, 6),
+        ("Equalize", 0.4, 7, "Solarize", 0.2, 4),
+        ("Equalize", 0.4, 4, "Rotate", 0.8, 8),
+        ("Solarize", 0.6, 3, "Equalize", 0.6, 7),
+        ("Posterize", 0.8, 5, "Equalize", 1.0, 2),
+        ("Rotate", 0.2, 3, "Solarize", 0.6, 8),
+        ("Equalize", 0.6, 8, "Posterize", 0.4, 6),
+        ("Rotate", 0.8, 8, "Color", 0.4, 0),
+        ("Rotate", 0.4, 9, "Equalize", 0.6, 2),
+        ("Equalize", 0.0, 7, "Equalize", 0.8, 8),
+        ("Invert", 0.6, 4, "Equalize", 1.0, 8),
+        ("Color", 0.6, 4, "Contrast", 1.0, 8),
+        ("Rotate", 0.8, 8, "Color", 1.0, 2),
+        ("Color", 0.8, 8, "Solarize", 0.8, 7),
+        ("Sharpness", 0.4, 7, "Invert", 0.6, 8),
+        ("ShearX", 0.6, 5, "Equalize", 1.0, 9),
+        ("Color", 0.4, 0, "Equalize", 0.6, 3),
+        ("Equalize", 0.4, 7, "Solarize", 0.2, 4),
+        ("Solarize", 0.6, 5, "AutoContrast", 0.6, 5),
+        ("Invert", 0.6, 4, "Equalize", 1.0, 8),
+        ("Color", 0.6, 4, "Contrast", 1.0, 8),
+        ("Equalize", 0.8, 8, "Equalize", 0.6, 3),
+    ),
+    "cifar10": sub_policies(
+        ("Invert", 0.1, 7, "Contrast", 0.2, 6),
+        ("Rotate", 0.7, 2, "TranslateX", 0.3, 9),
+        ("Sharpness", 0.8, 1, "Sharpness", 0.9, 3),
+        ("ShearY", 0.5, 8, "TranslateY", 0.7, 9),
+        ("AutoContrast", 0.5, 8, "Equalize", 0.9, 2),
+        ("ShearY", 0.2, 7, "Posterize", 0.3, 7),
+        ("Color", 0.4, 3, "Brightness", 0.6, 7),
+        ("Sharpness", 0.3, 9, "Brightness", 0.7, 9),
+        ("Equalize", 0.6, 5, "Equalize", 0.5, 1),
+        ("Contrast", 0.6, 7, "Sharpness", 0.6, 5),
+        ("Color", 0.7, 7, "TranslateX", 0.5, 8),
+        ("Equalize", 0.3, 7, "AutoContrast", 0.4, 8),
+        ("TranslateY", 0.4, 3, "Sharpness", 0.2, 6),
+        ("Brightness", 0.9, 6, "Color", 0.2, 8),
+        ("Solarize", 0.5, 2, "Invert", 0.0, 3),
+        ("Equalize", 0.2, 0, "AutoContrast", 0.6, 0),
+        ("Equalize", 0.2, 8, "Equalize", 0.6, 4),
+        ("Color", 0.9, 9, "Equalize", 0.6, 6),
+        ("AutoContrast", 0.8, 4, "Solarize", 0.2, 8),
+        ("Brightness", 0.1, 3, "Color", 0.7, 0),
+        ("Solarize", 0.4, 5, "AutoContrast", 0.9, 3),
+        ("TranslateY", 0.9, 9, "TranslateY", 0.7, 9),
+        ("AutoContrast", 0.9, 2, "Solarize", 0.8, 3),
+        ("Equalize", 0.8, 8, "Invert", 0.1, 3),
+        ("TranslateY", 0.7, 9, "AutoContrast", 0.9, 1),
+    ),
+    "svhn": sub_policies(
+        ("ShearX", 0.9, 4, "Invert", 0.2, 0),
+        ("ShearY", 0.9, 8, "Invert", 0.7, 0),
+        ("Equalize", 0.6, 0, "Solarize", 0.6, 6),
+        ("Invert", 0.9, 0, "Equalize", 0.6, 0),
+        ("Equalize", 0.6, 0, "Rotate", 0.9, 3),
+        ("ShearX", 0.9, 4, "AutoContrast", 0.8, 0),
+        ("ShearY", 0.9, 8, "Invert", 0.4, 0),
+        ("ShearY", 0.9, 5, "Solarize", 0.2, 6),
+        ("Invert", 0.9, 0, "AutoContrast", 0.8, 0),
+        ("Equalize", 0.6, 0, "Rotate", 0.9, 3),
+        ("ShearX", 0.9, 4, "Solarize", 0.3, 3),
+        ("ShearY", 0.8, 8, "Invert", 0.7, 0),
+        ("Equalize", 0.9, 0, "TranslateY", 0.6, 6),
+        ("Invert", 0.9, 0, "Equalize", 0.6, 0),
+        ("Contrast", 0.3, 3, "Rotate", 0.8, 4),
+        ("Invert", 0.8, 0, "TranslateY", 0.0, 2),
+        ("ShearY", 0.7, 6, "Solarize", 0.4, 8),
+        ("Invert", 0.6, 0, "Rotate", 0.8, 4),
+        ("ShearY", 0.3, 7, "TranslateX", 0.9, 3),
+        ("ShearX", 0.1, 6, "Invert", 0.6, 0),
+        ("Solarize", 0.7, 2, "TranslateY", 0.6, 7),
+        ("ShearY", 0.8, 4, "Invert", 0.8, 0),
+        ("ShearX", 0.7, 9, "TranslateY", 0.8, 3),
+        ("ShearY", 0.8, 5, "AutoContrast", 0.7, 0),
+        ("ShearX", 0.7, 2, "Invert", 0.1, 0),
+    ),
+}
+
+
+@cache
+def _table() -> BinnedTable:
+    return BinnedTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
+
+
+def sub_policies_of(policy: Policy) -> tuple[SubPolicy, ...]:
+    """Return a policy's sub-policies."""
+    return POLICIES[policy] if isinstance(policy, str) else sub_policies(*policy)
 
 
 @lru_cache
 def halves_of(policy: Policy) -> Halves:
     """Return the two operations of a policy's sub-policies."""
-    return Halves(POLICIES[policy], AUTO_AUGMENT_OPERATIONS)
+    return Halves(sub_policies_of(policy), _table())
+
+
+def _check_policy(policy: Any) -> None:
+    """Refuse what is neither a policy's name nor sub-policies.
+
+    Raises:
+        ConfigurationError: If it is something else.
+    """
+    remedy = f"pass such as {_EXAMPLE}"
+    if not isinstance(policy, tuple) or not policy:
+        known = isinstance(policy, str) and policy in POLICIES
+        require(known, "policy", f"one of {', '.join(POLICIES)}", policy, f"choose one, or {remedy}")
+        return
+    for row in policy:
+        whole = isinstance(row, tuple) and len(row) == 6
+        require(whole, "a sub-policy of policy", "operation, probability and magnitude, twice", row, remedy)
+        for half in sub_policies(row)[0]:
+            require(half.operation in _NAMES, "policy", f"of {', '.join(_NAMES)}", half.operation, "choose one")
+            number("a probability of policy", half.probability, "in 0..1", lambda share: 0 <= share <= 1, remedy)
+            integer("a magnitude of policy", half.magnitude, 0, NUM_BINS - 1, remedy)
 
 
 @dataclass(frozen=True)
-class _AutoAugmentHalf(TableLayer):
+class _AutoAugmentHalf(HalfLayer):
     """What both stages share.
 
     Attributes:
-        policy: Name of the policy, "imagenet", "cifar10" or "svhn".
+        policy: Name of the policy, "imagenet", "cifar10" or "svhn"; or sub-policies, each of operation, probability and
+            magnitude 0 .. 9, twice.
     """
 
     policy: Policy = "imagenet"
 
-    num_uniforms = 2  # sub-policy, and what becomes of its operation
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.policy in POLICIES, "policy", f"one of {', '.join(POLICIES)}", self.policy, "choose one")
+        _check_policy(self.policy)
 
-    @cached_property
-    def table(self) -> OperationTable:
+    @property
+    def table(self) -> BinnedTable:
         """The paper's operations, at every magnitude."""
-        return OperationTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
+        return _table()
+
+    @property
+    def halves(self) -> Halves:
+        """The policy."""
+        return halves_of(self.policy)
 
 
 @dataclass(frozen=True)
-class AutoAugmentFirst(_AutoAugmentHalf):
+class AutoAugmentFirst(_AutoAugmentHalf, First):
     """The first operation of a sub-policy, applied with that operation's probability."""
 
     name: str = "auto_augment_1"
 
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """One for each operation, magnitude and sign, and one for doing nothing."""
-        outcomes: NDArray[np.float64] = halves_of(self.policy).joint.sum(axis=1)
-        return outcomes
-
-    def happen(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return each sample's outcome, shape (n,)."""
-        halves = halves_of(self.policy)
-        return halves.first.happen(halves.sub_policies(uniforms[:, 0]), uniforms[:, 1])
-
-    def choose(self, uniforms: NDArray[np.float64]) -> Choice:
-        """Draw a sub-policy and whether, and with which sign, its first operation is applied."""
-        return halves_of(self.policy).first.choice(self.happen(uniforms))
-
 
 @dataclass(frozen=True)
-class AutoAugmentSecond(_AutoAugmentHalf):
+class AutoAugmentSecond(_AutoAugmentHalf, Second):
     """The second operation of a sub-policy that could have led to what the first one did.
 
     Attributes:
@@ -79,24 +186,6 @@ class AutoAugmentSecond(_AutoAugmentHalf):
     first: str = "auto_augment_1"
 
     @property
-    def follows(self) -> AutoAugmentFirst:
+    def follows(self) -> First:
         """The stage that applies the first operation."""
-        return AutoAugmentFirst(self.first, self.interpolation, self.fill, self.policy)
-
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """One for each operation, magnitude and sign, and one for doing nothing, whatever the first one did."""
-        outcomes: NDArray[np.float64] = self.joint_outcomes.sum(axis=0)
-        return outcomes
-
-    @property
-    def joint_outcomes(self) -> NDArray[np.float64]:
-        """See `Stage.joint_outcomes`."""
-        return halves_of(self.policy).joint
-
-    def choose(self, uniforms: NDArray[np.float64]) -> Choice:
-        """Learn from the first stage's uniforms what it did, then draw a sub-policy and what becomes of its second."""
-        halves, taken = halves_of(self.policy), self.follows.num_uniforms
-        happened = self.follows.happen(uniforms[:, :taken])
-        sub_policies = halves.sub_policies_given(happened, uniforms[:, taken])
-        return halves.second.choice(halves.second.happen(sub_policies, uniforms[:, taken + 1]))
+        return self.after(AutoAugmentFirst, self.first)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dalirefurb.augment.policies.leveled import Floats
+from dalirefurb.augment.policies.operations import Floats
 from dalirefurb.checks import number, plain, require
 
 QUANTILES = 32

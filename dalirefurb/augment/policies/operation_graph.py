@@ -33,7 +33,7 @@ def apply_operations(
 
     Args:
         images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
-        parameters: `operations.PARAMETERS` as CPU nodes.
+        parameters: the group and the matrix of `OperationLayer.parameters`, of one place, as CPU nodes.
         groups: Groups that samples may get, in order.
         interpolation: "nearest", or "bilinear": OpenCV's, which takes coordinates in steps of 1/32 pixel and
             blends the outermost pixels with `fill`, where Pillow repeats them.
@@ -198,3 +198,13 @@ def apply_operation(images: Node, group: Group, matrix: NDArray[np.float32]) -> 
         matrix: Numbers of the operation, shape (3, 3).
     """
     return BRANCHES[group](images, types.Constant(matrix))
+
+
+def weighted(images: Node, weight: Node) -> Node:
+    """Multiply images by a weight, a CPU node, to floating point."""
+    return images * beside(images, weight)
+
+
+def as_levels(images: Node) -> Node:
+    """Round floating point to HWC uint8 images."""
+    return fn.cast(images, dtype=types.UINT8)

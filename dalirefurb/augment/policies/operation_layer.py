@@ -1,16 +1,18 @@
-"""Bases of all policies' layers: one operation for each sample, chosen on the host."""
+"""Base of all policies' layers: operations for each sample, chosen on the host."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS, PARAMETERS, Choice, Group, OperationTable, groups_of
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Stage, check_interpolation
+from dalirefurb.augment.policies.operations import MOST_PIXELS, Choice, Floats, Group, OperationTable
+from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
 from dalirefurb.checks import require
 
 Fill = int | tuple[int, int, int]
@@ -35,7 +37,7 @@ def levels_of(fill: Fill) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class OperationLayer(Stage):
-    """One operation for each sample. Subclasses say which.
+    """Operations of a table for each sample. Subclasses choose them.
 
     Attributes:
         interpolation: Interpolation of shears, translations and rotations, "nearest" or "bilinear".
@@ -47,21 +49,46 @@ class OperationLayer(Stage):
     interpolation: Interpolation = "nearest"
     fill: Fill = 0
 
-    parameters = PARAMETERS
-
     def __post_init__(self) -> None:
         check_interpolation(self.name, self.interpolation)
         check_fill("fill", self.fill)
+
+    @property
+    @abstractmethod
+    def table(self) -> OperationTable:
+        """The operations that there are."""
+
+    @abstractmethod
+    def choose(self, uniforms: Floats) -> Choice:
+        """Turn uniforms, shape (n, num_uniforms), into n operations, or into n times as many as `places` has."""
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """Groups of the operations that can be chosen, in order; the first one is that which does nothing."""
+        return self.table.groups
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Shape of the operations of a sample, of which there is one by default."""
+        return ()
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The inputs of `operation_graph.apply_operations`, for each place."""
+        return _parameters_of(self.places)
 
     @property
     def fill_levels(self) -> tuple[int, ...]:
         """The levels of `fill`, one for each channel."""
         return levels_of(self.fill)
 
-    @property
-    @abstractmethod
-    def groups(self) -> Sequence[Group]:
-        """Groups of the operations, in order; the first one is that which does nothing."""
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Choose, then make the operations' numbers; see `Stage.draw`."""
+        count, each = len(uniforms), math.prod(self.places)
+        if self.places:
+            heights, widths = np.repeat(heights, each), np.repeat(widths, each)
+        made = self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
+        return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
@@ -69,32 +96,21 @@ class OperationLayer(Stage):
         return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply each sample's operation; call it where conditionals are enabled."""
+        """Apply each sample's operations, one after the other; call it where conditionals are enabled."""
+        for place in np.ndindex(self.places):
+            images = self._apply_one(images, parameters, place)
+        return images
+
+    def _apply_one(self, images: Node, parameters: Mapping[str, Node], place: tuple[int, ...]) -> Node:
+        """Apply each sample's operation of a place."""
         from dalirefurb.augment.policies.operation_graph import apply_operations
 
+        own = {name: parameters[name][place] if place else parameters[name] for name in ("group", "matrix")}
         return apply_operations(
-            images, parameters, groups=self.groups, interpolation=self.interpolation, fill=self.fill_levels
+            images, own, groups=self.groups, interpolation=self.interpolation, fill=self.fill_levels
         )
 
 
-@dataclass(frozen=True)
-class TableLayer(OperationLayer):
-    """One operation of a table for each sample."""
-
-    @property
-    @abstractmethod
-    def table(self) -> OperationTable:
-        """The operations and their magnitudes."""
-
-    @abstractmethod
-    def choose(self, uniforms: NDArray[np.float64]) -> Choice:
-        """Turn uniforms, shape (n, num_uniforms), into operations."""
-
-    @property
-    def groups(self) -> Sequence[Group]:
-        """The table's, see `OperationLayer.groups`."""
-        return groups_of(self.table.operations)
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Choose, then look the operations' numbers up; see `Stage.draw`."""
-        return self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
+@lru_cache
+def _parameters_of(places: tuple[int, ...]) -> Mapping[str, Parameter]:
+    return {"group": Parameter("int32", places), "matrix": Parameter("float32", (*places, 3, 3))}

@@ -5,27 +5,23 @@ closely as `Group` says. Operations that are one computation with different numb
 branches stand in a graph. All numbers of a sample travel as one 3x3 matrix: an affine map, a filter's kernel,
 or a scalar.
 
-This is the host's half: `OperationTable` looks matrices up. `operation_graph` applies them.
+A matrix is a sum: one that is constant, and others times arguments that depend on the magnitude. So the matrices of a
+batch are computed at once, and only arguments are an operation's own.
+
+This is the host's half: `OperationTable` makes matrices. `operation_graph` applies them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.stage import Arrays, Parameter
-
-PARAMETERS: Mapping[str, Parameter] = {
-    "group": Parameter("int32"),
-    "matrix": Parameter("float32", (3, 3)),
-}
-"""The inputs of `operation_graph.apply_operations`."""
+from dalirefurb.augment.stage import Arrays
 
 MOST_PIXELS = (2**31 - 1) // 3
 """Of an image, at most: kernels have 32 bits for where a pixel's levels are."""
@@ -70,56 +66,212 @@ class Group(IntEnum):
     some levels, as Pillow averages over boxes three times."""
 
 
+Floats = NDArray[np.float64]
+
+Arguments = Callable[[Floats, Floats], Floats | tuple[Floats, ...]]
+"""From magnitudes, (n,), negated where the operation is, and uniforms, (n,), to the arguments, (n,) each."""
+
+
+def numbers(*entries: tuple[int, int, float]) -> Floats:
+    """Return a matrix of zeros but for entries, each a row, a column and a value.
+
+    Returns:
+        Shape (3, 5): the 3x3 matrix of a group, and the shares of the picture's width and height in the offset of a
+        warp, its third column.
+    """
+    matrix = np.zeros((3, 5))
+    for row, column, value in entries:
+        matrix[row, column] = value
+    return matrix
+
+
 @dataclass(frozen=True)
 class Operation:
-    """One row of a table of operations.
+    """One operation, at any magnitude.
 
     Attributes:
-        name: torchvision's name of the operation.
+        name: Name of the operation.
         group: The computation that the operation belongs to.
-        first: Magnitude at bin 0.
-        last: Magnitude at the last bin; those between are spaced evenly.
+        arguments: What the magnitude means; None: nothing.
+        constant: Matrix without the arguments, shape (3, 5), see `numbers`.
+        slopes: Matrices that are multiplied by the arguments.
         signed: Whether the magnitude is negated half of the time.
-        matrix: Maps a magnitude to the 3x3 matrix that `group` takes.
-        shares: Maps a magnitude to the shares of the picture's sides in a warp's offset, shape (2, 2): rows x
-            and y, columns width and height.
-        whole: Whether offsets are cut to whole pixels.
-        spaced: Makes magnitudes of the first one, the last one, and their number.
+        whole: Whether offsets that are shares of the sides are cut to whole pixels.
     """
 
     name: str
     group: Group
-    first: float = 0.0
-    last: float = 0.0
+    arguments: Arguments | None = None
+    constant: Floats = field(default_factory=numbers)
+    slopes: Sequence[Floats] = ()
     signed: bool = False
-    matrix: Callable[[float], NDArray[np.float64]] = lambda magnitude: np.eye(3)
-    shares: Callable[[float], NDArray[np.float64]] = lambda magnitude: np.zeros((2, 2))
     whole: bool = False
-    spaced: Callable[[float, float, int], NDArray[Any]] = np.linspace
 
     @property
     def ranged(self) -> bool:
         """Whether the magnitude matters."""
-        return self.first != self.last
+        return self.arguments is not None
+
+    def matrices(self, magnitudes: Floats, uniforms: Floats) -> Floats:
+        """Compute the matrices at magnitudes, (n,), negated where the operation is, shape (n, 3, 5)."""
+        made = np.repeat(self.constant[None], len(magnitudes), axis=0)
+        if self.arguments is not None:
+            values = np.atleast_2d(self.arguments(magnitudes, uniforms))
+            for value, slope in zip(values, self.slopes, strict=True):
+                made = made + value[:, None, None] * slope
+        return made
 
 
-def _shear(*, x: float = 0.0, y: float = 0.0) -> NDArray[np.float64]:
-    return np.array([[1, x, 0], [y, 1, 0], [0, 0, 1]])
+class Choice(NamedTuple):
+    """What n samples get.
+
+    Attributes:
+        operations: Rows of a table, shape (n,).
+        magnitudes: Magnitudes, at least 0, shape (n,), or one for all; bins of a `BinnedTable`.
+        negated: Whether a signed operation is negated, shape (n,).
+        uniforms: Uniform numbers for operations that are random beside their magnitude, shape (n,); None: zeros.
+    """
+
+    operations: NDArray[np.int64]
+    magnitudes: NDArray[Any] | float
+    negated: NDArray[np.bool_]
+    uniforms: Floats | None = None
 
 
-def _rotation(degrees: float) -> NDArray[np.float64]:
-    """Turn counterclockwise as seen on a screen, whose y axis points down."""
-    cosine, sine = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    return np.array([[cosine, -sine, 0], [sine, cosine, 0], [0, 0, 1]])
+class OperationTable:
+    """Operations, and the matrices of a batch.
+
+    Attributes:
+        operations: The rows of the table, one for each operation; the first one does nothing.
+        groups: Groups of the operations, in order.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = tuple(operations)
+        self.groups = tuple(sorted({operation.group for operation in operations}))
+        self._groups = np.array([operation.group for operation in operations], np.int32)
+        self._whole = np.array([operation.whole for operation in operations])
+
+    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Compute the numbers of each sample.
+
+        Args:
+            choice: What each of n samples gets.
+            heights: Heights of the images in pixels, shape (n,).
+            widths: Widths of the images in pixels, shape (n,).
+
+        Returns:
+            The groups, (n,) int32, and the matrices, (n, 3, 3) float32, by the names of `OperationLayer.parameters`.
+        """
+        matrices = at_sizes(self._matrices(choice), self._whole.take(choice.operations), heights, widths)
+        return {"group": self._groups.take(choice.operations), "matrix": matrices}
+
+    def _matrices(self, choice: Choice) -> Floats:
+        """Compute the matrices for images of any size, shape (n, 3, 5)."""
+        count = len(choice.operations)
+        matrices = np.empty((count, 3, 5))
+        magnitudes = np.broadcast_to(np.asarray(choice.magnitudes, np.float64), (count,))
+        uniforms = np.zeros(count) if choice.uniforms is None else choice.uniforms
+        order = np.argsort(choice.operations, kind="stable")
+        ends = np.searchsorted(choice.operations[order], np.arange(len(self.operations)), side="right").tolist()
+        for operation, begin, end in zip(self.operations, [0, *ends], ends, strict=False):
+            if begin < end:
+                rows = order[begin:end]
+                negated = choice.negated[rows] & operation.signed
+                given = np.where(negated, -magnitudes[rows], magnitudes[rows])
+                matrices[rows] = operation.matrices(given, uniforms[rows])
+        return matrices
 
 
-def _about_centre(degrees: float) -> NDArray[np.float64]:
-    """Keep the picture's centre (width / 2, height / 2) where it is: centre - rotation @ centre."""
-    return (np.eye(2) - _rotation(degrees)[:2, :2]) / 2
+def at_sizes(
+    matrices: Floats, whole: NDArray[np.bool_], heights: NDArray[np.int64], widths: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Return matrices, (n, 3, 5), for images of these heights and widths, (n,): shape (n, 3, 3)."""
+    offsets = matrices[:, :, 3] * widths[:, None] + matrices[:, :, 4] * heights[:, None]
+    # An offset that floating point puts just below a whole number is that number.
+    np.copyto(offsets, np.trunc(offsets * (1 + 1e-9)), where=whole[:, None])
+    made = matrices[:, :, :3].copy()
+    made[:, :, 2] += offsets
+    return made.astype(np.float32)
 
 
-def _whole_pixels(*, x: float = 0.0, y: float = 0.0) -> NDArray[np.float64]:
-    return np.array([[1, 0, -math.trunc(x)], [0, 1, -math.trunc(y)], [0, 0, 1]])
+@dataclass(frozen=True)
+class RangedOperation(Operation):
+    """One operation at evenly spaced magnitudes.
+
+    Attributes:
+        first: Magnitude at bin 0.
+        last: Magnitude at the last bin.
+        spaced: Makes magnitudes of the first one, the last one, and their number.
+    """
+
+    first: float = 0.0
+    last: float = 0.0
+    spaced: Callable[[float, float, int], NDArray[Any]] = np.linspace
+
+
+class BinnedTable(OperationTable):
+    """Operations at evenly spaced magnitudes, whose matrices are looked up.
+
+    Attributes:
+        operations: The rows of the table, one for each operation; the first one does nothing.
+        num_bins: Number of magnitudes per operation, at least 2.
+    """
+
+    operations: tuple[RangedOperation, ...]
+
+    def __init__(self, operations: Sequence[RangedOperation], num_bins: int) -> None:
+        super().__init__(operations)
+        self.num_bins = num_bins
+        # A key has an operation, a bin, and the sign: 0 as it is, 1 negated.
+        magnitudes = [operation.spaced(operation.first, operation.last, num_bins) for operation in operations]
+        rows = np.repeat(np.arange(len(operations)), 2 * num_bins)
+        keys = Choice(rows, np.repeat(np.concatenate(magnitudes), 2), np.arange(len(rows)) % 2 == 1)
+        self._of_keys, self._whole_keys = self._matrices(keys), self._whole.take(rows)
+        # All matrices for the width and height that were asked for last: batches of one size are what there is mostly.
+        self._last: tuple[tuple[int, int] | None, NDArray[np.float32]] = None, np.empty((0, 3, 3), np.float32)
+
+    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Look up the numbers of each sample; see `OperationTable.parameters`."""
+        keys = (choice.operations * self.num_bins + choice.magnitudes) * 2 + choice.negated
+        if len(keys) and (heights == heights[0]).all() and (widths == widths[0]).all():
+            matrices = self._all_at(int(heights[0]), int(widths[0])).take(keys, axis=0)
+        else:
+            matrices = at_sizes(self._of_keys.take(keys, axis=0), self._whole_keys.take(keys), heights, widths)
+        return {"group": self._groups.take(choice.operations), "matrix": matrices}
+
+    def _all_at(self, height: int, width: int) -> NDArray[np.float32]:
+        """Return the matrices of all keys for images of one size, shape (keys, 3, 3)."""
+        last, matrices = self._last
+        if last != (height, width):
+            heights, widths = (np.full(len(self._of_keys), side) for side in (height, width))
+            matrices = at_sizes(self._of_keys, self._whole_keys, heights, widths)
+            self._last = (height, width), matrices
+        return matrices
+
+
+# A warp maps a destination's coordinates to its source's. The corner of the picture is the origin: the centre
+# of the first pixel is at (.5, .5).
+UNMOVED = numbers((0, 0, 1), (1, 1, 1), (2, 2, 1))
+SHEARS = {"X": numbers((0, 1, 1)), "Y": numbers((1, 0, 1))}
+CENTRED = numbers((2, 2, 1), (0, 3, 0.5), (1, 4, 0.5))
+"""A rotation but for the angle: the centre of the picture, half of its width and height, stays where it is."""
+TURNS = (
+    numbers((0, 0, 1), (1, 1, 1), (0, 3, -0.5), (1, 4, -0.5)),
+    numbers((0, 1, -1), (1, 0, 1), (0, 4, 0.5), (1, 3, -0.5)),
+)
+"""What a rotation has of an angle's cosine and sine; it is counterclockwise on a screen, whose y axis points down."""
+SCALAR = numbers((0, 0, 1))
+GREY = numbers((1, 0, 1))
+SMOOTH = numbers(*((row, column, (5 if row == column == 1 else 1) / 13) for row in range(3) for column in range(3)))
+"""What Pillow's SMOOTH kernel makes of a picture."""
+CENTRE = numbers((1, 1, 1))
+
+
+def turn(degrees: Floats) -> tuple[Floats, Floats]:
+    """Return the cosine and the sine, which `TURNS` are multiplied by."""
+    radians = np.radians(degrees)
+    return np.cos(radians), np.sin(radians)
 
 
 def _in_single_precision(first: float, last: float, count: int) -> NDArray[np.float32]:
@@ -129,153 +281,57 @@ def _in_single_precision(first: float, last: float, count: int) -> NDArray[np.fl
     return (np.where(early, first, last) + step * np.where(early, bins, bins - (count - 1))).astype(np.float32)
 
 
-def _factor(magnitude: float) -> NDArray[np.float64]:
-    return np.diag([1 + magnitude, 0, 0])
+def sharpness_weights(magnitude: float) -> Floats:
+    """Blend the picture with what Pillow's SMOOTH kernel makes of it, shape (3, 3)."""
+    return ((1 + magnitude) * CENTRE - magnitude * SMOOTH)[:, :3]
 
 
-def _color(magnitude: float) -> NDArray[np.float64]:
-    """Weights of the picture and of the grey picture, in column 0."""
-    return np.array([[1 + magnitude, 0, 0], [-magnitude, 0, 0], [0, 0, 0]])
+def _published(
+    *, slope: float, share: float = 0.0, pixels: float = 0.0, degrees: float, blend: float, bits: float
+) -> tuple[RangedOperation, ...]:
+    """Return the operations that all policies have, given their greatest magnitudes; the first one does nothing."""
+
+    def warp(name: str, arguments: Arguments, slopes: Sequence[Floats], last: float, **more: Any) -> RangedOperation:
+        constant = more.pop("constant", UNMOVED)
+        return RangedOperation(name, Group.WARP, arguments, constant, slopes, signed=True, last=last, **more)
+
+    def translation(axis: str, row: int) -> RangedOperation:
+        if pixels:
+            cut = numbers((row, 2, -1))
+            return warp(f"Translate{axis}", lambda m, _: np.trunc(m), (cut,), pixels, spaced=_in_single_precision)
+        return warp(f"Translate{axis}", _itself, (numbers((row, 3 + row, -1)),), share, whole=True)
+
+    def blended(name: str, group: Group, arguments: Arguments, *slopes: Floats) -> RangedOperation:
+        return RangedOperation(name, group, arguments, slopes=slopes, signed=True, last=blend)
+
+    def of_levels(name: str, group: Group, arguments: Arguments, first: float, last: float) -> RangedOperation:
+        return RangedOperation(name, group, arguments, slopes=(SCALAR,), first=first, last=last)
+
+    return (
+        RangedOperation("Identity", Group.IDENTITY, constant=UNMOVED),
+        *(warp(f"Shear{axis}", _itself, (sheared,), slope) for axis, sheared in SHEARS.items()),
+        *(translation(axis, row) for row, axis in enumerate("XY")),
+        warp("Rotate", lambda m, _: turn(m), TURNS, degrees, constant=CENTRED),
+        blended("Brightness", Group.BRIGHTNESS, lambda m, _: 1 + m, SCALAR),
+        blended("Color", Group.COLOR, lambda m, _: (1 + m, -m), SCALAR, GREY),
+        blended("Contrast", Group.CONTRAST, lambda m, _: 1 + m, SCALAR),
+        blended("Sharpness", Group.SHARPNESS, lambda m, _: (1 + m, -m), CENTRE, SMOOTH),
+        of_levels("Posterize", Group.POSTERIZE, lambda m, _: 256 - 2 ** np.round(m), 0.0, bits),
+        of_levels("Solarize", Group.SOLARIZE, lambda m, _: 1 - np.ceil(m), 255.0, 0.0),
+        RangedOperation("AutoContrast", Group.AUTO_CONTRAST, constant=UNMOVED),
+        RangedOperation("Equalize", Group.EQUALIZE, constant=UNMOVED),
+    )
 
 
-def sharpness_weights(magnitude: float) -> NDArray[np.float64]:
-    """Blend the picture with what Pillow's SMOOTH kernel makes of it."""
-    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
-    return (1 + magnitude) * np.diag([0, 1, 0]) - magnitude * smooth
+def _itself(magnitudes: Floats, uniforms: Floats) -> Floats:
+    return magnitudes
 
 
-def _posterize(magnitude: float) -> NDArray[np.float64]:
-    """Mask that clears the lowest `round(magnitude)` bits."""
-    return np.diag([256.0 - 2 ** round(magnitude), 0, 0])
-
-
-def _solarize(magnitude: float) -> NDArray[np.float64]:
-    """The highest level that stays as it is, negated."""
-    return np.diag([1.0 - math.ceil(magnitude), 0, 0])
-
-
-# A warp maps a destination's coordinates to its source's. The corner of the picture is the origin: the centre
-# of the first pixel is at (.5, .5).
-OPERATIONS: tuple[Operation, ...] = (
-    Operation("Identity", Group.IDENTITY),
-    Operation("ShearX", Group.WARP, 0.0, 0.3, True, lambda m: _shear(x=m)),
-    Operation("ShearY", Group.WARP, 0.0, 0.3, True, lambda m: _shear(y=m)),
-    Operation("TranslateX", Group.WARP, 0.0, 150 / 331, True, shares=lambda m: np.diag([-m, 0]), whole=True),
-    Operation("TranslateY", Group.WARP, 0.0, 150 / 331, True, shares=lambda m: np.diag([0, -m]), whole=True),
-    Operation("Rotate", Group.WARP, 0.0, 30.0, True, _rotation, _about_centre),
-    Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.9, True, _factor),
-    Operation("Color", Group.COLOR, 0.0, 0.9, True, _color),
-    Operation("Contrast", Group.CONTRAST, 0.0, 0.9, True, _factor),
-    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.9, True, sharpness_weights),
-    Operation("Posterize", Group.POSTERIZE, 0.0, 4.0, False, _posterize),
-    Operation("Solarize", Group.SOLARIZE, 255.0, 0.0, False, _solarize),
-    Operation("AutoContrast", Group.AUTO_CONTRAST),
-    Operation("Equalize", Group.EQUALIZE),
-)
+OPERATIONS = _published(slope=0.3, share=150 / 331, degrees=30.0, blend=0.9, bits=4.0)
 """RandAugment's (Cubuk et al. 2019) with torchvision's magnitudes."""
 
-AUTO_AUGMENT_OPERATIONS: tuple[Operation, ...] = (
-    *OPERATIONS,
-    Operation("Invert", Group.SOLARIZE, matrix=lambda m: _solarize(0.0)),
-)
+AUTO_AUGMENT_OPERATIONS = (*OPERATIONS, RangedOperation("Invert", Group.SOLARIZE, constant=SCALAR))
 """AutoAugment's (Cubuk et al., CVPR 2019): the same ranges, and one operation more."""
 
-WIDE_OPERATIONS: tuple[Operation, ...] = (
-    Operation("Identity", Group.IDENTITY),
-    Operation("ShearX", Group.WARP, 0.0, 0.99, True, lambda m: _shear(x=m)),
-    Operation("ShearY", Group.WARP, 0.0, 0.99, True, lambda m: _shear(y=m)),
-    Operation("TranslateX", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(x=m), spaced=_in_single_precision),
-    Operation("TranslateY", Group.WARP, 0.0, 32.0, True, lambda m: _whole_pixels(y=m), spaced=_in_single_precision),
-    Operation("Rotate", Group.WARP, 0.0, 135.0, True, _rotation, _about_centre),
-    Operation("Brightness", Group.BRIGHTNESS, 0.0, 0.99, True, _factor),
-    Operation("Color", Group.COLOR, 0.0, 0.99, True, _color),
-    Operation("Contrast", Group.CONTRAST, 0.0, 0.99, True, _factor),
-    Operation("Sharpness", Group.SHARPNESS, 0.0, 0.99, True, sharpness_weights),
-    Operation("Posterize", Group.POSTERIZE, 0.0, 6.0, False, _posterize),
-    Operation("Solarize", Group.SOLARIZE, 255.0, 0.0, False, _solarize),
-    Operation("AutoContrast", Group.AUTO_CONTRAST),
-    Operation("Equalize", Group.EQUALIZE),
-)
+WIDE_OPERATIONS = _published(slope=0.99, pixels=32.0, degrees=135.0, blend=0.99, bits=6.0)
 """TrivialAugment's wide ranges (Müller and Hutter, ICCV 2021); translations are in pixels, whatever the size."""
-
-
-def groups_of(operations: Sequence[Operation]) -> tuple[Group, ...]:
-    """Return the groups of operations in order, each once; the first one is that which does nothing."""
-    return tuple(sorted({Group.IDENTITY, *(operation.group for operation in operations)}))
-
-
-class Choice(NamedTuple):
-    """What n samples get.
-
-    Attributes:
-        operations: Rows of a table, shape (n,).
-        bins: Magnitude bins, shape (n,), or one for all.
-        negated: Whether a signed operation is negated, shape (n,).
-    """
-
-    operations: NDArray[np.int64]
-    bins: NDArray[np.int64] | int
-    negated: NDArray[np.bool_]
-
-
-class OperationTable:
-    """The matrices of every operation at every magnitude and sign, ready to be looked up.
-
-    Attributes:
-        operations: The rows of the table, one for each operation.
-        num_bins: Number of magnitudes per operation, at least 2.
-    """
-
-    def __init__(self, operations: Sequence[Operation], num_bins: int) -> None:
-        self.operations = tuple(operations)
-        self.num_bins = num_bins
-        # The last axis of the keys is the sign: 0 as it is, 1 negated.
-        keys = [
-            (operation, -magnitude if negated and operation.signed else magnitude)
-            for operation in operations
-            for magnitude in operation.spaced(operation.first, operation.last, num_bins).tolist()
-            for negated in (False, True)
-        ]
-        self._groups = np.array([operation.group for operation, _ in keys], np.int32)
-        self._matrices = np.array([operation.matrix(magnitude) for operation, magnitude in keys], np.float32)
-        self._shares = np.array([operation.shares(magnitude) for operation, magnitude in keys])
-        self._whole = np.array([[operation.whole] for operation, _ in keys])
-        # All matrices for the width and height that were asked for last: batches of one size are what there is mostly.
-        self._last: tuple[tuple[int, ...], NDArray[np.float32]] = (), self._matrices
-
-    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Look up the numbers of each sample.
-
-        Args:
-            choice: What each of n samples gets.
-            heights: Heights of the images in pixels, shape (n,).
-            widths: Widths of the images in pixels, shape (n,).
-
-        Returns:
-            One array for each of `PARAMETERS`.
-        """
-        keys = (choice.operations * self.num_bins + choice.bins) * 2 + choice.negated
-        sizes = np.stack([widths, heights], axis=1)  # (n, 2)
-        if len(sizes) and (sizes == sizes[0]).all():
-            matrices = self._all_at(sizes[0]).take(keys, axis=0)
-        else:
-            matrices = self._at(keys, sizes)
-        return {"group": self._groups.take(keys), "matrix": matrices}
-
-    def _all_at(self, size: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the matrices of all keys for images of one width and height, shape (keys, 3, 3)."""
-        last, matrices = self._last
-        if last != tuple(size):
-            keys = np.arange(len(self._groups))
-            matrices = self._at(keys, np.broadcast_to(size, (len(keys), 2)))
-            self._last = tuple(size), matrices
-        return matrices
-
-    def _at(self, keys: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Look up the matrices for n images of these widths and heights, (n, 2)."""
-        offsets = np.einsum("nij,nj->ni", self._shares.take(keys, axis=0), sizes)  # (n, 2)
-        # An offset that floating point puts just below a whole number is that number.
-        np.copyto(offsets, np.trunc(offsets * (1 + 1e-9)), where=self._whole.take(keys, axis=0))
-        matrices = self._matrices.take(keys, axis=0)  # (n, 3, 3)
-        matrices[:, :2, 2] += offsets
-        return matrices

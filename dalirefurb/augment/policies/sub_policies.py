@@ -8,30 +8,40 @@ allows.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.auto_augment_tables import PolicyOperation, SubPolicy
-from dalirefurb.augment.policies.operations import Choice
+from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.operations import Choice, Floats, Group, Operation, OperationTable
 
 
-class Described(Protocol):
-    """What is asked of an operation here; a table's first one does nothing."""
+class PolicyOperation(NamedTuple):
+    """Half of a sub-policy.
 
-    @property
-    def name(self) -> str:
-        """Name that policies know it by."""
+    Attributes:
+        operation: Name of the operation.
+        probability: Probability that the operation is applied.
+        magnitude: Magnitude, as the table of operations means it, such as a bin 0 .. 9; what it is does not matter to
+            operations without a range.
+    """
 
-    @property
-    def signed(self) -> bool:
-        """Whether the magnitude is negated half of the time."""
+    operation: str
+    probability: float
+    magnitude: float
 
-    @property
-    def ranged(self) -> bool:
-        """Whether the magnitude matters."""
+
+SubPolicy = tuple[PolicyOperation, PolicyOperation]
+Row = tuple[str, float, float, str, float, float]
+
+
+def sub_policies(*rows: Row) -> tuple[SubPolicy, ...]:
+    """Make sub-policies of operation, probability and magnitude, twice."""
+    return tuple((PolicyOperation(*row[:3]), PolicyOperation(*row[3:])) for row in rows)
 
 
 class Outcome(NamedTuple):
@@ -45,7 +55,7 @@ class Outcome(NamedTuple):
 NOTHING = Outcome(0, 0, False)
 
 
-def _chances(half: PolicyOperation, operations: Sequence[Described]) -> dict[Outcome, float]:
+def _chances(half: PolicyOperation, operations: Sequence[Operation]) -> dict[Outcome, float]:
     """Return the outcomes of half a sub-policy that are possible, with their probabilities."""
     row = [operation.name for operation in operations].index(half.operation)
     operation = operations[row]
@@ -64,14 +74,14 @@ class Half:
         chances: Probability of each outcome given the sub-policy, shape (sub-policies, outcomes).
     """
 
-    def __init__(self, halves: Sequence[PolicyOperation], operations: Sequence[Described]) -> None:
+    def __init__(self, halves: Sequence[PolicyOperation], operations: Sequence[Operation]) -> None:
         each = [_chances(half, operations) for half in halves]
         self.outcomes = sorted({outcome for chances in each for outcome in chances})
         self.chances = np.array([[chances.get(outcome, 0.0) for outcome in self.outcomes] for chances in each])
         self._cumulative = cumulative(self.chances)
         self._columns = [np.array(column) for column in zip(*self.outcomes, strict=True)]
 
-    def happen(self, sub_policies: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    def happen(self, sub_policies: NDArray[np.int64], uniforms: Floats) -> NDArray[np.int64]:
         """Return which outcome happens to each sample, shape (n,)."""
         return pick(self._cumulative[sub_policies], uniforms)
 
@@ -85,42 +95,145 @@ class Halves:
 
     Args:
         policy: Sub-policies.
-        operations: Table of operations; the first one does nothing.
+        table: Operations; the first one does nothing.
         weights: How likely each sub-policy is, beside the others; None: all are equally likely.
 
     Attributes:
+        table: Operations.
         first: The first operation of each sub-policy.
         second: The second operation of each sub-policy.
         joint: Probability of each pair of outcomes, shape (first's outcomes, second's outcomes).
     """
 
-    def __init__(
-        self, policy: Sequence[SubPolicy], operations: Sequence[Described], weights: NDArray[np.float64] | None = None
-    ) -> None:
-        self.first, self.second = (Half(halves, operations) for halves in zip(*policy, strict=True))
+    def __init__(self, policy: Sequence[SubPolicy], table: OperationTable, weights: Floats | None = None) -> None:
+        self.table = table
+        self.first, self.second = (Half(halves, table.operations) for halves in zip(*policy, strict=True))
         weights = np.ones(len(policy)) if weights is None else weights
         posterior = self.first.chances.T * weights  # P(sub-policy | first outcome), but for a factor
-        self.joint: NDArray[np.float64] = posterior @ self.second.chances / weights.sum()
+        self.joint: Floats = posterior @ self.second.chances / weights.sum()
         self._posterior = cumulative(posterior / posterior.sum(axis=1, keepdims=True))
         self._prior = cumulative(weights[None, :] / weights.sum())
 
-    def sub_policies(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    def sub_policies(self, uniforms: Floats) -> NDArray[np.int64]:
         """Draw sub-policies, shape (n,)."""
         return pick(self._prior, uniforms)
 
-    def sub_policies_given(self, happened: NDArray[np.int64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+    def sub_policies_given(self, happened: NDArray[np.int64], uniforms: Floats) -> NDArray[np.int64]:
         """Draw sub-policies anew, given the first operation's outcome, shape (n,)."""
         return pick(self._posterior[happened], uniforms)
 
 
-def cumulative(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+@dataclass(frozen=True)
+class HalfLayer(OperationLayer):
+    """One of the two operations of a sub-policy. Subclasses say which policy."""
+
+    num_uniforms = 2  # sub-policy, and what becomes of its operation
+
+    @property
+    @abstractmethod
+    def halves(self) -> Halves:
+        """The policy."""
+
+    @property
+    @abstractmethod
+    def half(self) -> Half:
+        """This one of the two operations of each sub-policy."""
+
+    @property
+    def table(self) -> OperationTable:
+        """The policy's."""
+        return self.halves.table
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """See `OperationLayer.groups`."""
+        operations = self.table.operations
+        return sorted({Group.IDENTITY, *(operations[outcome.operation].group for outcome in self.half.outcomes)})
+
+    def vary(self, choice: Choice, uniforms: Floats) -> Choice:
+        """Vary magnitudes, with the uniforms after the first two; by default they are as the policy says."""
+        return choice
+
+    def chances_of(self, outcome: Outcome) -> Floats:
+        """Return the probabilities of what an outcome can be, as its magnitude varies; by default one thing."""
+        return np.ones(1)
+
+    def spread(self, joint: Floats, outcomes: Sequence[Outcome]) -> Floats:
+        """Part the rows of a table of probabilities, each an outcome's, by what its magnitude may be."""
+        rows = [np.outer(self.chances_of(outcome), row) for outcome, row in zip(outcomes, joint, strict=True)]
+        return np.concatenate(rows)
+
+
+@dataclass(frozen=True)
+class First(HalfLayer):
+    """The first operation of a sub-policy, applied with that operation's probability."""
+
+    @property
+    def half(self) -> Half:
+        """The first operation of each sub-policy."""
+        return self.halves.first
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for each operation, magnitude and sign, and one for doing nothing."""
+        return self.spread(self.halves.joint.sum(axis=1, keepdims=True), self.half.outcomes)[:, 0]
+
+    def happen(self, uniforms: Floats) -> NDArray[np.int64]:
+        """Return each sample's outcome, but for how its magnitude varies, shape (n,)."""
+        return self.half.happen(self.halves.sub_policies(uniforms[:, 0]), uniforms[:, 1])
+
+    def choose(self, uniforms: Floats) -> Choice:
+        """Draw a sub-policy and whether, and with which sign, its first operation is applied."""
+        return self.vary(self.half.choice(self.happen(uniforms)), uniforms[:, 2:])
+
+
+@dataclass(frozen=True)
+class Second(HalfLayer):
+    """The second operation of a sub-policy that could have led to what the first one did."""
+
+    @property
+    def half(self) -> Half:
+        """The second operation of each sub-policy."""
+        return self.halves.second
+
+    @property
+    @abstractmethod
+    def follows(self) -> First:
+        """The stage that applies the first operation."""
+
+    def after(self, kind: type[First], name: str) -> First:
+        """Return the stage of a class and name that applies the first operation of the same policy."""
+        same = {each.name: getattr(self, each.name) for each in fields(kind)}
+        return kind(**{**same, "name": name})
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """As of the first operation, whatever that one did."""
+        outcomes: Floats = self.joint_outcomes.sum(axis=0)
+        return outcomes
+
+    @property
+    def joint_outcomes(self) -> NDArray[np.float64]:
+        """See `Stage.joint_outcomes`."""
+        halves = self.halves
+        return self.spread(self.spread(halves.joint, halves.first.outcomes).T, halves.second.outcomes).T
+
+    def choose(self, uniforms: Floats) -> Choice:
+        """Learn from the first stage's uniforms what it did, then draw a sub-policy and what becomes of its second."""
+        follows = self.follows
+        happened, own = follows.happen(uniforms), uniforms[:, follows.num_uniforms :]
+        sub_policies = self.halves.sub_policies_given(happened, own[:, 0])
+        return self.vary(self.half.choice(self.half.happen(sub_policies, own[:, 1])), own[:, 2:])
+
+
+def cumulative(probabilities: Floats) -> Floats:
     """Sum along rows; from the last possible column on, the sum is 1 exactly, so that no uniform falls beyond."""
     sums = probabilities.cumsum(axis=1)
     sums[sums >= sums[:, -1:]] = 1.0
     return sums
 
 
-def pick(cumulative: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+def pick(cumulative: Floats, uniforms: Floats) -> NDArray[np.int64]:
     """Return for each uniform the column whose share of 0..1 it falls into, shape (n,)."""
     columns: NDArray[np.int64] = (uniforms[:, None] >= cumulative).sum(axis=1)
     return columns

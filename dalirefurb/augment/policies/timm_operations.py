@@ -10,23 +10,30 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dalirefurb.augment.policies.leveled import Floats, LeveledOperation, numbers
-from dalirefurb.augment.policies.operations import BLUR_RADIUS, Group
+from dalirefurb.augment.policies.operations import (
+    BLUR_RADIUS,
+    CENTRE,
+    CENTRED,
+    GREY,
+    SCALAR,
+    SHEARS,
+    SMOOTH,
+    TURNS,
+    UNMOVED,
+    Arguments,
+    Floats,
+    Group,
+    Operation,
+    numbers,
+    turn,
+)
 
 FULL = 10.0
 """Magnitude at the end of an operation's range."""
 
-_UNMOVED = numbers((0, 0, 1), (1, 1, 1), (2, 2, 1))
-
 
 def _slope(magnitudes: Floats, uniforms: Floats) -> Floats:
     return magnitudes / FULL * 0.3
-
-
-def _turn(magnitudes: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
-    """Cosine and sine of an angle up to 30 degrees."""
-    radians = np.radians(magnitudes / FULL * 30)
-    return np.cos(radians), np.sin(radians)
 
 
 def _share(magnitudes: Floats, uniforms: Floats) -> Floats:
@@ -55,30 +62,9 @@ def _cleared(bits: Floats) -> Floats:
     return mask
 
 
-def _keep_more(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return _cleared(np.trunc(magnitudes / FULL * 4))
-
-
-def _keep_fewer(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return _cleared(4 - np.trunc(magnitudes / FULL * 4))
-
-
-def _keep_half(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return _cleared(4 + np.trunc(magnitudes / FULL * 4))
-
-
 def _threshold(magnitudes: Floats) -> Floats:
     threshold: Floats = np.minimum(256, np.trunc(magnitudes / FULL * 256))
     return threshold
-
-
-def _unsolarized(magnitudes: Floats, uniforms: Floats) -> Floats:
-    """The highest level that stays as it is, negated; see `operations`."""
-    return 1 - _threshold(magnitudes)
-
-
-def _solarized(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return 1 - (256 - _threshold(magnitudes))
 
 
 def _addition(magnitudes: Floats, uniforms: Floats) -> Floats:
@@ -86,67 +72,65 @@ def _addition(magnitudes: Floats, uniforms: Floats) -> Floats:
     return added
 
 
-def _sigma(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return np.clip(0.1 + magnitudes / FULL * 1.9, 0.1, 2)
-
-
 def _sigma_below(magnitudes: Floats, uniforms: Floats) -> Floats:
     return 0.1 + (2 * np.clip(magnitudes / FULL, 0, 1) - 0.1) * uniforms
 
 
-_FIRST = numbers((0, 0, 1))
-_SMOOTH = numbers(*((row, column, (5 if row == column == 1 else 1) / 13) for row in range(3) for column in range(3)))
-_SHARPER = numbers((1, 1, 1)) - _SMOOTH
+_NONE = numbers()
+_LESS_GREY = numbers((0, 0, 1), (1, 0, -1))
+_SHARPER = CENTRE - SMOOTH
 _CUT_OFF = numbers((0, 1, BLUR_RADIUS))
-_GREY, _LESS_GREY = numbers((1, 0, 1)), numbers((0, 0, 1), (1, 0, -1))
-# The centre of the picture, half of its width and height, stays where it is.
-_CENTRED = numbers((2, 2, 1), (0, 3, 0.5), (1, 4, 0.5))
-_COSINE = numbers((0, 0, 1), (1, 1, 1), (0, 3, -0.5), (1, 4, -0.5))
-_SINE = numbers((0, 1, -1), (1, 0, 1), (0, 4, 0.5), (1, 3, -0.5))
 
 
-def _translations(share: float) -> tuple[LeveledOperation, LeveledOperation]:
+def _translations(share: float) -> tuple[Operation, ...]:
     """Return translations by up to a share of the side."""
-    across, down = numbers((0, 3, share)), numbers((1, 4, share))
-    return (
-        LeveledOperation("TranslateXRel", Group.WARP, _share, _UNMOVED, (across,), signed=True),
-        LeveledOperation("TranslateYRel", Group.WARP, _share, _UNMOVED, (down,), signed=True),
+    return tuple(
+        Operation(f"Translate{axis}Rel", Group.WARP, _share, UNMOVED, (numbers((row, 3 + row, share)),), signed=True)
+        for row, axis in enumerate("XY")
     )
 
 
+def _blends(name: str, group: Group, constant: Floats, slope: Floats) -> tuple[Operation, Operation]:
+    """Return a blend that is weaker below the middle, and one that goes away from the picture in either direction."""
+    return (
+        Operation(name, group, _factor, constant, (slope,)),
+        Operation(f"{name}Increasing", group, _farther, constant, (slope,), signed=True),
+    )
+
+
+def _of_levels(name: str, group: Group, arguments: Arguments, constant: Floats = _NONE) -> Operation:
+    return Operation(name, group, arguments, constant, (SCALAR,))
+
+
 _ALL = (
-    LeveledOperation("Identity", Group.IDENTITY),
-    LeveledOperation("AutoContrast", Group.AUTO_CONTRAST),
-    LeveledOperation("Equalize", Group.EQUALIZE),
-    LeveledOperation("Invert", Group.SOLARIZE, constant=_FIRST),
-    LeveledOperation("Rotate", Group.WARP, _turn, _CENTRED, (_COSINE, _SINE), signed=True),
-    LeveledOperation("Posterize", Group.POSTERIZE, _keep_more, slopes=(_FIRST,)),
-    LeveledOperation("PosterizeIncreasing", Group.POSTERIZE, _keep_fewer, slopes=(_FIRST,)),
-    LeveledOperation("PosterizeOriginal", Group.POSTERIZE, _keep_half, slopes=(_FIRST,)),
-    LeveledOperation("Solarize", Group.SOLARIZE, _unsolarized, slopes=(_FIRST,)),
-    LeveledOperation("SolarizeIncreasing", Group.SOLARIZE, _solarized, slopes=(_FIRST,)),
-    LeveledOperation("SolarizeAdd", Group.SOLARIZE_ADD, _addition, numbers((0, 1, 128)), (_FIRST,)),
-    LeveledOperation("Color", Group.COLOR, _factor, _GREY, (_LESS_GREY,)),
-    LeveledOperation("ColorIncreasing", Group.COLOR, _farther, _GREY, (_LESS_GREY,), signed=True),
-    LeveledOperation("Contrast", Group.CONTRAST, _factor, slopes=(_FIRST,)),
-    LeveledOperation("ContrastIncreasing", Group.CONTRAST, _farther, slopes=(_FIRST,), signed=True),
-    LeveledOperation("Brightness", Group.BRIGHTNESS, _factor, slopes=(_FIRST,)),
-    LeveledOperation("BrightnessIncreasing", Group.BRIGHTNESS, _farther, slopes=(_FIRST,), signed=True),
-    LeveledOperation("Sharpness", Group.SHARPNESS, _factor, _SMOOTH, (_SHARPER,)),
-    LeveledOperation("SharpnessIncreasing", Group.SHARPNESS, _farther, _SMOOTH, (_SHARPER,), signed=True),
-    LeveledOperation("ShearX", Group.WARP, _slope, _UNMOVED, (numbers((0, 1, 1)),), signed=True),
-    LeveledOperation("ShearY", Group.WARP, _slope, _UNMOVED, (numbers((1, 0, 1)),), signed=True),
+    Operation("Identity", Group.IDENTITY),
+    Operation("AutoContrast", Group.AUTO_CONTRAST),
+    Operation("Equalize", Group.EQUALIZE),
+    Operation("Invert", Group.SOLARIZE, constant=SCALAR),
+    Operation("Rotate", Group.WARP, lambda m, _: turn(m / FULL * 30), CENTRED, TURNS, signed=True),
+    _of_levels("Posterize", Group.POSTERIZE, lambda m, _: _cleared(np.trunc(m / FULL * 4))),
+    _of_levels("PosterizeIncreasing", Group.POSTERIZE, lambda m, _: _cleared(4 - np.trunc(m / FULL * 4))),
+    _of_levels("PosterizeOriginal", Group.POSTERIZE, lambda m, _: _cleared(4 + np.trunc(m / FULL * 4))),
+    # The highest level that stays as it is, negated; see `operations`.
+    _of_levels("Solarize", Group.SOLARIZE, lambda m, _: 1 - _threshold(m)),
+    _of_levels("SolarizeIncreasing", Group.SOLARIZE, lambda m, _: 1 - (256 - _threshold(m))),
+    _of_levels("SolarizeAdd", Group.SOLARIZE_ADD, _addition, numbers((0, 1, 128))),
+    *_blends("Color", Group.COLOR, GREY, _LESS_GREY),
+    *_blends("Contrast", Group.CONTRAST, _NONE, SCALAR),
+    *_blends("Brightness", Group.BRIGHTNESS, _NONE, SCALAR),
+    *_blends("Sharpness", Group.SHARPNESS, SMOOTH, _SHARPER),
+    *(Operation(f"Shear{axis}", Group.WARP, _slope, UNMOVED, (slope,), signed=True) for axis, slope in SHEARS.items()),
     *_translations(0.45),
-    LeveledOperation("Desaturate", Group.COLOR, _fainter, _GREY, (_LESS_GREY,)),
-    LeveledOperation("GaussianBlur", Group.BLUR, _sigma, _CUT_OFF, (_FIRST,)),
-    LeveledOperation("GaussianBlurRand", Group.BLUR, _sigma_below, _CUT_OFF, (_FIRST,)),
+    Operation("Desaturate", Group.COLOR, _fainter, GREY, (_LESS_GREY,)),
+    _of_levels("GaussianBlur", Group.BLUR, lambda m, _: np.clip(0.1 + m / FULL * 1.9, 0.1, 2), _CUT_OFF),
+    _of_levels("GaussianBlurRand", Group.BLUR, _sigma_below, _CUT_OFF),
 )
 
-OPERATIONS: Mapping[str, LeveledOperation] = {operation.name: operation for operation in _ALL}
+OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _ALL}
 """All of them, by timm's names; translations are those of the policies and of RandAugment."""
 
 
-def operations_of(names: Sequence[str]) -> tuple[LeveledOperation, ...]:
+def operations_of(names: Sequence[str]) -> tuple[Operation, ...]:
     """Return operations by their names, after the one that does nothing."""
     return tuple(OPERATIONS[name] for name in ("Identity", *names))
 

@@ -10,11 +10,16 @@ from typing import NamedTuple
 from dalirefurb.augment.policies.aug_mix import UNIFORM, AugMix
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.operation_layer import Fill
+from dalirefurb.augment.policies.timm_layers import (
+    TIMM_POLICIES,
+    TimmPolicyFirst,
+    TimmPolicySecond,
+    TimmRandAugmentLayer,
+    TimmWeightedFirst,
+    TimmWeightedLayers,
+    TimmWeightedSecond,
+)
 from dalirefurb.augment.policies.timm_operations import SETS, UNEQUAL
-from dalirefurb.augment.policies.timm_policies import TIMM_POLICIES, TimmPolicyFirst, TimmPolicySecond
-from dalirefurb.augment.policies.timm_rand_augment import TimmRandAugmentLayer
-from dalirefurb.augment.policies.timm_weighted import TimmWeightedFirst, TimmWeightedSecond
-from dalirefurb.augment.policies.timm_weighted_layers import TimmWeightedLayers
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.calls import explains
 from dalirefurb.checks import require

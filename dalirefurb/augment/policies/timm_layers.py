@@ -1,0 +1,406 @@
+"""timm's policies as stages: operations that are left out at random, at magnitudes that vary.
+
+RandAugment has one operation of a set, or, where the set has weights, several different ones; AutoAugment's policies
+have two, see `sub_policies`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.policies.auto_augment import POLICIES
+from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
+from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operations import Choice, Floats, Operation, OperationTable
+from dalirefurb.augment.policies.sub_policies import (
+    First,
+    HalfLayer,
+    Halves,
+    Outcome,
+    PolicyOperation,
+    Second,
+    SubPolicy,
+    cumulative,
+    pick,
+    sub_policies,
+)
+from dalirefurb.augment.policies.timm_operations import FULL, SETS, operations_of
+from dalirefurb.augment.stage import Interpolation
+from dalirefurb.checks import integer, number, require
+
+
+def _posterized(policy: Sequence[SubPolicy], name: str) -> tuple[SubPolicy, ...]:
+    """Return a policy with another way to posterize."""
+
+    def renamed(half: PolicyOperation) -> PolicyOperation:
+        return half._replace(operation=name) if half.operation == "Posterize" else half
+
+    return tuple((renamed(first), renamed(second)) for first, second in policy)
+
+
+_V0 = sub_policies(
+    ("Equalize", 0.8, 1, "ShearY", 0.8, 4),
+    ("Color", 0.4, 9, "Equalize", 0.6, 3),
+    ("Color", 0.4, 1, "Rotate", 0.6, 8),
+    ("Solarize", 0.8, 3, "Equalize", 0.4, 7),
+    ("Solarize", 0.4, 2, "Solarize", 0.6, 2),
+    ("Color", 0.2, 0, "Equalize", 0.8, 8),
+    ("Equalize", 0.4, 8, "SolarizeAdd", 0.8, 3),
+    ("ShearX", 0.2, 9, "Rotate", 0.6, 8),
+    ("Color", 0.6, 1, "Equalize", 1.0, 2),
+    ("Invert", 0.4, 9, "Rotate", 0.6, 0),
+    ("Equalize", 1.0, 9, "ShearY", 0.6, 3),
+    ("Color", 0.4, 7, "Equalize", 0.6, 0),
+    ("Posterize", 0.4, 6, "AutoContrast", 0.4, 7),
+    ("Solarize", 0.6, 8, "Color", 0.6, 9),
+    ("Solarize", 0.2, 4, "Rotate", 0.8, 9),
+    ("Rotate", 1.0, 7, "TranslateYRel", 0.8, 9),
+    ("ShearX", 0.0, 0, "Solarize", 0.8, 4),
+    ("ShearY", 0.8, 0, "Color", 0.6, 4),
+    ("Color", 1.0, 0, "Rotate", 0.6, 2),
+    ("Equalize", 0.8, 4, "Equalize", 0.0, 8),
+    ("Equalize", 1.0, 4, "AutoContrast", 0.6, 2),
+    ("ShearY", 0.4, 7, "SolarizeAdd", 0.6, 7),
+    ("Posterize", 0.8, 2, "Solarize", 0.6, 10),
+    ("Solarize", 0.6, 8, "Equalize", 0.6, 1),
+    ("Color", 0.8, 6, "Rotate", 0.4, 5),
+)
+
+TIMM_POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
+    "original": _posterized(POLICIES["imagenet"], "PosterizeOriginal"),
+    "originalr": _posterized(POLICIES["imagenet"], "PosterizeIncreasing"),
+    "v0": _V0,
+    "v0r": _posterized(_V0, "PosterizeIncreasing"),
+    "3a": sub_policies(
+        ("Solarize", 1.0, 5, "Identity", 0.0, 0),
+        ("Desaturate", 1.0, 10, "Identity", 0.0, 0),
+        ("GaussianBlurRand", 1.0, 10, "Identity", 0.0, 0),
+    ),
+}
+"""Sub-policies of operations, probabilities and magnitudes, as timm has them: AutoAugment's for ImageNet with two ways
+to posterize; "v0", which EfficientNet was trained with; and DeiT III's 3-Augment (Touvron et al., 2022)."""
+
+
+Check = Callable[[str, Any], Any]
+"""From a stage's name and a field's value to that value as it is written down."""
+
+
+def _one_of(field: str, known: Mapping[str, object]) -> Check:
+    def checked(name: str, given: Any) -> Any:
+        there = isinstance(given, str) and given in known
+        require(there, f"{name}: {field}", f"one of {', '.join(known)}", given, "choose one")
+        return given
+
+    return checked
+
+
+def _magnitude(name: str, magnitude: Any) -> float:
+    remedy = "10 is the end of an operation's range"
+    return number(f"{name}: magnitude", magnitude, "of at least 0", lambda m: 0 <= m < math.inf, remedy)
+
+
+def _probability(name: str, probability: Any) -> float:
+    remedy = "0.5 is usual, 1 applies every operation"
+    return number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, remedy)
+
+
+_CHECKS: Mapping[str, Check] = {
+    "noise": checked_noise,
+    "operations": _one_of("operations", SETS),
+    "policy": _one_of("policy", TIMM_POLICIES),
+    "magnitude": _magnitude,
+    "probability": _probability,
+}
+"""Of the fields that timm's stages may have."""
+
+
+@lru_cache
+def table_of(names: tuple[str, ...]) -> OperationTable:
+    """Return a table of timm's operations, after the one that does nothing."""
+    return OperationTable(operations_of(names))
+
+
+def chances_of(operation: Operation, magnitude: float, noise: MagnitudeNoise) -> Floats:
+    """Return the probabilities of what an operation can do, of one sign, at magnitudes that vary.
+
+    Where these are countless, each stands for as many that are as likely together.
+    """
+    if operation.arguments is None:
+        return np.ones(1)
+    middles = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    arguments = np.atleast_2d(operation.arguments(noise.quantiles(magnitude), middles))  # (arguments, quantiles)
+    _, counts = np.unique(arguments, axis=1, return_counts=True)
+    return counts / QUANTILES
+
+
+@dataclass(frozen=True)
+class TimmLayer(OperationLayer):
+    """What timm's stages share."""
+
+    interpolation: Interpolation = "bilinear"
+    fill: Fill = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, check in _CHECKS.items():
+            if hasattr(self, name):
+                object.__setattr__(self, name, check(self.name, getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class _OfSet(TimmLayer):
+    """RandAugment's operations, one of a set each.
+
+    Attributes:
+        operations: Set of operations: "decreasing", "increasing" (operations whose effect grows with the magnitude),
+            "weights", "3a", "3aw", "w0" or "w0_increasing"; see `timm_operations.SETS`.
+    """
+
+    operations: str = "decreasing"
+
+    @property
+    def table(self) -> OperationTable:
+        """The set's operations, after the one that does nothing."""
+        return table_of(tuple(SETS[self.operations]))
+
+    @property
+    def weights(self) -> Floats:
+        """How likely each operation of the set is, beside the others."""
+        return np.array(list(SETS[self.operations].values()), np.float64)
+
+
+@dataclass(frozen=True)
+class TimmRandAugmentLayer(_OfSet):
+    """One operation of a set, applied with a probability, at a magnitude that varies. Defaults are timm's.
+
+    Attributes:
+        magnitude: Magnitude of the operations; 10 is the end of their range.
+        noise: How the magnitude varies.
+        probability: Probability that the operation is applied.
+    """
+
+    name: str = "timm_rand_augment"
+    magnitude: float = FULL
+    noise: MagnitudeNoise = STEADY
+    probability: float = 0.5
+
+    num_uniforms = 6  # operation, whether it is applied, sign, the magnitude's noise (two), the operation's own
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for doing nothing, and some for each operation and sign, as many as their magnitudes are taken for."""
+        shares, chances = self.weights / self.weights.sum(), [np.array([1 - self.probability])]
+        for share, operation in zip(shares, self.table.operations[1:], strict=True):
+            signs = 1 + operation.signed
+            each = share * self.probability / signs * chances_of(operation, self.magnitude, self.noise)
+            chances += [each] * signs
+        return np.concatenate(chances)
+
+    def choose(self, uniforms: Floats) -> Choice:
+        """Draw an operation, whether it is applied, and its magnitude and sign."""
+        shares = self.weights / self.weights.sum()
+        picked = 1 + pick(cumulative(shares[None, :]), uniforms[:, 0])
+        applied = np.where(uniforms[:, 1] < self.probability, picked, 0)
+        magnitudes = self.noise.draw(np.full(len(uniforms), self.magnitude), uniforms[:, 3:5])
+        return Choice(applied, magnitudes, uniforms[:, 2] < 0.5, uniforms[:, 5])
+
+
+@dataclass(frozen=True)
+class TimmWeightedLayers(_OfSet):
+    """Different operations of a set, one after the other, each applied with a probability: timm's, by weights.
+
+    It is for three and more: each depends on all before it.
+
+    Attributes:
+        layers: Number of operations, at most as many as the set has.
+        magnitude: Magnitude of the operations; 10 is the end of their range.
+        noise: How the magnitude varies.
+        probability: Probability that an operation is applied.
+    """
+
+    name: str = "timm_weighted"
+    operations: str = "weights"
+    layers: int = 3
+    magnitude: float = FULL
+    noise: MagnitudeNoise = STEADY
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = len(SETS[self.operations])
+        integer(f"{self.name}: layers", self.layers, 1, most, f"{self.operations!r} has {most} operations")
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """One for each operation of the set; and for each layer whether it is applied, a sign, and noise (two)."""
+        return len(SETS[self.operations]) + 4 * self.layers
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Operations in order."""
+        return (self.layers,)
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """One for doing nothing; all others are taken for too many to be counted."""
+        return np.array([(1 - self.probability) ** self.layers])
+
+    def choose(self, uniforms: Floats) -> Choice:
+        """Let exponential times, shorter ones of likelier operations, say which come first."""
+        weights = self.weights
+        times = -np.log1p(-uniforms[:, : len(weights)]) / weights
+        picked = 1 + np.argsort(times, axis=1)[:, : self.layers].ravel()  # (n * layers,)
+        each = uniforms[:, len(weights) :].reshape(-1, 4)
+        applied = np.where(each[:, 0] < self.probability, picked, 0)
+        magnitudes = self.noise.draw(np.full(len(each), self.magnitude), each[:, 2:])
+        return Choice(applied, magnitudes, each[:, 1] < 0.5)
+
+
+def halves_of(policy: Sequence[SubPolicy], weights: Floats | None = None) -> Halves:
+    """Return the two operations of a policy's sub-policies.
+
+    Args:
+        policy: Sub-policies.
+        weights: How likely each is, beside the others; None: all are equally likely.
+    """
+    names = dict.fromkeys(half.operation for sub_policy in policy for half in sub_policy)
+    return Halves(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
+
+
+@lru_cache
+def _of_policy(policy: str) -> Halves:
+    return halves_of(TIMM_POLICIES[policy])
+
+
+@lru_cache
+def _of_set(operations: str, magnitude: float, probability: float) -> Halves:
+    """Return pairs of different operations: the second is drawn from those that the first one is not."""
+    weights = SETS[operations]
+    total, pairs, likely = sum(weights.values()), [], []
+    for first, weight in weights.items():
+        for second, other in weights.items():
+            if first != second:
+                pairs.append(
+                    (PolicyOperation(first, probability, magnitude), PolicyOperation(second, probability, magnitude))
+                )
+                likely.append(weight * other / (total - weight))
+    return halves_of(pairs, np.array(likely))
+
+
+@dataclass(frozen=True)
+class _TimmHalf(TimmLayer, HalfLayer):
+    """One of the two operations of a sub-policy, at a magnitude that varies.
+
+    Attributes:
+        noise: How magnitudes vary.
+    """
+
+    noise: MagnitudeNoise = STEADY
+
+    num_uniforms = 5  # sub-policy, what becomes of its operation, the magnitude's noise (two), the operation's own
+
+    def vary(self, choice: Choice, uniforms: Floats) -> Choice:
+        """Vary magnitudes; see `HalfLayer.vary`."""
+        magnitudes = self.noise.draw(np.asarray(choice.magnitudes, np.float64), uniforms[:, :2])
+        return choice._replace(magnitudes=magnitudes, uniforms=uniforms[:, 2])
+
+    def chances_of(self, outcome: Outcome) -> Floats:
+        """Return what the magnitude's values are taken for; see `HalfLayer.chances_of`."""
+        return chances_of(self.table.operations[outcome.operation], outcome.magnitude, self.noise)
+
+
+@dataclass(frozen=True)
+class TimmPolicyFirst(_TimmHalf, First):
+    """The first operation of one of timm's policies.
+
+    Attributes:
+        policy: Name of the policy, see `TIMM_POLICIES`.
+    """
+
+    name: str = "timm_policy_1"
+    policy: str = "original"
+
+    @property
+    def halves(self) -> Halves:
+        """The policy."""
+        return _of_policy(self.policy)
+
+
+@dataclass(frozen=True)
+class TimmPolicySecond(_TimmHalf, Second):
+    """The second operation of one of timm's policies, whose first one an earlier stage applied.
+
+    Attributes:
+        first: Name of that stage.
+        policy: Name of the policy, see `TIMM_POLICIES`.
+    """
+
+    name: str = "timm_policy_2"
+    first: str = "timm_policy_1"
+    policy: str = "original"
+
+    @property
+    def halves(self) -> Halves:
+        """The policy."""
+        return _of_policy(self.policy)
+
+    @property
+    def follows(self) -> First:
+        """The stage that applies the first operation."""
+        return self.after(TimmPolicyFirst, self.first)
+
+
+@dataclass(frozen=True)
+class TimmWeightedFirst(_TimmHalf, First):
+    """The first of two different operations of a set, applied with a probability.
+
+    Attributes:
+        operations: Set of operations, see `TimmRandAugmentLayer`.
+        magnitude: Magnitude of the operations; 10 is the end of their range.
+        probability: Probability that the operation is applied.
+    """
+
+    name: str = "timm_weighted_1"
+    operations: str = "weights"
+    magnitude: float = FULL
+    probability: float = 0.5
+
+    @property
+    def halves(self) -> Halves:
+        """Pairs of operations."""
+        return _of_set(self.operations, self.magnitude, self.probability)
+
+
+@dataclass(frozen=True)
+class TimmWeightedSecond(_TimmHalf, Second):
+    """The second of two different operations of a set, of which an earlier stage applied the first.
+
+    Attributes:
+        first: Name of that stage.
+        operations: Set of operations, see `TimmRandAugmentLayer`.
+        magnitude: Magnitude of the operations; 10 is the end of their range.
+        probability: Probability that the operation is applied.
+    """
+
+    name: str = "timm_weighted_2"
+    first: str = "timm_weighted_1"
+    operations: str = "weights"
+    magnitude: float = FULL
+    probability: float = 0.5
+
+    @property
+    def halves(self) -> Halves:
+        """Pairs of operations."""
+        return _of_set(self.operations, self.magnitude, self.probability)
+
+    @property
+    def follows(self) -> First:
+        """The stage that applies the first operation."""
+        return self.after(TimmWeightedFirst, self.first)

@@ -1,16 +1,17 @@
 """Recipes as published, ready to use.
 
 Each preset is for encoded images or, with `raw=True`, for small HWC uint8 arrays such as CIFAR-10's: there the random
-resized crop is replaced by padding and a random crop, as is customary. Signatures are written out, so that editors show
-every argument; what these mean is written once, in `ARGUMENTS`, and `help(rand_augment)` shows it.
+resized crop is replaced by padding and a random crop, as is customary. Arguments that all have are written once, in
+`Serving` and `Cropping`, and what all mean in `ARGUMENTS`; editors and `help(rand_augment)` show every one.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
@@ -29,7 +30,53 @@ from dalirefurb.calls import explains
 from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Preset = TypeVar("Preset", bound=Callable[..., Recipe])
+Order = Literal["paper", "crop_last"]
+Split = int | str | None
+Range = tuple[float, float]
+
+
+class Serving(TypedDict, total=False):
+    """Arguments of all presets."""
+
+    split: Split
+    raw: bool
+    dtype: Dtype
+    channels: Literal[1, 3]
+    channels_last: bool
+    mean: Channels
+    std: Channels
+
+
+class Cropping(Serving, total=False):
+    """Arguments of all presets that augment."""
+
+    scale: Range
+    ratio: Range
+    crop_interpolation: ResizeInterpolation
+    flip: float
+
+
+SERVING: Mapping[str, Any] = {
+    "split": None,
+    "raw": False,
+    "dtype": "float32",
+    "channels": 3,
+    "channels_last": False,
+    "mean": IMAGENET_MEAN,
+    "std": IMAGENET_STD,
+}
+CROPPING: Mapping[str, Any] = {
+    "scale": SCALE,
+    "ratio": RATIO,
+    "crop_interpolation": "bilinear",
+    "flip": 0.5,
+    **SERVING,
+}
+"""Defaults, in the order in which signatures show these."""
 
 ARGUMENTS = {
     "size": "Side of the images that the model receives, in pixels, or (height, width).",
@@ -67,12 +114,15 @@ ARGUMENTS = {
 """What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
 
 
-def preset(interpolated: str | None = None, *names: str, **own: str) -> Callable[[Preset], Preset]:
-    """Show in a preset's documentation what its arguments mean, in the signature's order.
+def preset(
+    interpolated: str | None = None, *names: str, shared: Mapping[str, Any] = CROPPING, **own: str
+) -> Callable[[Preset], Preset]:
+    """Show in a preset's documentation what its arguments mean, in the signature's order, and pass all that it shares.
 
     Args:
         interpolated: What its argument `interpolation` is of.
         names: Interpolations that there are; by default "nearest" and "bilinear".
+        shared: Defaults of the arguments that it shares with others: of its `**` in the signature.
         own: What arguments mean that this preset alone has, or that mean something else in it.
     """
     *others, last = (f'"{name}"' for name in names or ("nearest", "bilinear"))
@@ -80,59 +130,46 @@ def preset(interpolated: str | None = None, *names: str, **own: str) -> Callable
     meanings = {**ARGUMENTS, "interpolation": interpolation, **own}
 
     def with_arguments(preset: Preset) -> Preset:
-        names = inspect.signature(preset).parameters
+        own = inspect.signature(preset)
+        parameters = [each for each in own.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        for name, default in shared.items():
+            hint = Cropping.__annotations__[name].__forward_arg__
+            parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        signature = own.replace(parameters=parameters)
         told = "\n".join(
             textwrap.fill(f"{name}: {meanings[name]}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8)
-            for name in names
+            for name in signature.parameters
         )
-        preset.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
-        return explains(preset)
+
+        @functools.wraps(preset)
+        def called(*args: Any, **kwargs: Any) -> Recipe:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return preset(*bound.args, **bound.kwargs)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
+        return explains(called)  # type: ignore[return-value]
 
     return with_arguments
 
 
-Order = Literal["paper", "crop_last"]
-Split = int | str | None
-Range = tuple[float, float]
-
-
 @preset()
-def simple(
-    size: Size = 224,
-    *,
-    scale: Range = SCALE,
-    ratio: Range = RATIO,
-    crop_interpolation: ResizeInterpolation = "bilinear",
-    flip: float = 0.5,
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
-) -> Recipe:
+def simple(size: Size = 224, **shared: Unpack[Cropping]) -> Recipe:
     """Crop and flip. By default the flip is final.
 
     The stages are named decode, random_resized_crop or random_crop, flip.
     """
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
-    return crop.around([], order="paper", split=split)
+    return _augmenting(size, [], **shared)
 
 
-@preset("the resize", "nearest", "bilinear", "bicubic", "lanczos")
+@preset("the resize", "nearest", "bilinear", "bicubic", "lanczos", shared=SERVING)
 def evaluate(
     size: Size = 224,
     *,
     resize: Size | None = None,
     interpolation: ResizeInterpolation = "bilinear",
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Serving],
 ) -> Recipe:
     """Resize the shorter side to 8/7 of `size`, and crop the centre: 256 and 224. Arrays stay as they are.
 
@@ -140,7 +177,7 @@ def evaluate(
 
     The stages are named decode, resize, center_crop.
     """
-    output = Output(size, dtype, mean, std, channels_last, channels)
+    output, raw, split = _served(size, **shared)
     require(
         interpolation != "random", "interpolation", "the same for all images", interpolation, "pass such as bicubic"
     )
@@ -165,17 +202,7 @@ def rand_augment(
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
     fill: Fill = 0,
-    scale: Range = SCALE,
-    ratio: Range = RATIO,
-    crop_interpolation: ResizeInterpolation = "bilinear",
-    flip: float = 0.5,
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropping],
 ) -> Recipe:
     """RandAugment (Cubuk et al. 2019, section 3), with torchvision's table of magnitudes.
 
@@ -187,8 +214,7 @@ def rand_augment(
         RandAugmentLayer(f"rand_augment_{layer}", interpolation, fill, magnitude, num_magnitude_bins)
         for layer in range(1, layers + 1)
     ]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
-    return crop.around(operations, order=order, split=split)
+    return _augmenting(size, operations, order, **shared)
 
 
 @preset("shears, translations and rotations")
@@ -199,17 +225,7 @@ def auto_augment(
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
     fill: Fill = 0,
-    scale: Range = SCALE,
-    ratio: Range = RATIO,
-    crop_interpolation: ResizeInterpolation = "bilinear",
-    flip: float = 0.5,
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropping],
 ) -> Recipe:
     """AutoAugment (Cubuk et al., CVPR 2019), a stage for each of the two operations of a sub-policy.
 
@@ -217,8 +233,7 @@ def auto_augment(
     """
     first = AutoAugmentFirst("auto_augment_1", interpolation, fill, policy)
     second = AutoAugmentSecond("auto_augment_2", interpolation, fill, policy, first.name)
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
-    return crop.around([first, second], order=order, split=split)
+    return _augmenting(size, [first, second], order, **shared)
 
 
 @preset("shears, translations and rotations")
@@ -229,25 +244,14 @@ def trivial_augment(
     order: Order = "paper",
     interpolation: Interpolation = "nearest",
     fill: Fill = 0,
-    scale: Range = SCALE,
-    ratio: Range = RATIO,
-    crop_interpolation: ResizeInterpolation = "bilinear",
-    flip: float = 0.5,
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropping],
 ) -> Recipe:
     """TrivialAugment (Müller and Hutter, ICCV 2021), with the paper's wide ranges: one operation at any magnitude.
 
     The operation's stage is named trivial_augment.
     """
     operations = [TrivialAugmentLayer("trivial_augment", interpolation, fill, num_magnitude_bins)]
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
-    return crop.around(operations, order=order, split=split)
+    return _augmenting(size, operations, order, **shared)
 
 
 @preset("shears, translations and rotations")
@@ -259,17 +263,7 @@ def timm_augment(
     order: Order = "paper",
     interpolation: Interpolation = "bilinear",
     fill: Fill = TIMM_FILL,
-    scale: Range = SCALE,
-    ratio: Range = RATIO,
-    crop_interpolation: ResizeInterpolation = "bilinear",
-    flip: float = 0.5,
-    split: Split = None,
-    raw: bool = False,
-    dtype: Dtype = "float32",
-    channels: Literal[1, 3] = 3,
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropping],
 ) -> Recipe:
     """Augment as timm does with a string, such as "rand-m9-mstd0.5-inc1", "augmix-m3-w3", "original" or "3a".
 
@@ -280,8 +274,7 @@ def timm_augment(
     jitter = (0.4 if "3a" in config else 0.0) if color_jitter is None else color_jitter
     if jitter:
         operations.append(ColorJitter(jitter, jitter, jitter))
-    crop = _Crop(Output(size, dtype, mean, std, channels_last, channels), scale, ratio, crop_interpolation, flip, raw)
-    return crop.around(operations, order=order, split=split)
+    return _augmenting(size, operations, order, **shared)
 
 
 @explains
@@ -312,40 +305,52 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     return Recipe(left, recipe.output, split)
 
 
-class _Crop(NamedTuple):
-    """What augmenting presets do around their operations, see `ARGUMENTS`."""
+class _Served(NamedTuple):
+    """What a preset makes of the arguments that all have."""
 
     output: Output
-    scale: Range
-    ratio: Range
-    interpolation: ResizeInterpolation
-    flip: float
     raw: bool
+    split: Split
 
-    def around(self, operations: Sequence[Stage], *, order: Order, split: Split) -> Recipe:
-        """Crop and flip, before operations or after them as `order` says."""
-        stages: list[Stage]
-        size = self.output.sides
-        margin = max(2, round(min(size) / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
-        padding = max(1, min(size) // 8)  # 4 pixels for 32 x 32
-        padded_crop = RandomCrop(size, margin=2 * padding, padding=padding)
-        if self.raw:
-            usual = ("scale", self.scale, SCALE), ("ratio", self.ratio, RATIO)
-            for name, given, published in (*usual, ("crop_interpolation", self.interpolation, "bilinear")):
-                unused = given in (published, list(published))
-                remedy = "leave it out, or make a Recipe of your own"
-                require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
-        if order == "paper":
-            first = [padded_crop] if self.raw else self._resized(size)
-            stages = [*first, HorizontalFlip(self.flip), *operations]
-            final = stages[-1].name
-        else:
-            require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
-            first = [] if self.raw else self._resized((size[0] + margin, size[1] + margin))
-            last = padded_crop if self.raw else RandomCrop(size, margin=margin)
-            stages = [*first, *operations, last, HorizontalFlip(self.flip)]
-            final = last.name
-        return Recipe(stages, self.output, final if split is None else split)
 
-    def _resized(self, size: Size) -> list[Stage]:
-        return [Decode(), RandomResizedCrop(size, self.scale, self.ratio, self.interpolation)]
+def _served(size: Size, *, split: Split, raw: bool, **of_output: Any) -> _Served:
+    return _Served(Output(size, **of_output), raw, split)
+
+
+def _augmenting(
+    size: Size,
+    operations: Sequence[Stage],
+    order: Order = "paper",
+    *,
+    scale: Range,
+    ratio: Range,
+    crop_interpolation: ResizeInterpolation,
+    flip: float,
+    **serving: Any,
+) -> Recipe:
+    """Crop and flip, before operations or after them as `order` says."""
+    output, raw, split = _served(size, **serving)
+    sides = output.sides
+    margin = max(2, round(min(sides) / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
+    padding = max(1, min(sides) // 8)  # 4 pixels for 32 x 32
+    padded_crop = RandomCrop(sides, margin=2 * padding, padding=padding)
+    if raw:
+        usual = ("scale", scale, SCALE), ("ratio", ratio, RATIO)
+        for name, given, published in (*usual, ("crop_interpolation", crop_interpolation, "bilinear")):
+            unused = given in (published, list(published))
+            remedy = "leave it out, or make a Recipe of your own"
+            require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
+
+    def resized(more: int) -> list[Stage]:
+        size = sides[0] + more, sides[1] + more
+        return [] if raw else [Decode(), RandomResizedCrop(size, scale, ratio, crop_interpolation)]
+
+    if order == "paper":
+        stages = [*(resized(0) or [padded_crop]), HorizontalFlip(flip), *operations]
+        final = stages[-1].name
+    else:
+        require(order == "crop_last", "order", "'paper' or 'crop_last'", order, "choose one")
+        last = padded_crop if raw else RandomCrop(sides, margin=margin)
+        stages = [*resized(margin), *operations, last, HorizontalFlip(flip)]
+        final = last.name
+    return Recipe(stages, output, final if split is None else split)

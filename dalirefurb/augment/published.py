@@ -7,12 +7,13 @@ at reuse factor 3; `print(recipe)` shows what every split keeps.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform
-from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
-from dalirefurb.augment.presets import preset
+from dalirefurb.augment.output import Channels, Dtype, Output
+from dalirefurb.augment.presets import SERVING, Split, preset
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.size import Size, sides_of
 from dalirefurb.augment.stage import Stage
@@ -24,14 +25,35 @@ from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.checks import require
 
-Split = int | str | None
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
+
+class Served(TypedDict, total=False):
+    """Arguments of all of them."""
+
+    split: Split
+    dtype: Dtype
+    channels_last: bool
+    mean: Channels
+    std: Channels
+
+
+class Cropped(Served, total=False):
+    """Arguments of those that crop."""
+
+    crop_interpolation: ResizeInterpolation
+
+
+_SERVED: Mapping[str, Any] = {name: SERVING[name] for name in ("split", "dtype", "channels_last", "mean", "std")}
+_CROPPED: Mapping[str, Any] = {"crop_interpolation": "bicubic", **_SERVED}
 _SPLIT = "Name of a stage, or a count of partial stages; None: the last one that keeps 0.95 at reuse factor 3."
 
 
 @preset(
+    shared=_CROPPED,
     procedure='"A1", "A2" or "A3".',
     size="Side of the images that the model receives, in pixels, or (height, width); None: 160 for A3, or else 224.",
     split=_SPLIT,
@@ -40,12 +62,7 @@ def resnet_strikes_back(
     size: Size | None = None,
     *,
     procedure: Literal["A1", "A2", "A3"] = "A2",
-    crop_interpolation: ResizeInterpolation = "bicubic",
-    split: Split = None,
-    dtype: Dtype = "float32",
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropped],
 ) -> Recipe:
     """Make the recipe of "ResNet strikes back" (Wightman, Touvron, Jegou 2021, table 2): crop, flip, RandAugment.
 
@@ -58,15 +75,11 @@ def resnet_strikes_back(
     """
     require(procedure in ("A1", "A2", "A3"), "procedure", "A1, A2 or A3", procedure, "choose one")
     third = procedure == "A3"
-    return _timm(
-        Output(size or (160 if third else 224), dtype, mean, std, channels_last),
-        split,
-        interpolation=crop_interpolation,
-        auto_augment=f"rand-m{6 if third else 7}-mstd0.5-inc1",
-    )
+    return _timm(size or (160 if third else 224), shared, auto_augment=f"rand-m{6 if third else 7}-mstd0.5-inc1")
 
 
 @preset(
+    shared=_CROPPED,
     crop='"random_resized", or "simple" as for ImageNet-21k: the shorter side is resized to the size, four pixels '
     "around the image mirror it, and a crop of the size is taken.",
     color_jitter="Greatest change of brightness, contrast and saturation after the operations, 0 for none.",
@@ -77,12 +90,7 @@ def deit3(
     *,
     crop: Literal["random_resized", "simple"] = "random_resized",
     color_jitter: float = 0.3,
-    crop_interpolation: ResizeInterpolation = "bicubic",
-    split: Split = None,
-    dtype: Dtype = "float32",
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropped],
 ) -> Recipe:
     """Make the recipe of "DeiT III" (Touvron, Cord, Jegou, ECCV 2022, section 3.2): 3-Augment, then colour jitter.
 
@@ -93,35 +101,22 @@ def deit3(
     The stages are named decode, random_resized_crop or resize and random_crop, flip, three_augment, color_jitter.
     """
     require(crop in ("random_resized", "simple"), "crop", "random_resized or simple", crop, "choose one")
-    output = Output(size, dtype, mean, std, channels_last)
-    augmenting = CreateTransform(
-        output.size,
-        is_training=True,
-        auto_augment="3a",
-        color_jitter=color_jitter,
-        interpolation=crop_interpolation,
-        mean=mean,
-    )
-    stages = augmenting.stages
-    if crop == "simple":
-        shorter = min(output.sides)
-        require(output.sides == (shorter, shorter), "size", "one number with crop='simple'", size, "pass the side")
-        padded = RandomCrop(shorter, padding=4, padding_mode="reflect")
-        stages[:1] = [Resize(shorter, crop_interpolation), padded]
-    return Recipe(*parts_of(stages, output, split))
+    recipe = _timm(size, shared, auto_augment="3a", color_jitter=color_jitter)
+    if crop == "random_resized":
+        return recipe
+    shorter = min(recipe.output.sides)
+    require(recipe.output.sides == (shorter, shorter), "size", "one number with crop='simple'", size, "pass the side")
+    padded = RandomCrop(shorter, padding=4, padding_mode="reflect")
+    stages = [Resize(shorter, shared["crop_interpolation"]), padded, *recipe.stages[2:]]
+    return Recipe(*parts_of(stages, recipe.output, shared["split"]))
 
 
-@preset(erasing="Probability of random erasing.", split=_SPLIT)
+@preset(shared=_CROPPED, erasing="Probability of random erasing.", split=_SPLIT)
 def convnext(
     size: Size = 224,
     *,
     erasing: float = 0.25,
-    crop_interpolation: ResizeInterpolation = "bicubic",
-    split: Split = None,
-    dtype: Dtype = "float32",
-    channels_last: bool = False,
-    mean: Channels = IMAGENET_MEAN,
-    std: Channels = IMAGENET_STD,
+    **shared: Unpack[Cropped],
 ) -> Recipe:
     """Make the recipe of "A ConvNet for the 2020s" (Liu et al., CVPR 2022, table 5): RandAugment and random erasing.
 
@@ -130,17 +125,11 @@ def convnext(
 
     The stages are named decode, random_resized_crop, flip, rand_augment_1, rand_augment_2, random_erasing.
     """
-    return _timm(
-        Output(size, dtype, mean, std, channels_last),
-        split,
-        interpolation=crop_interpolation,
-        auto_augment="rand-m9-mstd0.5-inc1",
-        re_prob=erasing,
-        re_mode="pixel",
-    )
+    return _timm(size, shared, auto_augment="rand-m9-mstd0.5-inc1", re_prob=erasing, re_mode="pixel")
 
 
 @preset(
+    shared={**_SERVED, "mean": CIFAR10_MEAN, "std": CIFAR10_STD},
     size="Side of the arrays in pixels, or (height, width).",
     translate="Greatest shift in pixels; what comes into the image mirrors it.",
     cutout="Side of the square that is painted over with the mean colour, 0 for none.",
@@ -151,11 +140,7 @@ def airbench(
     *,
     translate: int = 4,
     cutout: int = 12,
-    split: Split = None,
-    dtype: Dtype = "float32",
-    channels_last: bool = False,
-    mean: Channels = CIFAR10_MEAN,
-    std: Channels = CIFAR10_STD,
+    **shared: Unpack[Served],
 ) -> Recipe:
     """Make the recipe of "94 % on CIFAR-10 in 3.29 Seconds" (Jordan 2024), for arrays: flip, translate, cut out.
 
@@ -165,7 +150,7 @@ def airbench(
 
     The stages are named flip, random_crop, random_erasing.
     """
-    output = Output(size, dtype, mean, std, channels_last)
+    output = _output(size, shared)
     height, width = output.sides
     stages: list[Stage] = [HorizontalFlip()]
     if translate:
@@ -175,10 +160,11 @@ def airbench(
         share = cutout**2 / (height * width)
         square = {"probability": 1.0, "scale": (share, share), "ratio": (1.0, 1.0)}
         stages.append(erasing_after(output.means, output.stds, "mean", **square))
-    return Recipe(*parts_of(stages, output, split, raw=True))
+    return Recipe(*parts_of(stages, output, shared["split"], raw=True))
 
 
 @preset(
+    shared={**_CROPPED, "mean": 0.0, "std": 1.0},
     strength="Strength of the colour jitter; the paper takes 0.5 for CIFAR-10.",
     blur="Probability of a blur, whose kernel is a tenth of the size; the paper has none for CIFAR-10.",
     split=_SPLIT,
@@ -188,12 +174,7 @@ def simclr(
     *,
     strength: float = 1.0,
     blur: float = 0.5,
-    crop_interpolation: ResizeInterpolation = "bicubic",
-    split: Split = None,
-    dtype: Dtype = "float32",
-    channels_last: bool = False,
-    mean: Channels = 0.0,
-    std: Channels = 1.0,
+    **shared: Unpack[Cropped],
 ) -> Recipe:
     """Make the recipe of SimCLR (Chen et al., ICML 2020, appendix A): crop, flip, colour jitter, grey, blur.
 
@@ -202,28 +183,27 @@ def simclr(
 
     The stages are named decode, random_resized_crop, flip, random_color_jitter, random_grayscale, random_gaussian_blur.
     """
-    output = Output(size, dtype, mean, std, channels_last)
+    output = _output(size, shared)
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     kernel = min(sides_of(output.size)) // 10 | 1
     stages = [
-        RandomResizedCrop(output.size, interpolation=crop_interpolation),
+        RandomResizedCrop(output.size, interpolation=shared["crop_interpolation"]),
         HorizontalFlip(),
         RandomApply(jitter, 0.8),
         RandomGrayscale(0.2),
         *maybe(GaussianBlur(kernel), blur),
     ]
-    return Recipe(*parts_of(stages, output, split))
+    return Recipe(*parts_of(stages, output, shared["split"]))
 
 
-def _timm(output: Output, split: Split, *, interpolation: str, auto_augment: str, **arguments: object) -> Recipe:
+def _output(size: Size, shared: Served) -> Output:
+    return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
+
+
+def _timm(size: Size, shared: Cropped, **arguments: Any) -> Recipe:
     """Return a recipe of timm's for training."""
+    output, interpolation = _output(size, shared), shared["crop_interpolation"]
     transform = CreateTransform(
-        output.size,
-        is_training=True,
-        interpolation=interpolation,
-        auto_augment=auto_augment,
-        mean=output.mean,
-        std=output.std,
-        **arguments,  # type: ignore[arg-type]
+        output.size, is_training=True, interpolation=interpolation, mean=output.mean, std=output.std, **arguments
     )
-    return Recipe(*parts_of(transform.stages, output, split))
+    return Recipe(*parts_of(transform.stages, output, shared["split"]))

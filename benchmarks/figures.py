@@ -127,14 +127,21 @@ def draw_accuracy(run: Run) -> Figure:
 
 
 def draw_against(run: Run) -> Figure:
-    """Draw images/s of every loader, ours in colour, those that reuse nothing marked."""
+    """Draw images/s of every loader, ours in colour: of the whole recipe above, of crop and flip alone below."""
     rows = sorted(run["results"]["competitors"], key=lambda row: row["images_per_s"]["median"])
-    figure, axes = plt.subplots(figsize=(9, 1.6 + 0.34 * len(rows)))
-    colours = [_ORDER_COLOURS[row["order"]] if row["ours"] else GRAY for row in rows]
-    names = [f"dalirefurb, {row['name']}" if row["ours"] else row["name"] for row in rows]
-    _bars(axes, names, [row["images_per_s"] for row in rows], colours)
-    axes.set_xlabel("images/s, consumer does nothing")
-    axes.set_title(_caption(run), fontsize=9)
+    alone = ", crop and flip"
+    kinds = [[row for row in rows if row["name"].endswith(alone) is less] for less in (False, True)]
+    kinds = [kind for kind in kinds if kind]
+    figure, panels = plt.subplots(
+        len(kinds), figsize=(9, 1.6 + 0.4 * len(rows)), height_ratios=[len(kind) for kind in kinds], squeeze=False
+    )
+    for kind, axes in zip(kinds, panels[:, 0], strict=True):
+        colours = [_ORDER_COLOURS[row["order"]] if row["ours"] else GRAY for row in kind]
+        names = [f"dalirefurb, {row['name']}" if row["ours"] else row["name"] for row in kind]
+        _bars(axes, [name.removesuffix(alone) for name in names], [row["images_per_s"] for row in kind], colours)
+        what = "crop and flip alone" if kind[0]["name"].endswith(alone) else "crop, flip and RandAugment"
+        axes.set_xlabel(f"images/s, {what}, consumer does nothing")
+    panels[0, 0].set_title(_caption(run), fontsize=9)
     return figure
 
 

@@ -9,7 +9,7 @@ from claims import Claim
 from kernel_subjects import Images, Subject, kernel_runner, turn
 
 from dalirefurb.augment import KernelStage, RandAugmentLayer, Solarize
-from dalirefurb.augment.policies.operations import OPERATIONS, Choice
+from dalirefurb.augment.policies.operations import OPERATIONS, Chosen
 
 
 def inverted_above(image: Any, uniforms: Any, out: Any) -> None:
@@ -44,7 +44,7 @@ def own_loops(images: Images, *, threads: int, rounds: int, batches: int) -> lis
     layer = RandAugmentLayer()
     row = [operation.name for operation in OPERATIONS].index("Brightness")
     sides, bins = np.full(len(images), len(images[0])), np.full(len(images), 9)
-    choice = Choice(np.full(len(images), row), bins, np.zeros(len(images), np.bool_))
+    choice = Chosen(np.full(len(images), row), bins, np.zeros(len(images), np.bool_))
     brightness = {layer.name: layer.table.parameters(choice, heights=sides, widths=sides)}
     results = []
     for function, theirs in (

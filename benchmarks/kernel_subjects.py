@@ -37,7 +37,7 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
-from dalirefurb.augment.policies.operations import OPERATIONS, Choice
+from dalirefurb.augment.policies.operations import OPERATIONS, Chosen
 from dalirefurb.augment.stage import Arrays, Interpolation, draw
 from dalirefurb.augment.stages.interpolation import ResizeInterpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
@@ -124,7 +124,7 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
     layer = RandAugmentLayer()
     sides = np.full(len(images), size)
     for row, operation in enumerate(OPERATIONS):
-        choice = Choice(np.full(len(images), row), layer.magnitude, np.arange(len(images)) % 2 == 0)
+        choice = Chosen(np.full(len(images), row), layer.magnitude, np.arange(len(images)) % 2 == 0)
         parameters = layer.table.parameters(choice, heights=sides, widths=sides)
         yield Subject(f"- {operation.name}", (layer,), images, {layer.name: parameters})
     for name, stage in STAGES.items():

@@ -31,7 +31,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment import Custom
-from dalirefurb.engine.prepare_thread import PrepareThread
+from dalirefurb.engine.preparer import Preparer
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
 from tests.loading import flat_loader
 from tests.pictures import write_folder
@@ -346,13 +346,13 @@ def test_what_is_read_is_submitted_before_more_is_read(folder: ImageFolder, monk
     steps = []
 
     def note(name: str) -> None:
-        method = getattr(PrepareThread, name)
+        method = getattr(Preparer, name)
 
         def noted(*arguments: Any) -> Any:
             steps.append(name)
             return method(*arguments)
 
-        monkeypatch.setattr(PrepareThread, name, noted)
+        monkeypatch.setattr(Preparer, name, noted)
 
     for name in ("_admit", "_submit", "_collect"):
         note(name)

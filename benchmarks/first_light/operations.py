@@ -53,10 +53,10 @@ def _applied(
     operations: Any, num_bins: int, row: int, bins: NDArray[Any], signs: NDArray[Any], image: Any, device: str
 ) -> NDArray[np.uint8]:
     """Apply one operation of a table at all magnitudes and signs."""
-    from dalirefurb.augment.policies.operations import BinnedTable, Choice
+    from dalirefurb.augment.policies.operations import BinnedTable, Chosen
     from tests.one_batch import operate
 
-    choice = Choice(np.full(len(bins), row), bins, signs)
+    choice = Chosen(np.full(len(bins), row), bins, signs)
     sizes = {"heights": np.full(len(bins), _HEIGHT), "widths": np.full(len(bins), _WIDTH)}
     parameters = BinnedTable(operations, num_bins).parameters(choice, **sizes)
     return np.stack(operate(_pipeline(device), [image] * len(bins), parameters))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-class Served(TypedDict, total=False):
+class PublishedServing(TypedDict, total=False):
     """Arguments of all of them."""
 
     split: Split
@@ -41,7 +41,7 @@ class Served(TypedDict, total=False):
     std: Channels
 
 
-class Cropped(Served, total=False):
+class PublishedCropping(PublishedServing, total=False):
     """Arguments of those that crop."""
 
     crop_interpolation: ResizeInterpolation
@@ -62,7 +62,7 @@ def resnet_strikes_back(
     size: Size | None = None,
     *,
     procedure: Literal["A1", "A2", "A3"] = "A2",
-    **shared: Unpack[Cropped],
+    **shared: Unpack[PublishedCropping],
 ) -> Recipe:
     """Make the recipe of "ResNet strikes back" (Wightman, Touvron, Jegou 2021, table 2): crop, flip, RandAugment.
 
@@ -90,7 +90,7 @@ def deit3(
     *,
     crop: Literal["random_resized", "simple"] = "random_resized",
     color_jitter: float = 0.3,
-    **shared: Unpack[Cropped],
+    **shared: Unpack[PublishedCropping],
 ) -> Recipe:
     """Make the recipe of "DeiT III" (Touvron, Cord, Jegou, ECCV 2022, section 3.2): 3-Augment, then colour jitter.
 
@@ -116,7 +116,7 @@ def convnext(
     size: Size = 224,
     *,
     erasing: float = 0.25,
-    **shared: Unpack[Cropped],
+    **shared: Unpack[PublishedCropping],
 ) -> Recipe:
     """Make the recipe of "A ConvNet for the 2020s" (Liu et al., CVPR 2022, table 5): RandAugment and random erasing.
 
@@ -140,7 +140,7 @@ def airbench(
     *,
     translate: int = 4,
     cutout: int = 12,
-    **shared: Unpack[Served],
+    **shared: Unpack[PublishedServing],
 ) -> Recipe:
     """Make the recipe of "94 % on CIFAR-10 in 3.29 Seconds" (Jordan 2024), for arrays: flip, translate, cut out.
 
@@ -174,7 +174,7 @@ def simclr(
     *,
     strength: float = 1.0,
     blur: float = 0.5,
-    **shared: Unpack[Cropped],
+    **shared: Unpack[PublishedCropping],
 ) -> Recipe:
     """Make the recipe of SimCLR (Chen et al., ICML 2020, appendix A): crop, flip, colour jitter, grey, blur.
 
@@ -196,11 +196,11 @@ def simclr(
     return Recipe(*parts_of(stages, output, shared["split"]))
 
 
-def _output(size: Size, shared: Served) -> Output:
+def _output(size: Size, shared: PublishedServing) -> Output:
     return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
 
 
-def _timm(size: Size, shared: Cropped, **arguments: Any) -> Recipe:
+def _timm(size: Size, shared: PublishedCropping, **arguments: Any) -> Recipe:
     """Return a recipe of timm's for training."""
     output, interpolation = _output(size, shared), shared["crop_interpolation"]
     transform = CreateTransform(

@@ -18,7 +18,7 @@ _TIMED_BATCHES = 50
 
 
 @dataclass(frozen=True)
-class Run:
+class TimedRun:
     """One of the runs compared.
 
     Attributes:
@@ -52,9 +52,9 @@ class Run:
         return float(np.median([report.batch_ms(50) for report in self.timed]))
 
 
-def compare(trainers: Mapping[str, Trainer], *, epochs: int) -> list[Run]:
+def compare(trainers: Mapping[str, Trainer], *, epochs: int) -> list[TimedRun]:
     """Train all, by name, epoch by epoch in turn."""
-    runs = [Run(name, [], trainer.loader.batches_ahead) for name, trainer in trainers.items()]
+    runs = [TimedRun(name, [], trainer.loader.batches_ahead) for name, trainer in trainers.items()]
     for epoch in range(epochs):
         for run, trainer in zip(runs, trainers.values(), strict=True):
             run.reports.append(trainer.epoch(f"{run.name}, epoch {epoch + 1} of {epochs}"))
@@ -68,11 +68,11 @@ def tells_speed(epochs: int, batches: int) -> bool:
     return (epochs - 1) * batches >= _TIMED_BATCHES
 
 
-def _measured(runs: list[Run]) -> bool:
+def _measured(runs: list[TimedRun]) -> bool:
     return all(tells_speed(len(run.reports), len(run.reports[-1].rows)) for run in runs)
 
 
-def table(runs: list[Run]) -> str:
+def table(runs: list[TimedRun]) -> str:
     """Set the runs beside the first one, with speeds if there are enough batches to tell them."""
     width = max(len(run.name) for run in runs)
     if not _measured(runs):
@@ -88,7 +88,7 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def explanation(runs: list[Run], *, step_ms: float, loading: Mapping[str, float]) -> str:
+def explanation(runs: list[TimedRun], *, step_ms: float, loading: Mapping[str, float]) -> str:
     """Say what the figures mean, and what they do not.
 
     Args:

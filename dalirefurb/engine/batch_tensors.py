@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Dtype
-from dalirefurb.engine.finish_thread import Served
+from dalirefurb.engine.finisher import Served
 
 Batch = tuple[torch.Tensor, ...]
 """Images, labels and, if asked for, indices."""

@@ -20,12 +20,12 @@ from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
 from dalirefurb.engine.configuration import Configuration, are_apart, traced
 from dalirefurb.engine.diagnosis import Diagnosis, diagnose, least_steps
 from dalirefurb.engine.engine import Engine
-from dalirefurb.engine.finish_thread import FinishThread
+from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
-from dalirefurb.engine.prepare_thread import OnComputed, PrepareThread
+from dalirefurb.engine.preparer import OnComputed, Preparer
 from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.engine.store_opening import store_spec
@@ -152,7 +152,7 @@ def assemble(
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
-    prepare_thread = PrepareThread(
+    preparer = Preparer(
         reader=reader,
         cache=cache,
         backend=backend,
@@ -161,7 +161,7 @@ def assemble(
         on_computed=None if assistant is None else _fill(assistant.features),
         tally=tally,
     )
-    finish_thread = FinishThread(
+    finisher = Finisher(
         recipe=recipe,
         cache=cache,
         final_graph=final_graph,
@@ -172,8 +172,8 @@ def assemble(
     )
     engine = Engine(
         Schedule(planner, assistant, cache, depths),
-        prepare_thread,
-        finish_thread,
+        preparer,
+        finisher,
         reader=reader,
         factory=factory,
         depths=depths,

@@ -1,6 +1,6 @@
 """Engine: the two threads that carry out plans.
 
-    Schedule ─▶ PrepareThread ───────▶ FinishThread ────▶ take
+    Schedule ─▶ Preparer ───────▶ Finisher ────▶ take
     plans       partial images,        final images,      by the training loop
                 or final ones          the store
 
@@ -23,9 +23,9 @@ from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.batch_group import GroupFailed, Position
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.course import Course, Steady
-from dalirefurb.engine.finish_thread import FinishThread, Served
+from dalirefurb.engine.finisher import Finisher, Served
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.engine.prepare_thread import Prepared, PrepareThread
+from dalirefurb.engine.preparer import Prepared, Preparer
 from dalirefurb.engine.schedule import Schedule
 from dalirefurb.engine.stats import Stats, Tally
 from dalirefurb.errors import LoaderError
@@ -49,9 +49,9 @@ class Engine:
 
     Args:
         schedule: Schedule of what is served, from any position on.
-        prepare_thread: Work of the prepare thread, which makes partial images, or final ones where one step makes both
+        preparer: Work of the prepare thread, which makes partial images, or final ones where one step makes both
             parts.
-        finish_thread: Work of the finish thread, which makes final images, if they are not there, and hands batches
+        finisher: Work of the finish thread, which makes final images, if they are not there, and hands batches
             over.
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
@@ -63,8 +63,8 @@ class Engine:
     def __init__(
         self,
         schedule: Schedule,
-        prepare_thread: PrepareThread,
-        finish_thread: FinishThread,
+        preparer: Preparer,
+        finisher: Finisher,
         *,
         reader: Reader,
         factory: BackendFactory,
@@ -73,8 +73,8 @@ class Engine:
         tally: Tally,
     ) -> None:
         self._schedule: Schedule | None = schedule
-        self._prepare_thread: PrepareThread | None = prepare_thread
-        self._finish_thread: FinishThread | None = finish_thread
+        self._prepare_thread: Preparer | None = preparer
+        self._finish_thread: Finisher | None = finisher
         self._reader = reader
         self._factory = factory
         self._num_batches = schedule.num_batches

@@ -50,7 +50,7 @@ class Refused(Exception):  # noqa: N818 - whoever knows the sample's name makes 
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judged:
     """What is done with an encoded image.
 
     Attributes:
@@ -64,7 +64,7 @@ class Verdict:
     reason: str = ""
 
 
-def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Verdict:
+def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Judged:
     """Say by its header which decoder takes an image, uint8 of shape (length,), how large it is, or why none does."""
     header = proven(encoded)
     decoder: Literal["dali", "pillow"] = "dali" if header is not None else "pillow"
@@ -72,15 +72,15 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Verdict:
         try:
             header = pillow.header(encoded)
         except PillowError as error:
-            return Verdict(None, None, f"not an image that can be decoded ({error})")
+            return Judged(None, None, f"not an image that can be decoded ({error})")
     if not pillow.takes(header.height, header.width):
-        return Verdict(
+        return Judged(
             None,
             header,
             f"an image must have {pillow.max_pixels:,} pixels at most, but its header declares {header.height} x "
             f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
         )
-    return Verdict(decoder, header)
+    return Judged(decoder, header)
 
 
 class Inspector:

@@ -19,7 +19,7 @@ from dalirefurb.augment.policies.one_operation import (
     Posterize,
     Solarize,
 )
-from dalirefurb.augment.policies.operations import Choice, RangedOperation
+from dalirefurb.augment.policies.operations import Chosen, RangedOperation
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
@@ -85,7 +85,7 @@ def operate(picture: Image, layer: Layer) -> list[Row]:
     steps = [_steps(operation, layer.table.num_bins, bins) for operation, bins in zip(operations, used, strict=True)]
     rows = np.repeat(np.arange(len(steps)), [len(each) for each in steps])
     signed_bins = np.array([step for each in steps for step in each], np.int64)
-    choice, sides = Choice(rows, abs(signed_bins), signed_bins < 0), np.full(len(rows), len(picture))
+    choice, sides = Chosen(rows, abs(signed_bins), signed_bins < 0), np.full(len(rows), len(picture))
     parameters = layer.table.parameters(choice, heights=sides, widths=sides)
     results = iter(_applied(picture, [layer], len(rows), {layer.name: parameters}))
     return [

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from dalirefurb.system.control_groups import Group, groups, text
+from dalirefurb.system.control_groups import ControlGroup, groups, text
 from dalirefurb.system.sharing import local_processes
 
 
@@ -67,7 +67,7 @@ def _groups(root: Path) -> list[int]:
     return rooms
 
 
-def _room(group: Group, limit_name: str, usage_name: str, prefix: str) -> list[int]:
+def _room(group: ControlGroup, limit_name: str, usage_name: str, prefix: str) -> list[int]:
     """Return one group's limit less what it uses beside page cache."""
     limit, usage = group.read(limit_name).strip(), group.read(usage_name).strip()
     if not (limit.isdecimal() and usage.isdecimal()):

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 Controller = Literal["cpu", "memory"]
 
 
-class Group(NamedTuple):
+class ControlGroup(NamedTuple):
     """One control group.
 
     Attributes:
@@ -29,7 +29,7 @@ class Group(NamedTuple):
         return text(self.folder / name)
 
 
-def groups(controller: Controller, root: Path = Path("/")) -> Iterator[Group]:
+def groups(controller: Controller, root: Path = Path("/")) -> Iterator[ControlGroup]:
     """Yield the groups that hold this process, from its own up to the highest that it can see.
 
     Args:
@@ -48,7 +48,7 @@ def groups(controller: Controller, root: Path = Path("/")) -> Iterator[Group]:
             for folder in (group, *group.parents):
                 if not folder.is_relative_to(mount):
                     break
-                yield Group(folder, version)
+                yield ControlGroup(folder, version)
 
 
 def text(path: Path) -> str:

@@ -11,7 +11,7 @@ from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.tuning.choice import REUSE_FACTORS
 from dalirefurb.tuning.costs import Costs, DiskCosts, SplitCosts, Spread, StepCosts
-from dalirefurb.tuning.subjects import MIXED, Key, Samples, Variant
+from dalirefurb.tuning.subjects import MIXED, Key, ReadSamples, Variant
 from dalirefurb.tuning.turns import Slice
 
 _READ_BOUND = 0.9
@@ -41,7 +41,7 @@ class Measured:
     encoded: bool
     batch_size: int
     epochs: int
-    samples: Samples
+    samples: ReadSamples
     sizes: Mapping[tuple[str, int], PartialSizes]
     slices: Mapping[Key, Sequence[Slice]]
     hand_over_s: Mapping[Key, Sequence[float]]

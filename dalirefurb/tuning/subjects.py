@@ -40,7 +40,7 @@ _AT_A_TIME = 16
 
 
 @dataclass(frozen=True)
-class Samples:
+class ReadSamples:
     """What was read.
 
     Attributes:
@@ -56,7 +56,7 @@ class Samples:
     unreadable: int
 
 
-def read_some(source: Source, *, seed: int = 0) -> Samples:
+def read_some(source: Source, *, seed: int = 0) -> ReadSamples:
     """Read some samples at random, for some seconds at most, but at least 256.
 
     Raises:
@@ -80,10 +80,10 @@ def read_some(source: Source, *, seed: int = 0) -> Samples:
         raise failed[0]
     indices = np.array(sorted(sizes, key=lambda index: (sizes[index], index)), np.int64)
     done = len(sizes) + len(failed)
-    return Samples(indices, elapsed / done, float(np.mean([*sizes.values()])), len(failed))
+    return ReadSamples(indices, elapsed / done, float(np.mean([*sizes.values()])), len(failed))
 
 
-def rows_of(samples: Samples, source: Source, *, rows: int, seed: int = 0) -> Source:
+def rows_of(samples: ReadSamples, source: Source, *, rows: int, seed: int = 0) -> Source:
     """Return a source of so many rows: samples taken evenly by size, again and again if there are fewer, in any order.
 
     Args:
@@ -196,7 +196,7 @@ class Subjects(dict[Key, Subject]):
     def __init__(
         self,
         source: Source,
-        samples: Samples,
+        samples: ReadSamples,
         variants: Mapping[str, Variant],
         batch_size: int,
         notes: list[str],

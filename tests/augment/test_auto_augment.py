@@ -21,8 +21,14 @@ from nvidia.dali.auto_aug.auto_augment import (
 from scipy.stats import chisquare
 
 from dalirefurb import Output, Recipe, Refurbish, auto_augment
-from dalirefurb.augment.policies.auto_augment import POLICIES, AutoAugmentFirst, AutoAugmentSecond, Policy, halves_of
-from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Choice
+from dalirefurb.augment.policies.auto_augment import (
+    POLICIES,
+    AutoAugmentFirst,
+    AutoAugmentSecond,
+    Policy,
+    policy_table_of,
+)
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Chosen
 from dalirefurb.augment.policies.sub_policies import PolicyOperation, cumulative, pick
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
@@ -77,7 +83,7 @@ def _chances(half: PolicyOperation) -> dict[Key, float]:
     each = [("Identity", 0, False, 1 - half.probability)]
     each += [(half.operation, half.magnitude, negated, half.probability / len(signs)) for negated in signs]
     names, bins, negated, chances = zip(*each, strict=True)
-    choice = Choice(np.array([NAMES.index(name) for name in names]), np.array(bins), np.array(negated))
+    choice = Chosen(np.array([NAMES.index(name) for name in names]), np.array(bins), np.array(negated))
     sizes = np.full(len(each), SIZE)
     looked_up = BinnedTable(AUTO_AUGMENT_OPERATIONS, 10).parameters(choice, heights=sizes, widths=sizes)
     distribution: dict[Key, float] = {}
@@ -165,7 +171,7 @@ def test_a_split_between_keeps_the_first_operation_and_draws_the_second_anew(pol
 
 @policies
 def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operation_did(policy: Policy) -> None:
-    halves = halves_of(policy)
+    halves = policy_table_of(policy)
     numbers = uniforms(0, "test", np.arange(COUNT), np.zeros(COUNT, np.int64), 3).T
     sub_policies = halves.sub_policies(numbers[0])
     assert chisquare(np.bincount(sub_policies, minlength=25)).pvalue > UNLIKELY

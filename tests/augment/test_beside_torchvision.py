@@ -21,7 +21,7 @@ from scipy.stats import chi2_contingency
 from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment import ColorJitter, RandAugmentLayer, RandomErasing, RandomResizedCrop, TrivialAugmentLayer
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Choice, Group
+from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Chosen, Group
 from dalirefurb.augment.policies.timm_operations import OPERATIONS as TIMMS
 from dalirefurb.errors import ConfigurationError
 from tests.augment.public_recipes import RECIPES, Torchvision
@@ -366,7 +366,7 @@ def test_the_magnitude_of_every_bin_is_torchvisions(
             magnitudes, signed = theirs[each.name]
             assert signed == each.signed
             for negated in {False, each.signed}:
-                choice = Choice(np.full(num_bins, number), bins, np.full(num_bins, negated))
+                choice = Chosen(np.full(num_bins, number), bins, np.full(num_bins, negated))
                 sides = {"heights": np.full(num_bins, height), "widths": np.full(num_bins, width)}
                 matrices = table.parameters(choice, **sides)["matrix"]
                 wanted = magnitudes.tolist() if not negated else [-magnitude for magnitude in magnitudes.tolist()]

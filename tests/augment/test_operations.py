@@ -17,7 +17,7 @@ from dalirefurb.augment.policies.operations import (
     OPERATIONS,
     WIDE_OPERATIONS,
     BinnedTable,
-    Choice,
+    Chosen,
 )
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.rng import uniforms
@@ -158,7 +158,7 @@ def _served(
     heights, widths, _ = np.array([picture.shape for picture in given]).T
     drawn = [(names.index(case.name), case.bin, case.negated) for case, _ in rows]
     chosen, bins, negated = (np.array(values) for values in zip(*drawn, strict=True))
-    parameters = TABLES[policy].parameters(Choice(chosen, bins, negated), heights=heights, widths=widths)
+    parameters = TABLES[policy].parameters(Chosen(chosen, bins, negated), heights=heights, widths=widths)
     made = operate(pipeline, given, parameters)
     for (case, kind), picture, served in zip(rows, given, made, strict=True):
         yield case, picture, served, f"{case}, {kind}"

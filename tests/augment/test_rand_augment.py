@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from dalirefurb.augment.policies.operations import OPERATIONS, BinnedTable, Choice
+from dalirefurb.augment.policies.operations import OPERATIONS, BinnedTable, Chosen
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
@@ -43,7 +43,7 @@ def test_offsets_are_cut_to_whole_pixels_as_integers_would_be(layer_bins):
     widths = np.arange(1, 2000)
     for magnitude_bin in range(layer_bins):
         drawn = BinnedTable(OPERATIONS, layer_bins).parameters(
-            Choice(np.full(len(widths), NAMES.index("TranslateX")), magnitude_bin, np.ones(len(widths), bool)),
+            Chosen(np.full(len(widths), NAMES.index("TranslateX")), magnitude_bin, np.ones(len(widths), bool)),
             heights=widths,
             widths=widths,
         )

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
-from dalirefurb.augment.policies.operations import Choice, Group
+from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.augment.policies.timm_layers import TimmRandAugmentLayer, table_of
 from dalirefurb.augment.policies.timm_operations import OPERATIONS
 from tests.augment.test_operations import PHOTOS, PICTURES
@@ -94,7 +94,7 @@ def _served(
 ) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Return what an operation makes of pictures, and what Pillow does."""
     count = len(pictures)
-    drawn = Choice(
+    drawn = Chosen(
         np.full(count, 1 + NAMES.index(name)),
         np.full(count, float(magnitude)),
         np.full(count, negated),

@@ -23,7 +23,7 @@ from sources import SlowSource, repeated
 
 from dalirefurb import Arrays, Echo, FileList, ImageFolder, Loader, Refurbish, SmartCache, Standard, rand_augment
 from dalirefurb.engine.closable_queue import ClosableQueue
-from dalirefurb.engine.finish_thread import Served
+from dalirefurb.engine.finisher import Served
 from dalirefurb.planning import BatchEcho, Frozen
 from tests.benchmarks.running import BENCHMARKS, quick, run, speeds_of
 from tests.mosaics import write_mosaics

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dalirefurb.augment.presets import simple
-from dalirefurb.cli.compare import Run, explanation, table
+from dalirefurb.cli.compare import TimedRun, explanation, table
 from dalirefurb.cli.train import EpochReport, SmallResNet, Trainer
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
@@ -149,7 +149,7 @@ def many(seconds):
 def test_a_run_that_is_too_short_tells_no_speeds(epochs):
     """One epoch only misses, and a few batches are over before their times mean anything."""
     batches = many(1.0) if epochs == 1 else {}
-    runs = [Run(name, epochs * [report(**batches, misses=10)]) for name in ("standard", "refurbished")]
+    runs = [TimedRun(name, epochs * [report(**batches, misses=10)]) for name in ("standard", "refurbished")]
     said = table(runs) + explanation(runs, step_ms=70, loading={})
     assert "misses per epoch" in said
     for word in ("speed-up", "images/s", "ms"):
@@ -157,8 +157,8 @@ def test_a_run_that_is_too_short_tells_no_speeds(epochs):
 
 
 def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
-    slow = Run("standard", [report(**many(9.0), misses=20), report(**many(1.0), misses=20, accuracy=0.25)])
-    fast = Run("refurbished", [report(**many(9.0)), report(**many(0.5), misses=10, accuracy=0.75)])
+    slow = TimedRun("standard", [report(**many(9.0), misses=20), report(**many(1.0), misses=20, accuracy=0.25)])
+    fast = TimedRun("refurbished", [report(**many(9.0)), report(**many(0.5), misses=10, accuracy=0.75)])
     header, first, second = table([slow, fast]).splitlines()
     assert header.split() == ["images/s", "speed-up", "misses", "per", "epoch", "ms", "per", "batch", "accuracy"]
     assert first.split() == ["standard", "10", "1.00x", "20", "1000.0", "25.0%"]
@@ -167,7 +167,9 @@ def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
 
 
 def test_the_explanation_says_why_training_gains_less_than_loading():
-    runs = [Run(name, 2 * [report(**many(seconds))]) for name, seconds in (("standard", 1.0), ("refurbished", 0.5))]
+    runs = [
+        TimedRun(name, 2 * [report(**many(seconds))]) for name, seconds in (("standard", 1.0), ("refurbished", 0.5))
+    ]
     loading = {"DataLoader": 10.0, "stock DALI": 15.0, "standard": 20.0, "reuse factor 3": 50.0}
     said = " ".join(explanation(runs, step_ms=70, loading=loading).split())
     assert "Training gains 2.00 times where loading alone gains 2.50: no cache shortens the network's own step" in said

@@ -31,7 +31,7 @@ from dalirefurb.augment.policies.operations import (
     OPERATIONS,
     WIDE_OPERATIONS,
     BinnedTable,
-    Choice,
+    Chosen,
     Group,
     Operation,
 )
@@ -210,7 +210,7 @@ def test_an_operation_is_on_the_gpu_what_it_is_on_the_cpu(pipelines: tuple[Any, 
     bins = np.arange(num_bins).repeat(2)
     sizes = np.full(2 * num_bins, 224), np.full(2 * num_bins, 230)
     parameters = BinnedTable(operations, num_bins).parameters(
-        Choice(np.full(2 * num_bins, row), bins, np.tile([False, True], num_bins)), heights=sizes[0], widths=sizes[1]
+        Chosen(np.full(2 * num_bins, row), bins, np.tile([False, True], num_bins)), heights=sizes[0], widths=sizes[1]
     )
     on_cpu, on_gpu = (np.stack(operate(each, [image] * (2 * num_bins), parameters)) for each in pipelines)
     difference = np.abs(on_cpu.astype(int) - on_gpu).max(axis=3)

@@ -10,7 +10,7 @@ import torch
 from nvidia.dali.tensors import TensorGPU
 
 from dalirefurb import Arrays, Loader, Standard, rand_augment
-from dalirefurb.engine.finish_thread import _as_torch
+from dalirefurb.engine.finisher import _as_torch
 from tests.occupied import Spin
 from tests.placements import NEEDS_GPU
 

@@ -14,7 +14,7 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors
-from dalirefurb.engine.finish_thread import FinishThread, Served, _as_torch
+from dalirefurb.engine.finisher import Finisher, Served, _as_torch
 from dalirefurb.engine.stats import Tally
 
 VALUES = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
@@ -51,7 +51,7 @@ class OnAGpu(torch.Tensor):
 def test_on_a_gpu_bfloat16_is_made_where_a_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finish thread's own stream is none that the training loop waits for."""
     output = Output(8, dtype="bfloat16")
-    thread = FinishThread(
+    thread = Finisher(
         recipe=Recipe([], output, 0),
         cache=None,  # type: ignore[arg-type]
         final_graph=None,

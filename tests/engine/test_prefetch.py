@@ -30,8 +30,8 @@ from dalirefurb.dali import Graph
 from dalirefurb.engine import backend_factory
 from dalirefurb.engine.backend_factory import BackendFactory, Devices
 from dalirefurb.engine.configuration import Configuration
-from dalirefurb.engine.finish_thread import FinishThread
-from dalirefurb.engine.prepare_thread import Prepared
+from dalirefurb.engine.finisher import Finisher
+from dalirefurb.engine.preparer import Prepared
 from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from tests.pictures import write_folder
@@ -161,16 +161,16 @@ def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(
     lengths: list[int] = []
     most: list[int] = []
 
-    def submit(finish_thread: FinishThread, prepared: Prepared, submit: Any = FinishThread._submit) -> None:
+    def submit(finisher: Finisher, prepared: Prepared, submit: Any = Finisher._submit) -> None:
         lengths.append(len(prepared.cache_plan.group.plans))
-        submit(finish_thread, prepared)
+        submit(finisher, prepared)
 
-    def begun(finish_thread: FinishThread, running: Any, begun: Any = FinishThread._begun) -> int:
+    def begun(finisher: Finisher, running: Any, begun: Any = Finisher._begun) -> int:
         most.append(sum(len(each.cache_plan.group.plans) for each in running))
-        return int(begun(finish_thread, running))
+        return int(begun(finisher, running))
 
-    monkeypatch.setattr(FinishThread, "_submit", submit)
-    monkeypatch.setattr(FinishThread, "_begun", begun)
+    monkeypatch.setattr(Finisher, "_submit", submit)
+    monkeypatch.setattr(Finisher, "_begun", begun)
     source = ImageFolder(write_folder(tmp_path, num_samples=36))
     recipe = rand_augment(32, order="crop_last")
     served = []

@@ -29,7 +29,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.stages.custom import KernelStage
-from dalirefurb.engine.prepare_thread import PrepareThread
+from dalirefurb.engine.preparer import Preparer
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, shortened
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.echo import BatchEcho, Echo
@@ -226,7 +226,7 @@ def test_a_function_of_a_view_is_shown_with_its_line(folder: ImageFolder) -> Non
 def test_what_nobody_meant_to_raise_is_shown_with_all_of_its_way(
     folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PrepareThread, "_collect", lambda *_: None)
+    monkeypatch.setattr(Preparer, "_collect", lambda *_: None)
     with (
         Loader(folder, simple(SIZE), Standard(COUNT, batch_size=4)) as loader,
         pytest.raises(AttributeError) as caught,

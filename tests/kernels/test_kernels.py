@@ -15,7 +15,7 @@ from numba import njit
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.policies.operations import Choice, Group
+from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
@@ -94,7 +94,7 @@ def batches(name):
     for case in CASES:
         if case.name == name:
             row = [operation.name for operation in OURS[case.policy]].index(name)
-            choice = Choice(*(np.full(len(PICTURES), value) for value in (row, case.bin, case.negated)))
+            choice = Chosen(*(np.full(len(PICTURES), value) for value in (row, case.bin, case.negated)))
             parameters = TABLES[case.policy].parameters(choice, heights=heights, widths=widths)
             group = parameters["group"][0]
             kinds += PICTURES

@@ -17,7 +17,7 @@ from dalirefurb import Recipe, Standard
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.errors import SampleError
-from dalirefurb.reading.inspector import Inspector, Verdict, judge
+from dalirefurb.reading.inspector import Inspector, Judged, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
 from tests.bad_files import among_good_ones
@@ -107,7 +107,7 @@ def served(folder: Path, content: bytes, recipe: Recipe = CROPPED, **options: An
     return np.array(found)
 
 
-def judged(content: bytes) -> Verdict:
+def judged(content: bytes) -> Judged:
     return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()))
 
 

@@ -545,7 +545,7 @@ def test_a_read_that_does_not_return_is_named_again_and_again_after_twice_as_lon
 ) -> None:
     source, name = block_at(kind)
     monkeypatch.setattr("dalirefurb.source.outage.BLOCKED_S", 0.2)
-    monkeypatch.setattr("dalirefurb.engine.prepare_thread._POLL_S", 0.05)
+    monkeypatch.setattr("dalirefurb.engine.preparer._POLL_S", 0.05)
     with limited(), loader_of(source, STANDARD) as loader:
         GATE.clear()
         with meanwhile(heard, BLOCKED, lambda: (heard.wait(BLOCKED, 3), GATE.set())):

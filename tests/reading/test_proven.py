@@ -26,7 +26,7 @@ from dalirefurb.dali import Graph
 from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.reading.decoding import decoded
-from dalirefurb.reading.inspector import Verdict, judge
+from dalirefurb.reading.inspector import Judged, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
 from tests.mutations import ARITHMETIC, FORMATS, mutation, notorious, originals
@@ -41,7 +41,7 @@ LIMIT_S = 600
 """Only ends what hangs."""
 
 
-def verdict_of(content: bytes) -> Verdict:
+def verdict_of(content: bytes) -> Judged:
     return judge(np.frombuffer(content, np.uint8), PillowDecoder(None, Levels()))
 
 

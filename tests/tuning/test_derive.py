@@ -9,7 +9,7 @@ from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, Spread
 from dalirefurb.tuning.derive import Measured, costs_of
 from dalirefurb.tuning.model import Configuration, predict
-from dalirefurb.tuning.subjects import Key, Samples, Variant
+from dalirefurb.tuning.subjects import Key, ReadSamples, Variant
 from dalirefurb.tuning.turns import Slice
 from tests.tuning.made import machine, workload
 
@@ -48,7 +48,7 @@ def measured(left_out=(), hand_over_s=None, changed=None):
         encoded=True,
         batch_size=256,
         epochs=10,
-        samples=Samples(np.arange(256), 1 * US, 100_000, 0),
+        samples=ReadSamples(np.arange(256), 1 * US, 100_000, 0),
         sizes={("paper", split): PartialSizes(None, NBYTES, 0.0, NBYTES)},
         slices={key: taken(value) for key, value in slices.items() if key not in left_out},
         hand_over_s=hand_over_s or {},

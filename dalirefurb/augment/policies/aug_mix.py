@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise, checked_noise
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.policies.operations import Choice, Floats, OperationTable
+from dalirefurb.augment.policies.operations import Chosen, Floats, OperationTable
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
 from dalirefurb.checks import integer, number, require
@@ -98,7 +98,7 @@ class AugMix(OperationLayer):
         weight = np.concatenate([mixed[:, :1], chains], axis=1).astype(np.float32)
         return {**super().draw(uniforms, heights, widths), "weight": weight}
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Draw depths and operations."""
         width, depth = self.places
         _, deepening, operating = np.split(uniforms, [2 * (width + 2), 3 * width + 4], axis=1)
@@ -108,7 +108,7 @@ class AugMix(OperationLayer):
             depths = 1 + (deepening * _DEEPEST).astype(np.int64)  # (n, chains)
             operations[(np.arange(depth) >= depths[..., None]).ravel()] = 0
         magnitudes = self.noise.draw(np.full(len(each), self.severity), each[:, 2:])
-        return Choice(operations, magnitudes, each[:, 1] < 0.5)
+        return Chosen(operations, magnitudes, each[:, 1] < 0.5)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Blend images with what each chain makes of them; call it where conditionals are enabled."""

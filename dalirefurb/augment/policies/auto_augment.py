@@ -8,7 +8,15 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable
-from dalirefurb.augment.policies.sub_policies import First, HalfLayer, Halves, Row, Second, SubPolicy, sub_policies
+from dalirefurb.augment.policies.sub_policies import (
+    FirstOperation,
+    PolicyLayer,
+    PolicyTable,
+    Row,
+    SecondOperation,
+    SubPolicy,
+    sub_policies,
+)
 from dalirefurb.checks import integer, number, require
 
 Policy = Literal["imagenet", "cifar10", "svhn"] | tuple[Row, ...]
@@ -116,9 +124,9 @@ def sub_policies_of(policy: Policy) -> tuple[SubPolicy, ...]:
 
 
 @lru_cache
-def halves_of(policy: Policy) -> Halves:
+def policy_table_of(policy: Policy) -> PolicyTable:
     """Return the two operations of a policy's sub-policies."""
-    return Halves(sub_policies_of(policy), _table())
+    return PolicyTable(sub_policies_of(policy), _table())
 
 
 def _check_policy(policy: Any) -> None:
@@ -142,7 +150,7 @@ def _check_policy(policy: Any) -> None:
 
 
 @dataclass(frozen=True)
-class _AutoAugmentHalf(HalfLayer):
+class _AutoAugmentLayer(PolicyLayer):
     """What both stages share.
 
     Attributes:
@@ -162,20 +170,20 @@ class _AutoAugmentHalf(HalfLayer):
         return _table()
 
     @property
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """The policy."""
-        return halves_of(self.policy)
+        return policy_table_of(self.policy)
 
 
 @dataclass(frozen=True)
-class AutoAugmentFirst(_AutoAugmentHalf, First):
+class AutoAugmentFirst(_AutoAugmentLayer, FirstOperation):
     """The first operation of a sub-policy, applied with that operation's probability."""
 
     name: str = "auto_augment_1"
 
 
 @dataclass(frozen=True)
-class AutoAugmentSecond(_AutoAugmentHalf, Second):
+class AutoAugmentSecond(_AutoAugmentLayer, SecondOperation):
     """The second operation of a sub-policy that could have led to what the first one did.
 
     Attributes:
@@ -186,6 +194,6 @@ class AutoAugmentSecond(_AutoAugmentHalf, Second):
     first: str = "auto_augment_1"
 
     @property
-    def follows(self) -> First:
+    def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
         return self.after(AutoAugmentFirst, self.first)

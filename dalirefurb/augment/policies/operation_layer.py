@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS, Choice, Floats, Group, OperationTable
+from dalirefurb.augment.policies.operations import MOST_PIXELS, Chosen, Floats, Group, OperationTable
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
 from dalirefurb.checks import require
 
@@ -59,7 +59,7 @@ class OperationLayer(Stage):
         """The operations that there are."""
 
     @abstractmethod
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Turn uniforms, shape (n, num_uniforms), into n operations, or into n times as many as `places` has."""
 
     @property

@@ -122,7 +122,7 @@ class Operation:
         return made
 
 
-class Choice(NamedTuple):
+class Chosen(NamedTuple):
     """What n samples get.
 
     Attributes:
@@ -152,7 +152,7 @@ class OperationTable:
         self._groups = np.array([operation.group for operation in operations], np.int32)
         self._whole = np.array([operation.whole for operation in operations])
 
-    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+    def parameters(self, choice: Chosen, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the numbers of each sample.
 
         Args:
@@ -166,7 +166,7 @@ class OperationTable:
         matrices = at_sizes(self._matrices(choice), self._whole.take(choice.operations), heights, widths)
         return {"group": self._groups.take(choice.operations), "matrix": matrices}
 
-    def _matrices(self, choice: Choice) -> Floats:
+    def _matrices(self, choice: Chosen) -> Floats:
         """Compute the matrices for images of any size, shape (n, 3, 5)."""
         count = len(choice.operations)
         matrices = np.empty((count, 3, 5))
@@ -226,12 +226,12 @@ class BinnedTable(OperationTable):
         # A key has an operation, a bin, and the sign: 0 as it is, 1 negated.
         magnitudes = [operation.spaced(operation.first, operation.last, num_bins) for operation in operations]
         rows = np.repeat(np.arange(len(operations)), 2 * num_bins)
-        keys = Choice(rows, np.repeat(np.concatenate(magnitudes), 2), np.arange(len(rows)) % 2 == 1)
+        keys = Chosen(rows, np.repeat(np.concatenate(magnitudes), 2), np.arange(len(rows)) % 2 == 1)
         self._of_keys, self._whole_keys = self._matrices(keys), self._whole.take(rows)
         # All matrices for the width and height that were asked for last: batches of one size are what there is mostly.
         self._last: tuple[tuple[int, int] | None, NDArray[np.float32]] = None, np.empty((0, 3, 3), np.float32)
 
-    def parameters(self, choice: Choice, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+    def parameters(self, choice: Chosen, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Look up the numbers of each sample; see `OperationTable.parameters`."""
         keys = (choice.operations * self.num_bins + choice.magnitudes) * 2 + choice.negated
         if len(keys) and (heights == heights[0]).all() and (widths == widths[0]).all():

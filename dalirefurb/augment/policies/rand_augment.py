@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Choice, Floats
+from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Chosen, Floats
 from dalirefurb.checks import integer
 
 
@@ -47,10 +47,10 @@ class RandAugmentLayer(OperationLayer):
         signs = [1 + operation.signed for operation in OPERATIONS]
         return np.concatenate([np.full(count, 1 / len(OPERATIONS) / count) for count in signs])
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Turn the first uniform into an operation and the second into a sign."""
         operations = (uniforms[:, 0] * len(OPERATIONS)).astype(np.int64)
-        return Choice(operations, self.magnitude, uniforms[:, 1] < 0.5)
+        return Chosen(operations, self.magnitude, uniforms[:, 1] < 0.5)
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class TrivialAugmentLayer(OperationLayer):
         counts = [1 if not each.ranged else bins * (1 + each.signed) for each in WIDE_OPERATIONS]
         return np.concatenate([np.full(count, share / count) for count in counts])
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Turn the first uniform into an operation, the second into a magnitude and the third into a sign."""
         operations = (uniforms[:, 0] * len(WIDE_OPERATIONS)).astype(np.int64)
         bins = (uniforms[:, 1] * self.num_magnitude_bins).astype(np.int64)
-        return Choice(operations, bins, uniforms[:, 2] < 0.5)
+        return Chosen(operations, bins, uniforms[:, 2] < 0.5)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.operations import Choice, Floats, Group, Operation, OperationTable
+from dalirefurb.augment.policies.operations import Chosen, Floats, Group, Operation, OperationTable
 
 
 class PolicyOperation(NamedTuple):
-    """Half of a sub-policy.
+    """PolicyColumn of a sub-policy.
 
     Attributes:
         operation: Name of the operation.
@@ -66,7 +66,7 @@ def _chances(half: PolicyOperation, operations: Sequence[Operation]) -> dict[Out
     return {outcome: chance for outcome, chance in chances.items() if chance > 0}
 
 
-class Half:
+class PolicyColumn:
     """One of the two operations of every sub-policy of a policy.
 
     Attributes:
@@ -85,12 +85,12 @@ class Half:
         """Return which outcome happens to each sample, shape (n,)."""
         return pick(self._cumulative[sub_policies], uniforms)
 
-    def choice(self, happened: NDArray[np.int64]) -> Choice:
+    def choice(self, happened: NDArray[np.int64]) -> Chosen:
         """Look the operations up that make these outcomes."""
-        return Choice(*(column[happened] for column in self._columns))
+        return Chosen(*(column[happened] for column in self._columns))
 
 
-class Halves:
+class PolicyTable:
     """The two operations of a policy, and what the first one tells about the sub-policy.
 
     Args:
@@ -107,7 +107,7 @@ class Halves:
 
     def __init__(self, policy: Sequence[SubPolicy], table: OperationTable, weights: Floats | None = None) -> None:
         self.table = table
-        self.first, self.second = (Half(halves, table.operations) for halves in zip(*policy, strict=True))
+        self.first, self.second = (PolicyColumn(halves, table.operations) for halves in zip(*policy, strict=True))
         weights = np.ones(len(policy)) if weights is None else weights
         posterior = self.first.chances.T * weights  # P(sub-policy | first outcome), but for a factor
         self.joint: Floats = posterior @ self.second.chances / weights.sum()
@@ -124,33 +124,33 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class HalfLayer(OperationLayer):
+class PolicyLayer(OperationLayer):
     """One of the two operations of a sub-policy. Subclasses say which policy."""
 
     num_uniforms = 2  # sub-policy, and what becomes of its operation
 
     @property
     @abstractmethod
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """The policy."""
 
     @property
     @abstractmethod
-    def half(self) -> Half:
+    def column(self) -> PolicyColumn:
         """This one of the two operations of each sub-policy."""
 
     @property
     def table(self) -> OperationTable:
         """The policy's."""
-        return self.halves.table
+        return self.policy_table.table
 
     @property
     def groups(self) -> Sequence[Group]:
         """See `OperationLayer.groups`."""
         operations = self.table.operations
-        return sorted({Group.IDENTITY, *(operations[outcome.operation].group for outcome in self.half.outcomes)})
+        return sorted({Group.IDENTITY, *(operations[outcome.operation].group for outcome in self.column.outcomes)})
 
-    def vary(self, choice: Choice, uniforms: Floats) -> Choice:
+    def vary(self, choice: Chosen, uniforms: Floats) -> Chosen:
         """Vary magnitudes, with the uniforms after the first two; by default they are as the policy says."""
         return choice
 
@@ -165,43 +165,43 @@ class HalfLayer(OperationLayer):
 
 
 @dataclass(frozen=True)
-class First(HalfLayer):
+class FirstOperation(PolicyLayer):
     """The first operation of a sub-policy, applied with that operation's probability."""
 
     @property
-    def half(self) -> Half:
+    def column(self) -> PolicyColumn:
         """The first operation of each sub-policy."""
-        return self.halves.first
+        return self.policy_table.first
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
         """One for each operation, magnitude and sign, and one for doing nothing."""
-        return self.spread(self.halves.joint.sum(axis=1, keepdims=True), self.half.outcomes)[:, 0]
+        return self.spread(self.policy_table.joint.sum(axis=1, keepdims=True), self.column.outcomes)[:, 0]
 
     def happen(self, uniforms: Floats) -> NDArray[np.int64]:
         """Return each sample's outcome, but for how its magnitude varies, shape (n,)."""
-        return self.half.happen(self.halves.sub_policies(uniforms[:, 0]), uniforms[:, 1])
+        return self.column.happen(self.policy_table.sub_policies(uniforms[:, 0]), uniforms[:, 1])
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Draw a sub-policy and whether, and with which sign, its first operation is applied."""
-        return self.vary(self.half.choice(self.happen(uniforms)), uniforms[:, 2:])
+        return self.vary(self.column.choice(self.happen(uniforms)), uniforms[:, 2:])
 
 
 @dataclass(frozen=True)
-class Second(HalfLayer):
+class SecondOperation(PolicyLayer):
     """The second operation of a sub-policy that could have led to what the first one did."""
 
     @property
-    def half(self) -> Half:
+    def column(self) -> PolicyColumn:
         """The second operation of each sub-policy."""
-        return self.halves.second
+        return self.policy_table.second
 
     @property
     @abstractmethod
-    def follows(self) -> First:
+    def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
 
-    def after(self, kind: type[First], name: str) -> First:
+    def after(self, kind: type[FirstOperation], name: str) -> FirstOperation:
         """Return the stage of a class and name that applies the first operation of the same policy."""
         same = {each.name: getattr(self, each.name) for each in fields(kind)}
         return kind(**{**same, "name": name})
@@ -215,15 +215,15 @@ class Second(HalfLayer):
     @property
     def joint_outcomes(self) -> NDArray[np.float64]:
         """See `Stage.joint_outcomes`."""
-        halves = self.halves
+        halves = self.policy_table
         return self.spread(self.spread(halves.joint, halves.first.outcomes).T, halves.second.outcomes).T
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Learn from the first stage's uniforms what it did, then draw a sub-policy and what becomes of its second."""
         follows = self.follows
         happened, own = follows.happen(uniforms), uniforms[:, follows.num_uniforms :]
-        sub_policies = self.halves.sub_policies_given(happened, own[:, 0])
-        return self.vary(self.half.choice(self.half.happen(sub_policies, own[:, 1])), own[:, 2:])
+        sub_policies = self.policy_table.sub_policies_given(happened, own[:, 0])
+        return self.vary(self.column.choice(self.column.happen(sub_policies, own[:, 1])), own[:, 2:])
 
 
 def cumulative(probabilities: Floats) -> Floats:

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
-from dalirefurb.augment.policies.operations import Choice, Floats, Operation, OperationTable
+from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
 from dalirefurb.augment.policies.sub_policies import (
-    First,
-    HalfLayer,
-    Halves,
+    FirstOperation,
     Outcome,
+    PolicyLayer,
     PolicyOperation,
-    Second,
+    PolicyTable,
+    SecondOperation,
     SubPolicy,
     cumulative,
     pick,
@@ -203,13 +203,13 @@ class TimmRandAugmentLayer(_OfSet):
             chances += [each] * signs
         return np.concatenate(chances)
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Draw an operation, whether it is applied, and its magnitude and sign."""
         shares = self.weights / self.weights.sum()
         picked = 1 + pick(cumulative(shares[None, :]), uniforms[:, 0])
         applied = np.where(uniforms[:, 1] < self.probability, picked, 0)
         magnitudes = self.noise.draw(np.full(len(uniforms), self.magnitude), uniforms[:, 3:5])
-        return Choice(applied, magnitudes, uniforms[:, 2] < 0.5, uniforms[:, 5])
+        return Chosen(applied, magnitudes, uniforms[:, 2] < 0.5, uniforms[:, 5])
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class TimmWeightedLayers(_OfSet):
         """One for doing nothing; all others are taken for too many to be counted."""
         return np.array([(1 - self.probability) ** self.layers])
 
-    def choose(self, uniforms: Floats) -> Choice:
+    def choose(self, uniforms: Floats) -> Chosen:
         """Let exponential times, shorter ones of likelier operations, say which come first."""
         weights = self.weights
         times = -np.log1p(-uniforms[:, : len(weights)]) / weights
@@ -260,10 +260,10 @@ class TimmWeightedLayers(_OfSet):
         each = uniforms[:, len(weights) :].reshape(-1, 4)
         applied = np.where(each[:, 0] < self.probability, picked, 0)
         magnitudes = self.noise.draw(np.full(len(each), self.magnitude), each[:, 2:])
-        return Choice(applied, magnitudes, each[:, 1] < 0.5)
+        return Chosen(applied, magnitudes, each[:, 1] < 0.5)
 
 
-def halves_of(policy: Sequence[SubPolicy], weights: Floats | None = None) -> Halves:
+def policy_table_of(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
     """Return the two operations of a policy's sub-policies.
 
     Args:
@@ -271,16 +271,16 @@ def halves_of(policy: Sequence[SubPolicy], weights: Floats | None = None) -> Hal
         weights: How likely each is, beside the others; None: all are equally likely.
     """
     names = dict.fromkeys(half.operation for sub_policy in policy for half in sub_policy)
-    return Halves(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
+    return PolicyTable(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
 
 
 @lru_cache
-def _of_policy(policy: str) -> Halves:
-    return halves_of(TIMM_POLICIES[policy])
+def _of_policy(policy: str) -> PolicyTable:
+    return policy_table_of(TIMM_POLICIES[policy])
 
 
 @lru_cache
-def _of_set(operations: str, magnitude: float, probability: float) -> Halves:
+def _of_set(operations: str, magnitude: float, probability: float) -> PolicyTable:
     """Return pairs of different operations: the second is drawn from those that the first one is not."""
     weights = SETS[operations]
     total, pairs, likely = sum(weights.values()), [], []
@@ -291,11 +291,11 @@ def _of_set(operations: str, magnitude: float, probability: float) -> Halves:
                     (PolicyOperation(first, probability, magnitude), PolicyOperation(second, probability, magnitude))
                 )
                 likely.append(weight * other / (total - weight))
-    return halves_of(pairs, np.array(likely))
+    return policy_table_of(pairs, np.array(likely))
 
 
 @dataclass(frozen=True)
-class _TimmHalf(TimmLayer, HalfLayer):
+class _TimmPolicyLayer(TimmLayer, PolicyLayer):
     """One of the two operations of a sub-policy, at a magnitude that varies.
 
     Attributes:
@@ -306,18 +306,18 @@ class _TimmHalf(TimmLayer, HalfLayer):
 
     num_uniforms = 5  # sub-policy, what becomes of its operation, the magnitude's noise (two), the operation's own
 
-    def vary(self, choice: Choice, uniforms: Floats) -> Choice:
-        """Vary magnitudes; see `HalfLayer.vary`."""
+    def vary(self, choice: Chosen, uniforms: Floats) -> Chosen:
+        """Vary magnitudes; see `PolicyLayer.vary`."""
         magnitudes = self.noise.draw(np.asarray(choice.magnitudes, np.float64), uniforms[:, :2])
         return choice._replace(magnitudes=magnitudes, uniforms=uniforms[:, 2])
 
     def chances_of(self, outcome: Outcome) -> Floats:
-        """Return what the magnitude's values are taken for; see `HalfLayer.chances_of`."""
+        """Return what the magnitude's values are taken for; see `PolicyLayer.chances_of`."""
         return chances_of(self.table.operations[outcome.operation], outcome.magnitude, self.noise)
 
 
 @dataclass(frozen=True)
-class TimmPolicyFirst(_TimmHalf, First):
+class TimmPolicyFirst(_TimmPolicyLayer, FirstOperation):
     """The first operation of one of timm's policies.
 
     Attributes:
@@ -328,13 +328,13 @@ class TimmPolicyFirst(_TimmHalf, First):
     policy: str = "original"
 
     @property
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """The policy."""
         return _of_policy(self.policy)
 
 
 @dataclass(frozen=True)
-class TimmPolicySecond(_TimmHalf, Second):
+class TimmPolicySecond(_TimmPolicyLayer, SecondOperation):
     """The second operation of one of timm's policies, whose first one an earlier stage applied.
 
     Attributes:
@@ -347,18 +347,18 @@ class TimmPolicySecond(_TimmHalf, Second):
     policy: str = "original"
 
     @property
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """The policy."""
         return _of_policy(self.policy)
 
     @property
-    def follows(self) -> First:
+    def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
         return self.after(TimmPolicyFirst, self.first)
 
 
 @dataclass(frozen=True)
-class TimmWeightedFirst(_TimmHalf, First):
+class TimmWeightedFirst(_TimmPolicyLayer, FirstOperation):
     """The first of two different operations of a set, applied with a probability.
 
     Attributes:
@@ -373,13 +373,13 @@ class TimmWeightedFirst(_TimmHalf, First):
     probability: float = 0.5
 
     @property
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
 
 
 @dataclass(frozen=True)
-class TimmWeightedSecond(_TimmHalf, Second):
+class TimmWeightedSecond(_TimmPolicyLayer, SecondOperation):
     """The second of two different operations of a set, of which an earlier stage applied the first.
 
     Attributes:
@@ -396,11 +396,11 @@ class TimmWeightedSecond(_TimmHalf, Second):
     probability: float = 0.5
 
     @property
-    def halves(self) -> Halves:
+    def policy_table(self) -> PolicyTable:
         """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
 
     @property
-    def follows(self) -> First:
+    def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
         return self.after(TimmWeightedFirst, self.first)

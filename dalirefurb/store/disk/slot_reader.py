@@ -32,7 +32,7 @@ _LEAST_ROOM = 2
 """The memory at hand is as many times the samples' bytes, at least, if they are to stay in it."""
 
 
-class Buffers:
+class CopyBuffers:
     """Memory to read into, used again and again: fresh memory costs more than what is read into it. Thread-safe."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SlotReader:
     def __init__(self, fd: int, layout: Layout) -> None:
         nbytes, room = layout.samples_bytes, available_bytes()
         fits = room is None or nbytes * _LEAST_ROOM <= room
-        self.buffers = Buffers()
+        self.buffers = CopyBuffers()
         self._fd = fd
         self._read_ahead = SampleReadAhead(fd, SAMPLES_START)
         self._mapped: Mapped | None = None

@@ -17,7 +17,7 @@ REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor 
 """What helps where memory is short."""
 
 
-class Rows:
+class SlotRows:
     """Bytes for slots of one shape: the rows of one array."""
 
     def __init__(self, shape: tuple[int, int, int], count: int) -> None:

@@ -15,7 +15,7 @@ from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store import available
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
-from dalirefurb.store.memory.slots import REMEDY, Blocks, Rows
+from dalirefurb.store.memory.slots import REMEDY, Blocks, SlotRows
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
@@ -100,11 +100,11 @@ class _Contents(SlotContents):
 
     def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
         slots, spare, shape = affordable.slots, _spare(affordable), spec.slot_shape
-        self._room: Rows | Blocks
+        self._room: SlotRows | Blocks
         if shape is None:
             self._room = Blocks(affordable.arena_bytes, slots)
         else:
-            self._room = Rows(shape, slots + spare)
+            self._room = SlotRows(shape, slots + spare)
         super().__init__(spec, SlotTable(slots, spare))
         self._nbytes = affordable.nbytes
         self._slots = slots + spare
@@ -124,7 +124,7 @@ class _Contents(SlotContents):
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples where they were made, if that is in slots, else copies of them."""
-        reserved = self._room.slots_of(samples) if isinstance(self._room, Rows) else None
+        reserved = self._room.slots_of(samples) if isinstance(self._room, SlotRows) else None
         stored = np.zeros(len(keys[0]), np.bool_)
         with self._lock:
             for step in self.slot_table.steps(keys[0]):
@@ -143,7 +143,7 @@ class _Contents(SlotContents):
             while self._left:
                 self._free(self.slot_table.leave(self._left.take()))
             slots = self.slot_table.reserve(count)
-        if not isinstance(self._room, Rows) or not len(slots):
+        if not isinstance(self._room, SlotRows) or not len(slots):
             return None
         user = _User()
         self._left.expect(user, slots)

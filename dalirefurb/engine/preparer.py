@@ -57,7 +57,7 @@ class _ReadAgain(Exception):  # noqa: N818 - it is no error
     """Bad samples were found, so that groups begun are to be carried out again."""
 
 
-class PrepareThread:
+class Preparer:
     """Turns batch groups into prepared ones.
 
     Args:

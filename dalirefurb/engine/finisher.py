@@ -27,7 +27,7 @@ from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
-from dalirefurb.engine.prepare_thread import Prepared, failed_in_graph
+from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
 
@@ -59,7 +59,7 @@ class Served:
     replaced: int
 
 
-class FinishThread:
+class Finisher:
     """Turns prepared groups into batches.
 
     Args:

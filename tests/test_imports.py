@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "image_batch": {"errors", "numpy"},
     "system": {"errors"},
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
-    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch"},
+    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch", "typing_extensions"},
     "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
     "source": {"calls", "checks", "errors", "image_batch", "PIL", "fsspec", "numpy", "pyarrow", "tqdm", "xxhash"},
     "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
@@ -47,6 +47,9 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "": ANYTHING,
 }
+
+# What is above a module, and is imported by a string where a user looks at a sample: a source by itself needs no DALI.
+BY_NAME = {("source.contract", "reading.decoding")}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
@@ -119,6 +122,19 @@ def test_a_module_imports_only_what_the_table_allows(module):
     for (of, library), only in ONLY.items():
         if of == package and library in names:
             assert module in only, f"of dalirefurb.{of} only {sorted(only)} may import {library}"
+
+
+def imported_by_name(source):
+    """Name the modules of the package that are imported by a string."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
+    names = {ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func).endswith("import_module")}
+    return {name.strip("'").partition(".")[2] for name in names if name.startswith("'dalirefurb.")}
+
+
+def test_what_is_imported_by_a_string_is_in_its_table():
+    found = {(module, name) for module, path in MODULES.items() for name in imported_by_name(path.read_text())}
+    assert found == BY_NAME
+    assert imported_by_name("importlib.import_module('dalirefurb.dali').decoder()") == {"dali"}
 
 
 def test_no_module_imports_itself_through_others():

@@ -11,8 +11,7 @@ Subset               some samples of one of these      theirs, see Source.subset
 """
 
 from dalirefurb.source.arrays import Arrays
-from dalirefurb.source.concat import Concat
-from dalirefurb.source.contract import Source, Subset
+from dalirefurb.source.contract import Concat, Source, Subset
 from dalirefurb.source.dataset import TorchDataset
 from dalirefurb.source.files import FileList, ImageFolder
 from dalirefurb.source.hugging_face import HuggingFaceImages

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
-from dalirefurb.source.contract import Source, as_array, hash_array, spread
+from dalirefurb.source.contract import Source, hash_array, spread
+from dalirefurb.source.labels import as_array
 from dalirefurb.source.levels import Levels, ValueRange, checked_range
 from dalirefurb.source.stamps import hash_pixels
 

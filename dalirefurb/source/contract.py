@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
 import operator
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from types import NoneType
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -21,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.calls import INSTEAD, Explained
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.labels import TARGETS, number_labels, warn_of_many
+from dalirefurb.image_batch import Images
+from dalirefurb.source.labels import checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
 
@@ -33,9 +32,6 @@ _ELSEWHERE = {
     "target_transform": f"{INSTEAD['target_transform']} before the loader is made",
 }
 """Where names of torchvision's data sets are found in a source."""
-
-WORDS = str, dict, NoneType
-"""Kinds of labels, or of what is none, that an array is not made of."""
 
 
 class Source(metaclass=Explained):
@@ -158,7 +154,7 @@ class Source(metaclass=Explained):
 
     def __add__(self, other: object) -> Source:
         """Return the samples of both as a source, as `Concat` does."""
-        return _together(self, other)
+        return Concat([self, other])  # type: ignore[list-item]
 
     def _take_labels(self, labels: Any, count: int, items: str, where: Callable[[int], str] | None = None) -> None:
         """Set `labels`, and `classes` where they are names; to be called by a constructor, once it can read."""
@@ -250,9 +246,82 @@ class Subset(Source):
         return self._source.content()
 
 
-def _together(*sources: object) -> Source:
-    concat: Source = importlib.import_module("dalirefurb.source.concat").Concat(sources)
-    return concat
+class Concat(Source):
+    """The samples of several sources, one source after the other.
+
+    Args:
+        sources: The sources, at least one; all encoded or none, with labels of one shape, and with the same classes.
+
+    Raises:
+        ConfigurationError: If they do not fit together.
+    """
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        if isinstance(sources, Source):
+            raise ConfigurationError("sources must be several in a list, got one by itself: pass [source, ...]")
+        sources = [*sources]
+        if not sources:
+            raise ConfigurationError("there must be a source to put together, got none: pass at least one")
+        first = sources[0]
+        for number, source in enumerate(sources):
+            if not isinstance(source, Source):
+                raise ConfigurationError(
+                    f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
+                    f"such as ImageFolder(path), or TorchDataset(dataset)"
+                )
+            for what, given, wanted, remedy in (
+                ("be encoded alike", source.encoded, first.encoded, "TorchDataset(source) is one with decoded images"),
+                ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
+                ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
+                ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
+            ):
+                if given != wanted:
+                    raise ConfigurationError(
+                        f"sources that are put together must {what}, but number {number} has {given!r:.80} and the "
+                        f"first one {wanted!r:.80}: {remedy}"
+                    )
+        self._sources = tuple(sources)
+        self._ends = np.cumsum([len(source) for source in sources])
+        # Of uint64 and int64 NumPy would make floats.
+        labels = [source.labels for source in sources]
+        self.labels = np.concatenate([each.astype(np.int64) if each.dtype.kind == "u" else each for each in labels])
+        shapes = {source.image_shape for source in sources}
+        self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
+        self.image_shape = first.image_shape if len(shapes) == 1 else None
+
+    def read(self, indices: NDArray[np.int64]) -> Any:
+        """Read samples, each from its source; images stay where their sources have them."""
+        rows = np.array(self._checked(indices), np.int64)
+        parts = []
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for owner in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == owner)
+            own = rows[places] - self._start(owner)
+            try:
+                read = self._sources[owner].read(own)
+            except SampleError as error:
+                raise renumbered(error, own, rows[places]) from error
+            parts.append((places, Images.of(read)))
+        samples = Images.joined(len(rows), parts)
+        return list(samples) if self.encoded else samples
+
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, as its source does."""
+        owner = int(np.searchsorted(self._ends, index, side="right"))
+        return self._sources[owner].name(index - self._start(owner))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples and their order, as JSON values."""
+        return {"source": "Concat", "of": [source.fingerprint() for source in self._sources]}
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the sources now."""
+        contents = [source.content() for source in self._sources]
+        return {"of": contents} if any(contents) else {}
+
+    def _start(self, owner: int) -> int:
+        """Return where a source's samples begin."""
+        return int(self._ends[owner]) - len(self._sources[owner])
 
 
 def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int64]) -> SampleError:
@@ -266,57 +335,6 @@ def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int
     rows = np.flatnonzero(inner == error.index)
     index = int(own[rows[0]]) if len(rows) else error.index
     return SampleError(index, error.name, error.reason, lasting=error.lasting)
-
-
-def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = tuple) -> None:
-    """Refuse a label that is an image: one of PIL, or an array that has the sides of the image, (height, width)."""
-    drawn, shape = hasattr(label, "getbands"), getattr(label, "shape", ())
-    pairs = [sorted(pair) for pair in itertools.pairwise(shape)]
-    if drawn or (pairs and sorted(sides()) in pairs):
-        given = "a PIL image" if drawn else f"an array of the image's sides, {tuple(shape)}"
-        raise ConfigurationError(
-            f"a label must belong to its image as a whole, but that of {where} is {given}, and only the image would be "
-            f"augmented: {TARGETS}"
-        )
-
-
-def checked_labels(
-    labels: Any, count: int, items: str, where: Callable[[int], str]
-) -> tuple[NDArray[Any], list[str] | None]:
-    """Return labels as a C-contiguous numeric array of `count` rows, and the names that they stand for, if any."""
-    if count == 0:
-        raise ConfigurationError(f"there must be at least one sample, but {items} is empty: check where they come from")
-    values, classes = labels, None
-    # An array of texts would give each the room of the longest.
-    if not isinstance(labels, list) or not any(isinstance(each, WORDS) for each in labels):
-        values = as_array(labels, "labels", f"; {TARGETS}")
-    given = len(values) if getattr(values, "ndim", 1) else "a single number"
-    if given != count:
-        raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")
-    if isinstance(values, list) or values.dtype.kind in "OTU":
-        values, classes = number_labels(values if isinstance(values, list) else values.tolist(), where)
-    array = as_array(values, "labels", f"; {TARGETS}")
-    if array.dtype.kind not in "biuf":
-        raise ConfigurationError(f"labels must be numbers, or one name each, but are {array.dtype}: {TARGETS}")
-    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
-        raise ConfigurationError(
-            f"integer labels must fit into int64, but one is {array.max()}: number them by "
-            f"np.unique(labels, return_inverse=True)[1]"
-        )
-    return np.ascontiguousarray(array), classes
-
-
-def as_array(values: Any, what: str, more: str = "") -> NDArray[Any]:
-    """Turn an array, a tensor or nested sequences of numbers into an array, without a copy if possible."""
-    try:
-        if not isinstance(values, np.ndarray) and hasattr(values, "numpy"):
-            values = values.numpy()
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigurationError(
-            f"{what} must be convertible to one NumPy array, but are not ({error}): give all rows "
-            f"one shape, and move tensors by .detach().cpu(){more}"
-        ) from error
 
 
 def fingerprint_of_names(source: str, names: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import WORDS, Source, as_array, checked_labels, hash_array, refuse_mask, spread
+from dalirefurb.source.contract import Source, hash_array, spread
 from dalirefurb.source.copies import Copies
-from dalirefurb.source.labels import TARGETS
+from dalirefurb.source.labels import TARGETS, WORDS, as_array, checked_labels, refuse_mask
 from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
 from dalirefurb.source.outage import Patience, is_outage
 

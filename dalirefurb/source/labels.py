@@ -1,14 +1,19 @@
-"""Numbers for labels as they are written: their own, or places among the sorted names."""
+"""Labels: numbers as they are written, or places among the sorted names; what would have to be augmented is refused."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import mimetypes
 import re
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
 
@@ -17,6 +22,9 @@ TARGETS = (
     "by the indices that Loader(..., with_indices=True) serves, with a recipe that moves nothing"
 )
 """What to do with labels of another kind than those of a whole image."""
+
+WORDS = str, dict, NoneType
+"""Kinds of labels, or of what is none, that an array is not made of."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
@@ -65,6 +73,57 @@ def number_labels(values: Sequence[Any], where: Callable[[int], str]) -> tuple[l
         )
     numbers = {name: number for number, name in enumerate(classes)}
     return [numbers[name] for name in values], classes
+
+
+def checked_labels(
+    labels: Any, count: int, items: str, where: Callable[[int], str]
+) -> tuple[NDArray[Any], list[str] | None]:
+    """Return labels as a C-contiguous numeric array of `count` rows, and the names that they stand for, if any."""
+    if count == 0:
+        raise ConfigurationError(f"there must be at least one sample, but {items} is empty: check where they come from")
+    values, classes = labels, None
+    # An array of texts would give each the room of the longest.
+    if not isinstance(labels, list) or not any(isinstance(each, WORDS) for each in labels):
+        values = as_array(labels, "labels", f"; {TARGETS}")
+    given = len(values) if getattr(values, "ndim", 1) else "a single number"
+    if given != count:
+        raise ConfigurationError(f"there must be one label per sample, but there are {given} for {count} {items}")
+    if isinstance(values, list) or values.dtype.kind in "OTU":
+        values, classes = number_labels(values if isinstance(values, list) else values.tolist(), where)
+    array = as_array(values, "labels", f"; {TARGETS}")
+    if array.dtype.kind not in "biuf":
+        raise ConfigurationError(f"labels must be numbers, or one name each, but are {array.dtype}: {TARGETS}")
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise ConfigurationError(
+            f"integer labels must fit into int64, but one is {array.max()}: number them by "
+            f"np.unique(labels, return_inverse=True)[1]"
+        )
+    return np.ascontiguousarray(array), classes
+
+
+def as_array(values: Any, what: str, more: str = "") -> NDArray[Any]:
+    """Turn an array, a tensor or nested sequences of numbers into an array, without a copy if possible."""
+    try:
+        if not isinstance(values, np.ndarray) and hasattr(values, "numpy"):
+            values = values.numpy()
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            f"{what} must be convertible to one NumPy array, but are not ({error}): give all rows "
+            f"one shape, and move tensors by .detach().cpu(){more}"
+        ) from error
+
+
+def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = tuple) -> None:
+    """Refuse a label that is an image: one of PIL, or an array that has the sides of the image, (height, width)."""
+    drawn, shape = hasattr(label, "getbands"), getattr(label, "shape", ())
+    pairs = [sorted(pair) for pair in itertools.pairwise(shape)]
+    if drawn or (pairs and sorted(sides()) in pairs):
+        given = "a PIL image" if drawn else f"an array of the image's sides, {tuple(shape)}"
+        raise ConfigurationError(
+            f"a label must belong to its image as a whole, but that of {where} is {given}, and only the image would be "
+            f"augmented: {TARGETS}"
+        )
 
 
 def warn_of_many(classes: Sequence[str], count: int, stacklevel: int) -> None:

@@ -38,8 +38,8 @@ from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.machine import this_machine
 from dalirefurb.tuning.measure import measure as measure_costs
 from dalirefurb.tuning.model import Configuration, Machine, Tier, Workload, predict
+from dalirefurb.tuning.tune import turns_of
 from dalirefurb.tuning.turns import waiting
-from dalirefurb.tuning.verify import turns_of
 
 ORDERS = ("paper", "crop_last")
 TIERS: tuple[Tier, ...] = ("memory", "disk")

@@ -53,8 +53,8 @@ BY_NAME = {("source.contract", "reading.decoding")}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
-    ("augment", "PIL"): {"augment.importing.functions"},
-    ("augment", "torch"): {"augment.importing.functions"},
+    ("augment", "PIL"): {"augment.importing.torchvision_pixels"},
+    ("augment", "torch"): {"augment.importing.torchvision_pixels"},
     ("dali", "numba"): {"dali.insides"},
     ("kernels", "nvidia"): {"kernels.pipelines"},
     ("store", "cupy"): {"store.device.memory"},

@@ -7,7 +7,7 @@ from dalirefurb.store.base import Store as Store
 from dalirefurb.store.compressed import Compressed as Compressed
 from dalirefurb.store.device.store import DeviceStore as DeviceStore
 from dalirefurb.store.disk.store import DiskStore as DiskStore
-from dalirefurb.store.memory.store import MemoryStore as MemoryStore
+from dalirefurb.store.memory import MemoryStore as MemoryStore
 from dalirefurb.store.spec import StoreSpec as StoreSpec
-from dalirefurb.store.tiered.store import Tier as Tier
-from dalirefurb.store.tiered.store import TieredStore as TieredStore
+from dalirefurb.store.tiered import Tier as Tier
+from dalirefurb.store.tiered import TieredStore as TieredStore

@@ -1,8 +1,8 @@
 """Advice on what to set: measured costs, a model of them, and the choice among all configurations.
 
-measure.py ─▶ costs.py ─▶ model.py ─▶ choice.py ─▶ report.py, picture.py
-the machine   seconds     images/s    what to take   text, code, JSON        verify.py: is it reached?
+measure.py ─▶ costs.py ─▶ model.py ─▶ choice.py ─▶ tune.py ────────▶ report.py
+the machine   seconds     images/s    what to take   is it reached?   text, code, JSON, picture
 """
 
 from dalirefurb.engine.diagnosis import Diagnosis as Diagnosis
-from dalirefurb.engine.verdict import Verdict as Verdict
+from dalirefurb.engine.diagnosis import Verdict as Verdict

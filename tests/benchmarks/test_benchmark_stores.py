@@ -19,7 +19,7 @@ from sources import repeated
 from dalirefurb import MemoryStore, rand_augment
 from dalirefurb.planning import Frozen
 from dalirefurb.store import DiskStore, StoreSpec, TieredStore
-from dalirefurb.store.tiered.store import Tier
+from dalirefurb.store.tiered import Tier
 from tests.benchmarks.running import quick as run_quick
 
 pytestmark = pytest.mark.usefixtures("traced_once")

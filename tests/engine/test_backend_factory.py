@@ -31,7 +31,7 @@ from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_ke
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.store import StoreSpec
-from dalirefurb.store.memory.slots import Rows
+from dalirefurb.store.memory import SlotRows
 from tests.pictures import picture, write_folder
 from tests.pipelines import living_pipelines
 
@@ -225,7 +225,7 @@ def test_kernels_make_partial_images_where_a_memory_store_keeps_them(
     folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied: list[int] = []
-    monkeypatch.setattr(Rows, "place", lambda self, slot, sample: copied.append(slot))
+    monkeypatch.setattr(SlotRows, "place", lambda self, slot, sample: copied.append(slot))
     planner = Refurbish(NUM_SAMPLES, batch_size=2, reuse_factor=3)
     expected = epochs(Loader(folder, RECIPE, planner, kernels="numba"), 4)
     with MemoryStore() as store:

@@ -8,7 +8,7 @@ import pytest
 
 from dalirefurb import MemoryStore, Standard, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.trainers.making import check_maker, make_loader
+from dalirefurb.trainers.lightning import check_maker, make_loader
 from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer, leave_epoch, seek
 from tests.trainers.streams import (
     BATCH_SIZE,

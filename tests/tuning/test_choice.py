@@ -13,13 +13,12 @@ from matplotlib.text import Text
 
 from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.engine.diagnosis import Verdict
 from dalirefurb.errors import DalirefurbError
 from dalirefurb.tuning import report
 from dalirefurb.tuning.choice import Verified, choose, rival
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
-from dalirefurb.tuning.tune import Advice, advise, workload_of
-from dalirefurb.tuning.verify import settled
+from dalirefurb.tuning.tune import Advice, advise, settled, workload_of
 from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
 
 STANDARD_BATCH_MS = 256 * 0.7

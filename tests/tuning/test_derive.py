@@ -7,7 +7,7 @@ from dalirefurb import rand_augment
 from dalirefurb.engine.stats import Stats
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, Spread
-from dalirefurb.tuning.derive import Measured, costs_of
+from dalirefurb.tuning.measure import Measured, costs_of
 from dalirefurb.tuning.model import Configuration, predict
 from dalirefurb.tuning.subjects import Key, ReadSamples, Variant
 from dalirefurb.tuning.turns import Slice

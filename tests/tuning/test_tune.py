@@ -19,19 +19,18 @@ from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simp
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.doctor import storage
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.engine.diagnosis import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import subjects
 from dalirefurb.tuning import turns as turning
-from dalirefurb.tuning import verify as verifying
 from dalirefurb.tuning.choice import Verified
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.measure import measure
 from dalirefurb.tuning.subjects import read_some, rows_of
-from dalirefurb.tuning.tune import advise
+from dalirefurb.tuning.tune import advise, verify
 from dalirefurb.tuning.turns import Turns
 from tests.one_line import error_of
 from tests.pictures import write_folder
@@ -52,21 +51,21 @@ def folder(tmp_path_factory):
 
 def make_small(patch):
     """Have what takes turns be small, and its turns as short as can be: as many turns, of the few batches they need."""
-    patch.setattr(verifying, "_MOST_ROWS", 48)
+    patch.setattr(advising, "_MOST_ROWS", 48)
     patch.setattr(subjects, "_ENCODED_ROWS", 48)
     patch.setattr(subjects, "_ARRAY_ROWS", (64, 64))
     patch.setattr(turning, "_HAND_OVERS_S", 0.0)
     patch.setattr(turning, "_MOST_STEPS", 9)
     patch.setattr(turning, "_IDLE_S", 0.0)
     patch.setattr(storage, "_LONGEST_S", 0.0)
-    for module in (measuring, verifying):
+    for module in (measuring, advising):
         patch.setattr(module, "_SLICE_S", (0.0, 0.0))
 
 
 def make_short(patch):
     """Have all be measured in small, short turns, which are as good as long ones on a quiet machine."""
     make_small(patch)
-    for module in (choosing, verifying):
+    for module in (choosing, advising):
         patch.setattr(module, "NOISY", float("inf"))
 
 
@@ -259,7 +258,7 @@ def test_standard_what_is_to_be_recommended_and_the_best_other_take_turns(folder
     made = costs(split(place=3), split())
     choice = advise(made, machine(disk_bytes=1 << 40), workload(num_samples=48, batch_size=16)).choice
     told = []
-    done = verifying.verify(choice, source, recipes, step=1e-4, disk=tmp_path, told=told.append)
+    done = verify(choice, source, recipes, step=1e-4, disk=tmp_path, told=told.append)
     taken = [choice.standard.configuration, choice.recommended.configuration, choosing.rival(choice)]
     assert [each.prediction.configuration for each in done] == taken
     assert len({each.split.split for each in taken[1:]}) == 2

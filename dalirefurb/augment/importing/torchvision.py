@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from dalirefurb.augment.importing.assembly import Parts, distinct, leaving, maybe, parts_of, refuse
-from dalirefurb.augment.importing.functions import channels_after
-from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels
+from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels, channels_after
 from dalirefurb.augment.importing.torchvision_stages import (
     LIGHTLY,
     STAGES,

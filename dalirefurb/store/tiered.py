@@ -35,7 +35,7 @@ from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.key_index import Numbers, distinct
-from dalirefurb.store.memory.store import MemoryStore
+from dalirefurb.store.memory import MemoryStore
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.sharing import local_processes

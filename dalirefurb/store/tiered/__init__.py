@@ -1,1 +1,0 @@
-"""Several stores as one: what the fast ones have no room for the slower ones hold."""

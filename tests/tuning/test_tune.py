@@ -25,6 +25,7 @@ from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import subjects
+from dalirefurb.tuning import tune as advising
 from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning.choice import Verified
 from dalirefurb.tuning.costs import Costs

@@ -1,24 +1,36 @@
 """Trainer loader: a loader as a trainer holds it, with a state that every rank can save and load.
 
 Trainers save one state for all ranks. That of a loader is the same on all of them, but with AutoAssist each rank has
-its own: then the states of all ranks are exchanged when one is asked for, which trainers do on all ranks at once.
+its own: then the states of all ranks are exchanged when one is asked for, which trainers do on all ranks at once. A
+loader cannot be sent to another process, so trainers that start some are given what makes it there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch.distributed
 
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.loader import Loader
+from dalirefurb.planning.planner import Planner
+from dalirefurb.source import Source
+from dalirefurb.store import Store
 
 _log = logging.getLogger("dalirefurb")
+
+
+Parts: TypeAlias = "tuple[Source, Recipe, Planner] | tuple[Source, Recipe, Planner, Callable[[], Store] | Store]"
+"""What a loader is made of; a function makes the store where it is used, such as the class `MemoryStore`."""
+
+Make: TypeAlias = "Callable[[], Loader] | Parts"
+"""A function that makes a loader, or what it is made of."""
 
 
 class TrainerLoader:
@@ -120,6 +132,36 @@ def leave_epoch(loader: Loader) -> None:
 def log_diagnosis(loader: Loader) -> None:
     """Log whether training waits, and what would help most: a line at level INFO, of the logger "dalirefurb"."""
     _log.info("%s", loader.diagnose())
+
+
+def check_maker(name: str, make: object) -> None:
+    """Refuse an argument that makes no loader.
+
+    Raises:
+        ConfigurationError: If it is neither a function nor a loader's parts.
+    """
+    if not callable(make) and not (isinstance(make, tuple) and len(make) in (3, 4)):
+        raise ConfigurationError(
+            f"{name} must be a function that makes a Loader, or (source, recipe, planner, store), got {make!r}: pass "
+            f"lambda: Loader(...), or a function of a module if it is sent to other processes"
+        )
+
+
+def make_loader(make: Make) -> Loader:
+    """Make a loader.
+
+    Raises:
+        ConfigurationError: If the function makes something else, or the parts do not fit together.
+    """
+    if isinstance(make, tuple):
+        source, recipe, planner, *stores = make
+        return Loader(source, recipe, planner, *(store() if callable(store) else store for store in stores))
+    loader = make()
+    if not isinstance(loader, Loader):
+        raise ConfigurationError(
+            f"the function must return a dalirefurb.Loader, got {type(loader).__name__}: return Loader(...)"
+        )
+    return loader
 
 
 def import_trainer(*names: str, install: str) -> Any:

@@ -8,8 +8,14 @@ import pytest
 
 from dalirefurb import MemoryStore, Standard, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.trainers.lightning import check_maker, make_loader
-from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer, leave_epoch, seek
+from dalirefurb.trainers.trainer_loader import (
+    TrainerLoader,
+    check_maker,
+    import_trainer,
+    leave_epoch,
+    make_loader,
+    seek,
+)
 from tests.trainers.streams import (
     BATCH_SIZE,
     EPOCHS,

@@ -39,7 +39,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.policies.operations import OPERATIONS, Chosen
 from dalirefurb.augment.stage import Arrays, Interpolation, draw
-from dalirefurb.augment.stages.interpolation import ResizeInterpolation
+from dalirefurb.augment.stages.resize import ResizeInterpolation
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
 from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.lower import steps_of

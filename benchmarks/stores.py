@@ -56,7 +56,7 @@ from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DiskStore, MemoryStore
 from dalirefurb.store.compressed import Compressed
-from dalirefurb.store.disk import slot_reader
+from dalirefurb.store.disk import slot_file
 
 MEMORY = "MemoryStore"
 DISK = "DiskStore"
@@ -127,7 +127,7 @@ def cold(config: Config, data: Path, folder: Path) -> dict[str, Any]:
     """Compare stores and the disk itself while no file is in the page cache, nor has memory room for one."""
     planner = Frozen(config.cold_batches * config.batch_size, batch_size=config.batch_size)
     path, copy = folder / "disk", folder / "copy"
-    with ExitStack() as stack, patch.object(slot_reader, "available_bytes", lambda: 0):
+    with ExitStack() as stack, patch.object(slot_file, "available_bytes", lambda: 0):
         entries, disk = _entries(stack, config, data, planner, folder, cold=True)
         entries.add_other(StoreReads(ALONE, disk, planner), path)
         shutil.copyfile(path, copy)

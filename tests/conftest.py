@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from dalirefurb.store.disk import slot_reader
 from tests.in_turn import EACH_CHANGE
 
 settings.register_profile("dev", max_examples=50, deadline=None)
@@ -56,7 +55,8 @@ def _no_pipelines_left():
 @pytest.fixture(scope="module")
 def traced_once():
     """Each graph is traced once: that is most of the time of what makes the same loader hundreds of times."""
-    from dalirefurb.dali import Graph  # what needs no graph need not import DALI
+    from dalirefurb.store.disk import slot_file
+from dalirefurb.dali import Graph  # what needs no graph need not import DALI
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "serialize", cache(Graph.serialize))
@@ -81,7 +81,7 @@ def photos(shared_data):
 @pytest.fixture
 def copying(monkeypatch):
     """Memory has no room for the files of stores, so what is read from them is copied."""
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: 0)
+    monkeypatch.setattr(slot_file, "available_bytes", lambda: 0)
 
 
 @pytest.fixture

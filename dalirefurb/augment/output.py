@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from dalirefurb.augment.size import Size, checked_size, sides_of
+from dalirefurb.augment.stage import Size, checked_size, sides_of
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError

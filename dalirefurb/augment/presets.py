@@ -19,13 +19,11 @@ from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.size import Size
-from dalirefurb.augment.stage import Interpolation, Stage
+from dalirefurb.augment.stage import Interpolation, Size, Stage
 from dalirefurb.augment.stages.color import ColorJitter
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
-from dalirefurb.augment.stages.interpolation import ResizeInterpolation
-from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
+from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.calls import explains
 from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError

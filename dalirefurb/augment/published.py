@@ -15,14 +15,12 @@ from dalirefurb.augment.importing.timm import CreateTransform
 from dalirefurb.augment.output import Channels, Dtype, Output
 from dalirefurb.augment.presets import SERVING, Split, preset
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.size import Size, sides_of
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Size, Stage, sides_of
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
-from dalirefurb.augment.stages.interpolation import ResizeInterpolation
-from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
+from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.checks import require
 
 if TYPE_CHECKING:

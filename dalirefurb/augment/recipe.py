@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.size import Size, too_large
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Size, Stage, too_large
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.calls import TakesNumbers

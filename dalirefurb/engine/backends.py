@@ -19,7 +19,7 @@ from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Samples
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
 

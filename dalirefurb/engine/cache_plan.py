@@ -15,7 +15,7 @@ from dalirefurb.engine.batch_group import BatchGroup
 from dalirefurb.engine.in_flight import InFlightImages, SharedRows, known
 from dalirefurb.image_batch import Image, Images, Rows
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Samples
 from dalirefurb.store import Lease
 
 _LARGEST = (1 << 31) - 1

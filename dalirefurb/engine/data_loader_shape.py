@@ -9,8 +9,7 @@ from typing import NoReturn, TypeVar
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_tensors import Batch, BatchTensors
-from dalirefurb.engine.foreign_callers import refuse_caller
-from dalirefurb.engine.loader_view import Mappable
+from dalirefurb.engine.loader_view import Mappable, refuse_caller
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 

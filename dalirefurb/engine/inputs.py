@@ -12,7 +12,7 @@ from dalirefurb.augment.stage import Arrays, draw
 from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Samples
 from dalirefurb.rng import Mix
 
 

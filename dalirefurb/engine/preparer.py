@@ -24,8 +24,7 @@ from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
-from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Reader, Samples
 
 _POLL_S = 1.0
 

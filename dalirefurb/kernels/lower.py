@@ -60,7 +60,7 @@ _RESIZES = {
     "bilinear": ("resize.bilinear",),
     "bicubic": ("resample.bicubic",),
     "lanczos": ("resample.lanczos",),
-    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `interpolation.RANDOM`
+    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `resize.RANDOM`
 }
 _CROPS = {"constant": "crop_flip.crop", "reflect": "crop_flip.crop_reflected"}
 _JITTERS = ("levels.brightness", "levels.contrast", "color.blend", "color.hue")

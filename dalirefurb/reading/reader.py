@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +15,43 @@ from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.inspector import Inspector, OnLook, Refused
-from dalirefurb.reading.samples import Samples, joined
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
 from dalirefurb.source.outage import RETRY_S, Patience, is_page
 from dalirefurb.system.threads import Background
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What a source gave for some rows.
+
+    Attributes:
+        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row.
+        heights: Heights of the images in pixels, EXIF orientation applied, int64 of shape (n,).
+        widths: Widths of the images in pixels, EXIF orientation applied, int64 of shape (n,).
+        indices: Indices of the samples that were asked for, or of what replaces them, int64 of shape (n,).
+        as_read: Encoded images as they were before a fallback decoder encoded any of them anew; empty where the source
+            gives decoded images.
+    """
+
+    data: Sequence[NDArray[np.uint8]]
+    heights: NDArray[np.int64]
+    widths: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    as_read: Sequence[NDArray[np.uint8]] = ()
+
+
+def joined(parts: list[Samples]) -> Samples:
+    """Put the rows of several reads into one."""
+    return Samples(
+        [sample for part in parts for sample in part.data],
+        np.concatenate([part.heights for part in parts]),
+        np.concatenate([part.widths for part in parts]),
+        np.concatenate([part.indices for part in parts]),
+        [sample for part in parts for sample in part.as_read],
+    )
+
 
 _POLL_S = 0.1
 

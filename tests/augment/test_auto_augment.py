@@ -33,7 +33,7 @@ from dalirefurb.augment.policies.sub_policies import PolicyOperation, cumulative
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Samples
 from dalirefurb.rng import uniforms
 
 UNLIKELY = 1e-4

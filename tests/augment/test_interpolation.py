@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandomResizedCrop, Resize, Stage
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
-from dalirefurb.augment.stages.interpolation import RANDOM
+from dalirefurb.augment.stages.resize import RANDOM
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve
 from tests.pictures import jpeg, picture

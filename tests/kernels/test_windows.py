@@ -26,7 +26,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
 from dalirefurb.augment.policies.operations import MOST_PIXELS
-from dalirefurb.augment.size import LONGEST_SIDE
+from dalirefurb.augment.stage import LONGEST_SIDE
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError

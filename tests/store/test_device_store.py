@@ -27,7 +27,7 @@ from dalirefurb.engine import backend_factory, memory
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
-from dalirefurb.reading.samples import Samples
+from dalirefurb.reading.reader import Samples
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer

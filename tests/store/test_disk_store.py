@@ -18,7 +18,7 @@ import pytest
 
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, Lease, StoreSpec
-from dalirefurb.store.disk import file_lock, slot_reader
+from dalirefurb.store.disk import file_lock, slot_file
 from dalirefurb.store.disk import page_cache as pages
 from dalirefurb.store.disk.file_header import PAGE
 from dalirefurb.store.disk.records import RECORD, Table, read_table
@@ -154,7 +154,7 @@ def test_a_copy_has_its_memory_to_itself_until_it_is_released(path: Path, copyin
 def test_what_is_in_the_page_cache_is_lent_where_it_lies_if_memory_has_room_for_twice_the_samples(
     path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch, room: int | None, in_place: bool
 ) -> None:
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: room)
+    monkeypatch.setattr(slot_file, "available_bytes", lambda: room)
     with opened(path) as store:
         fill(store)
         assert lent_in_place(store) == in_place
@@ -165,7 +165,7 @@ def test_small_samples_are_read_ahead_in_blocks_if_memory_has_room_for_twice_all
     path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch, room: int | None, blocks: bool
 ) -> None:
     read, announced = [], []
-    monkeypatch.setattr(slot_reader, "available_bytes", lambda: room)
+    monkeypatch.setattr(slot_file, "available_bytes", lambda: room)
     with opened(path, slot_shape=(32, 32, 3), slots=1000) as store:
         indices = np.arange(2)
         assert store.put(indices, indices, [image(index)[:32, :32].copy() for index in indices]).all()

@@ -31,7 +31,7 @@ from dalirefurb.store import DiskStore, MemoryStore, Store, StoreSpec
 from dalirefurb.store.allocator import ALIGNMENT, Allocator
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.compressed import Compressed
-from dalirefurb.store.disk import slot_reader
+from dalirefurb.store.disk import slot_file
 from tests.in_turn import EACH_CHANGE
 
 SLOTS = 5
@@ -65,7 +65,7 @@ class CopyingDiskStore(DiskStore):
     """As where memory has no room for the file: nothing is lent where it lies."""
 
     def open(self, spec: StoreSpec) -> None:
-        with patch.object(slot_reader, "available_bytes", lambda: 0):
+        with patch.object(slot_file, "available_bytes", lambda: 0):
             super().open(spec)
 
 

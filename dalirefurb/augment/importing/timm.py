@@ -10,8 +10,7 @@ from typing import Any
 from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refusal, refuse, three
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
-from dalirefurb.augment.size import Size
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Size, Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip

@@ -21,8 +21,7 @@ from dalirefurb.augment.importing.torchvision_stages import (
     kind,
     size_of,
 )
-from dalirefurb.augment.size import Size, checked_size, sides_of
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Size, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize

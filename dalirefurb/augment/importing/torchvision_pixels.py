@@ -12,7 +12,7 @@ import numpy as np
 from dalirefurb.augment.importing.assembly import erasing_after, refuse, three
 from dalirefurb.augment.importing.torchvision_stages import kind
 from dalirefurb.augment.output import Dtype, Output
-from dalirefurb.augment.size import Size
+from dalirefurb.augment.stage import Size
 from dalirefurb.augment.stages.erasing import RandomErasing
 
 

@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.size import Size, checked_size, sides_of
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError
 

@@ -32,7 +32,8 @@ from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.assistant import AssistantReport
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSample, BadSamplePolicy
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 

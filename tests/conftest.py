@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from dalirefurb.store.disk import slot_file
 from tests.in_turn import EACH_CHANGE
 
 settings.register_profile("dev", max_examples=50, deadline=None)
@@ -55,8 +56,7 @@ def _no_pipelines_left():
 @pytest.fixture(scope="module")
 def traced_once():
     """Each graph is traced once: that is most of the time of what makes the same loader hundreds of times."""
-    from dalirefurb.store.disk import slot_file
-from dalirefurb.dali import Graph  # what needs no graph need not import DALI
+    from dalirefurb.dali import Graph  # what needs no graph need not import DALI
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "serialize", cache(Graph.serialize))

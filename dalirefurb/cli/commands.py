@@ -22,7 +22,8 @@ from dalirefurb.cli.wording import in_options
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
-from dalirefurb.reading.bad_sample_policy import BadSample, BadSamplePolicy
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import warnings
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.quarantine import Quarantine
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source.outage import RETRY_S
 
@@ -95,85 +92,3 @@ class BadSamplePolicy(metaclass=TakesNumbers):
         if self.on_bad_sample == "raise":
             return {}
         return {"on_bad_sample": self.on_bad_sample, "max_pixels": self.max_pixels}
-
-
-@dataclass(frozen=True)
-class BadSample:
-    """A sample that cannot be used.
-
-    Attributes:
-        index: Index of the sample.
-        name: Name of the sample, which tells where the source has it.
-        reason: Reason why the sample cannot be used.
-    """
-
-    index: int
-    name: str
-    reason: str
-
-
-class Quarantine:
-    """Bad samples of one source in a file, which is made if it is not there.
-
-    Args:
-        path: Path of the file.
-        num_samples: Number of samples in the source.
-        source: Fingerprint of the source.
-
-    Raises:
-        ConfigurationError: If the file cannot be written, is of another kind, or belongs to another source.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, num_samples: int, source: Mapping[str, Any]) -> None:
-        self._path = Path(path)
-        self._num_samples = num_samples
-        self._source = hashlib.blake2b(json.dumps(source, sort_keys=True).encode(), digest_size=8).hexdigest()
-        self._writable = True
-        try:
-            with self._path.open("a+", encoding="utf-8") as file:
-                file.seek(0)
-                lines = file.readlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"quarantine must be a text file that can be read and written, but {self._path} is not: {error}: pass "
-                f"the path of a file in a folder that is there"
-            ) from error
-        self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-
-    def add(self, sample: BadSample) -> None:
-        """Append a sample. A file that cannot be written any more costs one warning."""
-        line = json.dumps({"source": self._source, **asdict(sample)}) + "\n"
-        try:
-            with self._path.open("ab+") as file:
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    # A line that a person or a full disk left without its end is ended first.
-                    line = line if file.read(1) == b"\n" else f"\n{line}"
-                file.write(line.encode())
-        except OSError as error:
-            if self._writable:
-                warnings.warn(
-                    f"{self._path} cannot be written ({error}): bad samples found from now on will be decoded in vain "
-                    f"by the next run, too",
-                    stacklevel=2,
-                )
-            self._writable = False
-
-    def _parsed(self, number: int, line: str) -> BadSample:
-        try:
-            values = json.loads(line)
-            source = values.pop("source")
-            sample = BadSample(**values)
-            known = 0 <= sample.index < self._num_samples
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise ConfigurationError(
-                f"every line of a quarantine must be JSON with source, index, name and reason, but line {number} of "
-                f"{self._path} is {line.strip()[:80]!r}: delete the line, or pass the path of another file"
-            ) from error
-        if source != self._source or not known:
-            raise ConfigurationError(
-                f"a quarantine must belong to the loader's source, {self._source}, but line {number} of {self._path} "
-                f"is about sample {sample.index} ({sample.name}) of another one, {source}: pass another path, or "
-                f"delete the file if the source has changed"
-            )
-        return sample

@@ -17,7 +17,7 @@ from dalirefurb.checks import integer
 from dalirefurb.errors import LoaderError, SampleError, StateMismatchError
 from dalirefurb.planning.batch_plan import Indices, Mask
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSample, Quarantine
+from dalirefurb.reading.quarantine import BadSample, Quarantine
 from dalirefurb.rng import uniforms
 
 _DRAWS = 128

@@ -40,8 +40,8 @@ from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSample, Quarantine
 from dalirefurb.reading.coverage import propose_coverage
+from dalirefurb.reading.quarantine import BadSample, Quarantine
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from dalirefurb.system.control_groups import groups
@@ -20,6 +22,37 @@ def usable_cores(root: Path = Path("/")) -> int:
     """
     named = len(os.sched_getaffinity(0))
     return max(1, min([named, *(math.ceil(quota) for quota in _quotas(root))]))
+
+
+def watch_others(root: Path = Path("/")) -> Callable[[], float]:
+    """Watch what keeps the machine's cores busy beside this process, and what its host gives to others.
+
+    Args:
+        root: The folder that holds `proc`.
+
+    Returns:
+        Function that tells how many cores that took since, on average; 0 where Linux's accounts are missing, or this
+        process has only some of the machine's cores, so that it may not matter.
+    """
+
+    def others_s() -> float:
+        with suppress(OSError, ValueError):
+            user, nice, system, _, _, irq, soft_irq, steal, *_ = map(
+                int, (root / "proc/stat").read_text().partition("\n")[0].split()[1:]
+            )
+            if (os.cpu_count() or 0) > usable_cores(root):
+                return math.nan
+            ticks = user + nice + system + irq + soft_irq + steal
+            return ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
+        return math.nan
+
+    began, before = time.perf_counter(), others_s()
+
+    def taken() -> float:
+        share = (others_s() - before) / max(time.perf_counter() - began, 1e-9)
+        return max(0.0, share) if share == share else 0.0
+
+    return taken
 
 
 def _quotas(root: Path) -> Iterator[float]:

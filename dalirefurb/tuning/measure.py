@@ -22,7 +22,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.storage import disk_speeds
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.source import Source
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.cores import usable_cores, watch_others
 from dalirefurb.tuning.choice import LEAST_ROUNDS, REUSE_FACTORS, again
 from dalirefurb.tuning.costs import LIMIT_S, ORDERS, Costs, DiskCosts, Placement, SplitCosts, Spread, StepCosts
 from dalirefurb.tuning.subjects import FILLING, MIXED, Key, ReadSamples, Subjects, Variant, noted, read_some
@@ -46,6 +46,9 @@ _TO_SPARE = 1.1
 
 _LONG_S = 0.05
 """Batches that take longer are handed over in a time that hardly counts: it is measured once."""
+
+_OTHERS = 0.2
+"""Cores that other processes take of a machine that is not quiet."""
 
 _AT_LEISURE = 1.5
 """Steps that take as many times as long as standard's batches are not waited for."""
@@ -93,6 +96,7 @@ class _Measurement:
     hand_over_s: dict[Key, list[float]] = field(default_factory=dict)
 
     def run(self) -> Costs:
+        others = watch_others()
         self.told("reading some samples")
         samples = read_some(self.source)
         if count := samples.unreadable:
@@ -112,6 +116,8 @@ class _Measurement:
             missing = self._missing(subjects, ready, filled)
             slices = {key: subject.slices for key, subject in subjects.items() if subject.slices}
             batch, _ = subjects[Key(subjects.first)].turns.batch()
+        if (cores := others()) > _OTHERS:
+            self.notes.append(f"other processes took {cores:.1f} cores meanwhile: figures are those of what was left")
         costs = costs_of(
             Measured(
                 variants=self.variants,

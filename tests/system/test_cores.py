@@ -8,7 +8,7 @@ import pytest
 from dalirefurb import Standard
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.store.available import available_bytes
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.cores import usable_cores, watch_others
 
 V1 = {"proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/job\n0::/\n"}
 V2 = {"proc/self/cgroup": "0::/job/step\n"}
@@ -93,3 +93,28 @@ def test_a_loader_takes_as_many_threads_by_default_shared_among_the_ranks_of_a_m
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     depths = Prefetch().depths(Standard(64, batch_size=8))
     assert depths.replicas * depths.threads_each == 3
+
+
+def test_what_others_take_of_the_cores_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User, nice, system, idle, input and output, interrupts, soft ones, and what the machine's host gave to others."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("dalirefurb.system.cores.time.process_time", iter([5.0, 9.0, 9.0]).__next__)
+    monkeypatch.setattr("dalirefurb.system.cores.time.perf_counter", iter([100.0, 110.0, 110.0]).__next__)
+    tick = os.sysconf("SC_CLK_TCK")
+    grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})
+    taken = watch_others(tmp_path)
+    grow(tmp_path, {"proc/stat": f"cpu  {1000 + 6 * tick} 0 {2 * tick} 9999 77 {tick} 0 {tick} 0 0\ncpu0 1 2 3 4\n"})
+    assert taken() == pytest.approx((10 - 4) / 10)
+    grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})
+    assert taken() == 0
+
+
+@pytest.mark.parametrize("files", [{}, {"proc/stat": "cpu\n"}, {"proc/stat": "cpu 1 2 3 4 5 6 7 8 9 10\n"}])
+def test_where_nothing_is_told_of_others_they_take_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]
+) -> None:
+    """Of a machine of which this process has some cores only it may not matter what the others do."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert watch_others(grow(tmp_path, files))() == 0

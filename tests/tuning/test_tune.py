@@ -397,6 +397,17 @@ def test_a_broken_image_is_left_out_and_told(tmp_path, monkeypatch):
     assert any("cannot be read" in note for note in measured.notes)
 
 
+def test_what_other_processes_took_of_the_cores_is_told(tmp_path, monkeypatch):
+    make_small(monkeypatch)
+    monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 1.3)
+    source = ImageFolder(write_folder(tmp_path, num_samples=32))
+    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
+    assert "other processes took 1.3 cores meanwhile: figures are those of what was left" in measured.notes
+    monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 0.1)
+    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
+    assert not any("other processes" in note for note in measured.notes)
+
+
 def test_a_source_of_which_nothing_can_be_read_says_so(tmp_path):
     with pytest.raises(ReadError, match=r"missing\.jpg"):
         tune(FileList([str(tmp_path / "missing.jpg")] * 16, [0] * 16), rand_augment(16), **QUICK)

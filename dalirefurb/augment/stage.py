@@ -8,7 +8,7 @@ random state and never sees which batch a sample is in.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb import rng
+from dalirefurb.augment.kernel_call import KernelCall
+from dalirefurb.augment.kernel_call import Sizes as Sizes
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import plain, require
 
 Size = int | tuple[int, int]
 """Side of squares in pixels, or (height, width)."""
-
-Sizes = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Image heights and widths in pixels, each of shape (n,)."""
 
 LONGEST_SIDE = 2**24
 """Pixels, of what a stage makes: DALI takes sizes in single precision."""
@@ -106,8 +105,8 @@ class Stage(metaclass=TakesNumbers):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
     So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields; and NumPy's numbers, arrays and
-    lists that a constructor is given are Python's numbers and tuples in the fields. Derive from this class: kernels
-    and fused operators know the library's stages by class, and leave what is derived from one of them to its `apply`.
+    lists that a constructor is given are Python's numbers and tuples in the fields. Derive from this class: fused
+    operators know the library's stages by class, and leave what is derived from one of them to its `apply`.
 
     Attributes:
         name: Name of the stage, unique within a recipe; it keys the stage's random numbers.
@@ -179,6 +178,14 @@ class Stage(metaclass=TakesNumbers):
             images: HWC uint8 images, on "cpu" or "gpu".
             parameters: The arrays of `draw` as CPU nodes.
         """
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall] | None:
+        """Calls of compiled kernels, one after the other, that make the stage's pixels on a CPU; None: there are none.
+
+        A class that overrides `apply` and not this is run by DALI's operators.
+        """
+        return None
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import UNTOUCHED, Choose, Code, KernelCall, Numbers, Parameters, Write
 from dalirefurb.augment.stage import Sizes, Stage
 from dalirefurb.augment.stages.crop import HorizontalFlip
 from dalirefurb.augment.stages.custom import KernelStage
@@ -22,29 +22,6 @@ MIRROR, START, FULL = 4, 5, 7
 
 KernelName = str | KernelStage
 """The library's kernels by name, such as "warp.nearest"; of the user's own the stage."""
-
-UNTOUCHED = -1
-"""In place of a kernel: the image stays as it is."""
-
-Parameters = Mapping[str, NDArray[Any]]
-"""What a stage drew, by name; see `Stage.draw`."""
-
-Numbers = NDArray[np.float64]
-"""One row per image, shape (n, `WIDTH`), of zeros."""
-
-
-class Code(IntEnum):
-    """What is known of a step beside its kernels, and which numbers it takes then."""
-
-    OTHER = 0
-    """Nothing. The image keeps its size, unless its stage says otherwise."""
-    RESIZE = 1
-    """Row, column, height and width of a window; whether to mirror it; row and column where what it becomes is cropped;
-    height and width of that."""
-    CROP = 2
-    """Row and column of a window."""
-    FLIP = 3
-    """Nothing: it is chosen or not."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +45,17 @@ class KernelOp:
     code: Code
     stage: Stage
     kernels: tuple[KernelName | None, ...]
-    write: Callable[[Parameters, Sizes, Numbers], None]
-    choose: Callable[[Parameters], NDArray[Any]] | None = None
+    write: Write
+    choose: Choose | None = None
     inside: tuple[str, ...] = ()
     taken: tuple[tuple[str, int], ...] = ()
     mirror: HorizontalFlip | None = None
     crop: KernelOp | None = None
+
+    @classmethod
+    def of(cls, stage: Stage, call: KernelCall) -> KernelOp:
+        """Return a call that a stage asks for."""
+        return cls(call.code, stage, tuple(call.kernels), call.write, call.choose)
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
         """Return the sizes of the images that it makes of such, (n,)."""

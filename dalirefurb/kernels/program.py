@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import Code
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
@@ -16,7 +17,7 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
-from dalirefurb.kernels.kernel_op import WIDTH, Code, KernelOp
+from dalirefurb.kernels.kernel_op import WIDTH, KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
 from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WORK
 

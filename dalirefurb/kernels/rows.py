@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dalirefurb.kernels.kernel_op import UNTOUCHED, WIDTH, Code
+from dalirefurb.augment.kernel_call import UNTOUCHED, Code
+from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory, source_digest
 from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WORK
 

@@ -29,8 +29,9 @@ from dalirefurb.augment import (
     SolarizeAdd,
     Stage,
 )
+from dalirefurb.augment.kernel_call import Code
 from dalirefurb.kernels.kernel import compile_kernel
-from dalirefurb.kernels.kernel_op import WIDTH, Code
+from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.record import DONE

@@ -13,6 +13,7 @@ pytest.importorskip("numba")
 from numba import njit
 
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment.kernel_call import Code
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
 from dalirefurb.augment.policies.operations import Chosen, Group
@@ -22,7 +23,6 @@ from dalirefurb.augment.stage import draw
 from dalirefurb.errors import LoaderError
 from dalirefurb.kernels import program
 from dalirefurb.kernels.buffers import Buffers
-from dalirefurb.kernels.kernel_op import Code
 from dalirefurb.kernels.llvm import fetch_add
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines

@@ -125,7 +125,7 @@ def test_the_kernels_window_has_the_pixels_of_the_whole_image(interpolation: Any
 
 @pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
 def test_crops_are_made_on_the_way_where_they_lie_inside_and_come_right_after() -> None:
-    from dalirefurb.kernels.kernel_op import Code
+    from dalirefurb.augment.kernel_call import Code
     from dalirefurb.kernels.lower import steps_of
 
     resize, flip, crop = Resize(36), HorizontalFlip(), CenterCrop(32)

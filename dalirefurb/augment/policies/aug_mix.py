@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise, checked_noise
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, OperationTable
@@ -109,6 +110,22 @@ class AugMix(OperationLayer):
             operations[(np.arange(depth) >= depths[..., None]).ravel()] = 0
         magnitudes = self.noise.draw(np.full(len(each), self.severity), each[:, 2:])
         return Chosen(operations, magnitudes, each[:, 1] < 0.5)
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The image by its weight, then what each chain makes of it; the sum is rounded at the end."""
+
+        def weighted(kernel: str, place: int) -> KernelCall:
+            def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+                numbers[:, 0] = parameters["weight"][:, place]
+
+            return KernelCall([kernel], write)
+
+        calls = [weighted("mixing.begin", 0)]
+        for chain in range(self.mixture_width):
+            calls += [self._kernel_call((chain, place)) for place in range(self.depth)]
+            calls.append(weighted("mixing.end" if chain == self.mixture_width - 1 else "mixing.add", chain + 1))
+        return calls
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Blend images with what each chain makes of them; call it where conditionals are enabled."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operations import Group, sharpness_weights
+from dalirefurb.augment.kernel_call import KernelCall, same_numbers
+from dalirefurb.augment.policies.operations import GROUP_KERNELS, Group, sharpness_weights
 from dalirefurb.augment.stage import Node, Stage
 from dalirefurb.checks import integer, number
 
@@ -25,6 +26,11 @@ class OneOperation(Stage):
     @abstractmethod
     def matrix(self) -> NDArray[np.float32]:
         """Numbers of the operation, shape (3, 3), see `operations`."""
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The matrix."""
+        return [KernelCall([GROUP_KERNELS[self.group]], same_numbers(self.matrix.ravel()))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operation."""

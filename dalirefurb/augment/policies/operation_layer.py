@@ -7,11 +7,13 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS, Chosen, Floats, Group, OperationTable
+from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Parameters, matrix_and_fill
+from dalirefurb.augment.policies.operations import GROUP_KERNELS, MOST_PIXELS, Chosen, Floats, Group, OperationTable
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
 from dalirefurb.checks import require
 
@@ -94,6 +96,23 @@ class OperationLayer(Stage):
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
         vast = heights * widths > MOST_PIXELS
         return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The operation of each place: its group chooses the kernel, its matrix is the numbers."""
+        return [self._kernel_call(place) for place in np.ndindex(self.places)]
+
+    def _kernel_call(self, place: tuple[int, ...]) -> KernelCall:
+        names = {**GROUP_KERNELS, Group.WARP: f"warp.{self.interpolation}"}
+        kernels = [names.get(group) if group in self.groups else None for group in Group]
+
+        rows: Any = (slice(None), *place)
+
+        def choose(parameters: Parameters) -> NDArray[np.int64]:
+            groups = parameters["group"][rows]
+            return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
+
+        return KernelCall(kernels, matrix_and_fill(self.fill_levels, place), choose)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's operations, one after the other; call it where conditionals are enabled."""

@@ -66,6 +66,20 @@ class Group(IntEnum):
     some levels, as Pillow averages over boxes three times."""
 
 
+GROUP_KERNELS = {
+    Group.POSTERIZE: "levels.posterize",
+    Group.SOLARIZE: "levels.solarize",
+    Group.BRIGHTNESS: "levels.brightness",
+    Group.CONTRAST: "levels.contrast",
+    Group.COLOR: "color.blend",
+    Group.SHARPNESS: "color.sharpness",
+    Group.EQUALIZE: "levels.equalize",
+    Group.AUTO_CONTRAST: "levels.auto_contrast",
+    Group.SOLARIZE_ADD: "color.solarize_add",
+    Group.BLUR: "blur.gaussian",
+}
+"""The compiled kernel of each group, but for warps, which have one for each interpolation."""
+
 Floats = NDArray[np.float64]
 
 Arguments = Callable[[Floats, Floats], Floats | tuple[Floats, ...]]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.checks import Interval, integer, interval, number, require
 
@@ -67,6 +68,15 @@ class GaussianBlur(Stage):
         """Draw standard deviations; see `Stage.draw`."""
         low, high = self.sigmas
         return {"sigma": (low + (high - low) * uniforms[:, 0]).astype(np.float32)}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The standard deviation, and half of the kernel's side."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, 0], numbers[:, 1] = parameters["sigma"], self.kernel_size // 2
+
+        return [KernelCall(["blur.gaussian"], write)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Blur by DALI's operator."""

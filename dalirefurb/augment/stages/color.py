@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import ClassVar
@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, same_numbers, where_drawn
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.checks import Interval, integer, interval, number
 
@@ -105,6 +106,22 @@ class ColorJitter(Stage):
         drawn = {"operation": operations, "factor": columns}
         return {name: drawn[name] for name in self.parameters}
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """For each place in the order the operation that comes there, with its factor f, and 1 - f."""
+        kernels = [("levels.brightness", "levels.contrast", "color.blend", "color.hue")[each] for each in self.changing]
+
+        def at(place: int) -> KernelCall:
+            def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+                numbers[:, 0], numbers[:, 3] = parameters["factor"][:, place, :, 0].T
+
+            def choose(parameters: Parameters) -> NDArray[np.int32]:
+                return parameters["operation"][:, place]
+
+            return KernelCall(kernels, write, choose if len(kernels) > 1 else None)
+
+        return [at(place) for place in range(len(kernels))]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operations in each sample's order; call it where conditionals are enabled."""
         from dalirefurb.augment.stages.operators import apply_jitters
@@ -141,6 +158,11 @@ class RandomGrayscale(Stage):
         """Draw which are grey; see `Stage.draw`."""
         return {"grey": (uniforms[:, 0] < self.probability).astype(np.int32)}
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """Grey where it is drawn."""
+        return [KernelCall(["color.grayscale"], choose=where_drawn("grey"))]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Make the samples drawn grey; call it where conditionals are enabled."""
         from dalirefurb.augment.policies.operation_graph import grey_picture
@@ -170,6 +192,11 @@ class SolarizeAdd(Stage):
         remedy = "levels are 0 .. 255"
         for name, least, most in (("addition", -255, 255), ("threshold", 0, 256)):
             integer(f"{self.name}: {name}", getattr(self, name), least, most, remedy)
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """What is added, and the threshold."""
+        return [KernelCall(["color.solarize_add"], same_numbers((self.addition, self.threshold)))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Look the levels up."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Sizes, where_drawn
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
@@ -101,6 +102,18 @@ class RandomCrop(SizedStage):
         )
         return {"row_position": rows, "column_position": columns}
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """First row and column."""
+        kernel = "crop_flip.crop" if self.padding_mode == "constant" else "crop_flip.crop_reflected"
+        margin = self.margin or 0
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            for column, name in enumerate(("row_position", "column_position")):
+                np.rint(parameters[name].astype(np.float64) * margin, out=numbers[:, column])
+
+        return [KernelCall([kernel], write if self.relative else _write_start, code=Code.CROP)]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window, and what is added around the image."""
         from nvidia.dali import fn
@@ -171,11 +184,20 @@ class CenterCrop(SizedStage):
         # Halves are rounded to even, as torchvision does.
         return {"start": np.rint((np.stack([heights, widths], axis=1) - self.fixed_size) / 2).astype(np.int32)}
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """First row and column."""
+        return [KernelCall(["crop_flip.crop"], _write_start, code=Code.CROP)]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window."""
         from nvidia.dali import fn
 
         return fn.slice(images, start=parameters["start"], shape=[*self.fixed_size], axes=[0, 1])
+
+
+def _write_start(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+    numbers[:, :2] = parameters["start"]
 
 
 class _Flip(Stage):
@@ -200,6 +222,14 @@ class _Flip(Stage):
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw whether to mirror; see `Stage.draw`."""
         return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """Mirrored where it is drawn; left and right also on the way through another kernel."""
+        mirrored = where_drawn("mirror")
+        if self.VERTICAL:
+            return [KernelCall(["crop_flip.flip_over"], choose=mirrored)]
+        return [KernelCall(["crop_flip.flip"], choose=mirrored, code=Code.FLIP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Mirror the samples drawn; the others are not even copied."""

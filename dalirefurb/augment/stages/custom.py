@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, no_numbers
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError
@@ -123,6 +124,15 @@ class KernelStage(_OfFunction):
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Hand the uniforms on; see `Stage.draw`."""
         return {"uniforms": uniforms} if self.uniforms else {}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The function, with its uniforms."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, : self.uniforms] = parameters["uniforms"]
+
+        return [KernelCall([self], write if self.uniforms else no_numbers)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Refuse, see `refuse_dali`."""

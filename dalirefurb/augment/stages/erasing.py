@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
 from dalirefurb.augment.policies.operation_layer import Fill, check_fill
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
@@ -55,6 +56,26 @@ class PaintedWindows(Stage):
     def outcomes(self) -> NDArray[np.float64]:
         """Nothing painted; windows are too many to be counted."""
         return np.array([1 - self.probability]) if self.probability < 1 else np.empty(0)
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """For each window its place and size; levels, or a key of noise with its means and deviations."""
+        noise = self.noise
+
+        def at(place: int) -> KernelCall:
+            def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+                numbers[:, :4] = parameters["window"][:, place]
+                if noise is None:
+                    numbers[:, 4:7] = parameters["levels"][:, place]
+                else:
+                    numbers[:, 4], numbers[:, 5:8], numbers[:, 8:11] = parameters["key"][:, place], *noise
+
+            def choose(parameters: Parameters) -> NDArray[np.int64]:
+                return np.where(parameters["window"][:, place, 2:].all(axis=1), 0, UNTOUCHED)
+
+            return KernelCall(["erasing.paint" if noise is None else "erasing.noise"], write, choose)
+
+        return [at(place) for place in range(self.windows)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Paint over the windows; call it where conditionals are enabled."""

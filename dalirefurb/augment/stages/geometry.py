@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import KernelCall, matrix_and_fill, where_drawn
 from dalirefurb.augment.policies.operation_layer import Fill, check_fill, levels_of
 from dalirefurb.augment.policies.operations import MOST_PIXELS
 from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
@@ -47,6 +48,11 @@ class Warp(Stage):
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
         vast = heights * widths > MOST_PIXELS
         return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The map of coordinates."""
+        return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill_levels))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Warp all of them."""
@@ -212,6 +218,12 @@ class RandomPerspective(Warp):
         warped = uniforms[:, 0] < self.probability
         matrices, exists = _perspectives(ends, sides[:, 0] - 1)
         return {"warped": (warped & exists).astype(np.int32), "matrix": matrices.astype(np.float32, "C")}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The map of coordinates, where it is drawn."""
+        kernels, write = [f"warp.perspective_{self.interpolation}"], matrix_and_fill(self.fill_levels)
+        return [KernelCall(kernels, write, where_drawn("warped"))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Warp the samples drawn; call it where conditionals are enabled."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Write
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.checks import interval, require
@@ -146,6 +148,15 @@ class RandomResizedCrop(SizedStage):
         height = np.where(ratio < low, np.rint(widths / low).clip(1), heights)
         return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The window."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, :2], numbers[:, 2:4] = parameters["start"], parameters["shape"]
+
+        return [_kernel_call(self.interpolation, write)]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window and resize it."""
         from nvidia.dali import fn
@@ -223,11 +234,34 @@ class Resize(Stage):
         size = np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)
         return {"size": size, **(draw_interpolation(uniforms[:, 0]) if self.random else {})}
 
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The whole image."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, 2], numbers[:, 3] = sizes
+
+        return [_kernel_call(self.interpolation, write)]
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Resize."""
         from nvidia.dali import fn
 
         return fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))
+
+
+_KERNELS = {
+    "nearest": ("crop_flip.pick",),
+    "bilinear": ("resize.bilinear",),
+    "bicubic": ("resample.bicubic",),
+    "lanczos": ("resample.lanczos",),
+    "random": ("resize.bilinear", "resample.bicubic"),  # in the order of `RANDOM`
+}
+
+
+def _kernel_call(interpolation: ResizeInterpolation, write: Write) -> KernelCall:
+    kernels = _KERNELS[interpolation]
+    return KernelCall(kernels, write, itemgetter("interpolation") if len(kernels) > 1 else None, Code.RESIZE)
 
 
 def window_of(stage: Stage, following: Sequence[Stage]) -> CenterCrop | None:

@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Mix = Callable[..., NDArray[np.float64]]
-"""Computes uniforms as `_mixed` does, of the same arguments."""
-
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
@@ -67,11 +64,7 @@ def uniforms(
 
 
 def uniforms_for(
-    seed: int,
-    counts: Mapping[str, int],
-    indices: NDArray[np.int64],
-    numbers: NDArray[np.int64],
-    mix: Mix | None = None,
+    seed: int, counts: Mapping[str, int], indices: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
     """Draw for several purposes in one go: `uniforms` of each, by its purpose.
 
@@ -80,10 +73,9 @@ def uniforms_for(
         counts: How many per row each purpose needs.
         indices: Shape (n,).
         numbers: Shape (n,).
-        mix: Another way to compute the same, faster perhaps.
     """
     index_keys, number_keys, purposes, counters = _keys(seed, tuple(counts.items()))
-    values = (mix or _mixed)(index_keys, number_keys, purposes, counters, indices, numbers)
+    values = mix(index_keys, number_keys, purposes, counters, indices, numbers)
     ends = accumulate(counts.values())
     return {purpose: values[:, end - count : end] for (purpose, count), end in zip(counts.items(), ends, strict=True)}
 
@@ -127,9 +119,6 @@ def permutation(size: int, seed: int, *purpose: str | int) -> NDArray[np.int64]:
     """Order 0 .. size-1 at random, the same way for the same seed and purpose, shape (size,)."""
     return np.argsort(sort_keys(size, seed, *purpose)).astype(np.int64, copy=False)
 
-
-Walk = Callable[..., None]
-"""Sends numbers through the networks of `Bijections` as `_walked` does, of the same arguments."""
 
 _MOST_IN_TABLE = 512
 _ROUNDS = 6
@@ -292,5 +281,8 @@ def _feistel(
     return row * columns + column
 
 
-walk: Walk = _walked
-"""What sends numbers through networks; `kernels.random` puts a compiled one here, which gives the same numbers."""
+mix: Callable[..., NDArray[np.float64]] = _mixed
+"""What computes uniforms."""
+
+walk: Callable[..., None] = _walked
+"""What sends numbers through networks. `kernels.random` puts compiled functions in both places, which do the same."""

@@ -260,7 +260,6 @@ def draw(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
     versions: NDArray[np.int64] | None = None,
-    mix: rng.Mix | None = None,
 ) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
     """Draw every parameter of consecutive stages.
 
@@ -272,19 +271,18 @@ def draw(
         heights: Heights of the images that enter the first stage, in pixels, shape (n,).
         widths: Widths of the images that enter the first stage, in pixels, shape (n,).
         versions: Versions of the partial images, shape (n,): for final stages that follow a partial one.
-        mix: See `rng.uniforms_for`.
 
     Returns:
         Each stage's arrays by its name, and the heights and widths that leave the last stage.
     """
     arrays = {}
     counts = {stage.name: stage.num_uniforms for stage in stages if stage.parameters}
-    uniforms = rng.uniforms_for(seed, counts, indices, numbers, mix) if counts else {}
+    uniforms = rng.uniforms_for(seed, counts, indices, numbers) if counts else {}
     followed = [stage.follows for stage in stages if stage.follows is not None]
     earlier = {stage.name: stage.num_uniforms for stage in followed if stage.name not in counts}
     if earlier:
         assert versions is not None
-        uniforms |= rng.uniforms_for(seed, earlier, indices, versions, mix)
+        uniforms |= rng.uniforms_for(seed, earlier, indices, versions)
     for stage in stages:
         if stage.name in counts:
             given = uniforms[stage.name]

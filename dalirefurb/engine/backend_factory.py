@@ -18,7 +18,6 @@ from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.rng import Mix
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.pipelines import DecodePipelines
@@ -91,33 +90,16 @@ def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernel
     return kernels
 
 
-def choose_mix(kernels: Kernels) -> Mix | None:
-    """Return what computes random numbers, see `rng.uniforms_for`."""
-    if kernels == "dali":
-        return None
-    from dalirefurb.kernels.random import compile_mix
-
-    return compile_mix()
-
-
 def compile_kernels(kernels: Kernels, recipe: Recipe) -> None:
     """Compile what a recipe needs, where kernels are chosen; what was compiled before is loaded."""
     if kernels == "dali":
         return
     from dalirefurb.kernels.ahead import compile_for
+    from dalirefurb.kernels.random import use_compiled
 
     stages, split = _stages(recipe), max(recipe.split - recipe.encoded, 0)
     compile_for(stages[:split], stages[split:], recipe.output)
-
-
-def compile_orders(kernels: Kernels) -> None:
-    """Have compiled code compute random orders in this process from now on, see `rng.walk`: the same, sooner."""
-    if kernels == "dali":
-        return
-    from dalirefurb import rng
-    from dalirefurb.kernels.random import compile_walk
-
-    rng.walk = compile_walk()
+    use_compiled()
 
 
 def _stages(recipe: Recipe) -> tuple[Stage, ...]:

@@ -14,7 +14,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.checks import require
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, choose_mix, compile_kernels, compile_orders
+from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.bottleneck import Facts
 from dalirefurb.engine.cache_client import CacheClient
@@ -114,8 +114,7 @@ def assemble(
         retry_s=configuration.bad_samples.retry_s,
     )
     compile_kernels(kernels, recipe)
-    compile_orders(kernels)
-    input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape, mix=choose_mix(kernels))
+    input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape)
     spec: StoreSpec | None = None
     if store is not None:
         spec = store_spec(store, source, recipe, planner, reader, configuration.fingerprint)

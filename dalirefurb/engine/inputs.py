@@ -13,7 +13,6 @@ from dalirefurb.dali import Feed
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Samples
-from dalirefurb.rng import Mix
 
 
 class InputBuilder:
@@ -26,15 +25,11 @@ class InputBuilder:
         recipe: Recipe for which parameters are drawn.
         seed: Seed of the planner, by which parameters are drawn.
         entering: Shape (height, width, 3) of the source's images, None where it varies.
-        mix: Function that computes the random numbers, see `mix` of `rng.uniforms_for`; None: the default one.
     """
 
-    def __init__(
-        self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None, mix: Mix | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None) -> None:
         self._recipe = recipe
         self._seed = seed
-        self._mix = mix
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
         # Heights and widths where all are alike: most batches have as many rows as the one before.
         self._same = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -55,7 +50,6 @@ class InputBuilder:
             numbers=versions,
             heights=samples.heights,
             widths=samples.widths,
-            mix=self._mix,
         )
         entering = np.stack((samples.heights, samples.widths), axis=1)
         return {"sample": samples.data, "sizes": entering, **_named(drawn)}, np.stack(sides, axis=1)
@@ -98,7 +92,6 @@ class InputBuilder:
             heights=heights,
             widths=widths,
             versions=plan.version,
-            mix=self._mix,
         )
         return _named(drawn)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from dalirefurb import rng
 from dalirefurb.kernels.llvm import compiled, kept
-from dalirefurb.rng import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, Mix, Walk
+from dalirefurb.rng import GOLDEN, MULTIPLIER_1, MULTIPLIER_2
 
 
 @compiled
@@ -69,8 +70,13 @@ def walked(numbers: Any, which: Any, sizes: Any, sides: Any, round_keys: Any, ba
         numbers[i] = number
 
 
+def use_compiled() -> None:
+    """Have compiled code compute random numbers and orders in this process from now on: the same, sooner."""
+    rng.mix, rng.walk = compile_mix(), compile_walk()
+
+
 @cache
-def compile_walk() -> Walk:
+def compile_walk() -> Any:
     """Compile `walked`, or load what was compiled before, once in a process."""
     numbers, whole = types.uint64[::1], types.Array(types.int64, 1, "C", readonly=True)
     keys, sides = (types.Array(types.uint64, dimensions, "C", readonly=True) for dimensions in (1, 2))
@@ -83,7 +89,7 @@ def compile_walk() -> Walk:
 
 
 @cache
-def compile_mix() -> Mix:
+def compile_mix() -> Any:
     """Compile `mixed`, or load what was compiled before, once in a process."""
     keys, integers = (types.Array(kind, 1, "C", readonly=True) for kind in (types.uint64, types.int64))
     room, result = types.uint64[::1], types.float64[:, ::1]

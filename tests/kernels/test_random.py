@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("numba")
 
 from dalirefurb import rng
-from dalirefurb.kernels.random import compile_mix, compile_walk
+from dalirefurb.kernels.random import compile_mix, compile_walk, use_compiled
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
@@ -21,8 +21,12 @@ INTEGERS = st.integers(-(2**63), 2**63 - 1)
 def test_compiled_numbers_are_those_of_numpy(seed, counts, rows):
     indices, numbers = np.array(rows, np.int64).reshape(-1, 2).T
     indices.flags.writeable = False
-    ours = rng.uniforms_for(seed, counts, indices, numbers, compile_mix())
-    theirs = rng.uniforms_for(seed, counts, indices, numbers)
+    found = []
+    for mix in (compile_mix(), rng._mixed):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rng, "mix", mix)
+            found.append(rng.uniforms_for(seed, counts, indices, numbers))
+    ours, theirs = found
     assert ours.keys() == theirs.keys()
     for purpose, values in theirs.items():
         assert ours[purpose].dtype == values.dtype
@@ -47,3 +51,10 @@ def test_compiled_orders_are_those_of_numpy(sizes, seed, data):
             patch.setattr(rng, "walk", walk)
             found.append([orders.values(numbers, which).tolist(), orders.positions(numbers, which).tolist()])
     assert found[0] == found[1]
+
+
+def test_a_process_that_has_them_compiled_uses_them(monkeypatch):
+    for name in ("mix", "walk"):
+        monkeypatch.setattr(rng, name, getattr(rng, f"_{name}ed"))
+    use_compiled()
+    assert (rng.mix, rng.walk) == (compile_mix(), compile_walk())

@@ -18,7 +18,7 @@ their first. Competitors with an environment of their own (competitors/build.py)
 others and rest between; without it the suite runs on what is there.
 
     python benchmarks/competitors/build.py              once, minutes
-    python benchmarks/against.py                        about forty minutes on 2 cores, and 20 GB
+    python benchmarks/against.py                        about 50 minutes on 2 cores, with 20 GB
     python benchmarks/against.py --quick --out q.json   seconds; its figures mean nothing
 """
 

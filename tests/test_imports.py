@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
-    "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "numpy", "torch"},
+    "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"dali", "engine", "nvidia", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-class PublishedServing(TypedDict, total=False):
+class _Serving(TypedDict, total=False):
     """Arguments of all of them."""
 
     split: Split
@@ -39,7 +39,7 @@ class PublishedServing(TypedDict, total=False):
     std: Channels
 
 
-class PublishedCropping(PublishedServing, total=False):
+class _Cropping(_Serving, total=False):
     """Arguments of those that crop."""
 
     crop_interpolation: ResizeInterpolation
@@ -60,7 +60,7 @@ def resnet_strikes_back(
     size: Size | None = None,
     *,
     procedure: Literal["A1", "A2", "A3"] = "A2",
-    **shared: Unpack[PublishedCropping],
+    **shared: Unpack[_Cropping],
 ) -> Recipe:
     """Make the recipe of "ResNet strikes back" (Wightman, Touvron, Jegou 2021, table 2): crop, flip, RandAugment.
 
@@ -88,7 +88,7 @@ def deit3(
     *,
     crop: Literal["random_resized", "simple"] = "random_resized",
     color_jitter: float = 0.3,
-    **shared: Unpack[PublishedCropping],
+    **shared: Unpack[_Cropping],
 ) -> Recipe:
     """Make the recipe of "DeiT III" (Touvron, Cord, Jegou, ECCV 2022, section 3.2): 3-Augment, then colour jitter.
 
@@ -114,7 +114,7 @@ def convnext(
     size: Size = 224,
     *,
     erasing: float = 0.25,
-    **shared: Unpack[PublishedCropping],
+    **shared: Unpack[_Cropping],
 ) -> Recipe:
     """Make the recipe of "A ConvNet for the 2020s" (Liu et al., CVPR 2022, table 5): RandAugment and random erasing.
 
@@ -138,7 +138,7 @@ def airbench(
     *,
     translate: int = 4,
     cutout: int = 12,
-    **shared: Unpack[PublishedServing],
+    **shared: Unpack[_Serving],
 ) -> Recipe:
     """Make the recipe of "94 % on CIFAR-10 in 3.29 Seconds" (Jordan 2024), for arrays: flip, translate, cut out.
 
@@ -172,7 +172,7 @@ def simclr(
     *,
     strength: float = 1.0,
     blur: float = 0.5,
-    **shared: Unpack[PublishedCropping],
+    **shared: Unpack[_Cropping],
 ) -> Recipe:
     """Make the recipe of SimCLR (Chen et al., ICML 2020, appendix A): crop, flip, colour jitter, grey, blur.
 
@@ -194,11 +194,11 @@ def simclr(
     return Recipe(*parts_of(stages, output, shared["split"]))
 
 
-def _output(size: Size, shared: PublishedServing) -> Output:
+def _output(size: Size, shared: _Serving) -> Output:
     return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
 
 
-def _timm(size: Size, shared: PublishedCropping, **arguments: Any) -> Recipe:
+def _timm(size: Size, shared: _Cropping, **arguments: Any) -> Recipe:
     """Return a recipe of timm's for training."""
     output, interpolation = _output(size, shared), shared["crop_interpolation"]
     transform = CreateTransform(

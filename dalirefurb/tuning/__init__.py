@@ -5,4 +5,4 @@ the machine   seconds     images/s    what to take   is it reached?   text, code
 """
 
 from dalirefurb.engine.diagnosis import Diagnosis as Diagnosis
-from dalirefurb.engine.diagnosis import Verdict as Verdict
+from dalirefurb.engine.verdict import Verdict as Verdict

@@ -14,7 +14,7 @@ from math import ceil
 
 import numpy as np
 
-from dalirefurb.engine.diagnosis import Verdict, verdict_of
+from dalirefurb.engine.verdict import Verdict, verdict_of
 from dalirefurb.tuning.costs import Costs, SplitCosts, Spread
 from dalirefurb.tuning.model import (
     Configuration,

@@ -17,7 +17,7 @@ import torch
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
 from dalirefurb.checks import integer, number, require
-from dalirefurb.engine.diagnosis import Verdict
+from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source

@@ -35,8 +35,9 @@ from dalirefurb import (
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.bottleneck import Facts, find, is_filling, model_shares_cores
 from dalirefurb.engine.course import Course
-from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose, verdict_of
+from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.verdict import verdict_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner

@@ -115,16 +115,26 @@ def test_a_jitter_has_a_step_for_each_operation_and_erasing_one_for_each_window(
 
 def test_a_users_variant_of_a_stage_has_no_kernel() -> None:
     class Stronger(ColorJitter):
-        pass
+        def apply(self, images: Any, parameters: Any) -> Any:
+            return images
 
     class Darker(Solarize):
         def apply(self, images: Any, parameters: Any) -> Any:
             return images
 
     class Other(RandomErasing):
-        pass
+        def apply(self, images: Any, parameters: Any) -> Any:
+            return images
+
+    class Elsewhere(RandomErasing):
+        """One whose windows are drawn otherwise: kernels paint these."""
+
+        def draw(self, uniforms: Any, heights: Any, widths: Any) -> Any:
+            return {**super().draw(uniforms, heights, widths), "window": np.zeros((len(uniforms), 1, 4), np.int32)}
 
     assert [steps_of((stage,)) for stage in (Stronger(), Darker(), Other())] == [None] * 3
+    (step,) = steps_of((Elsewhere(),)) or ()
+    assert step.kernels == ("erasing.paint",)
 
 
 def test_a_grey_level_is_the_weighed_sum_of_every_colour() -> None:

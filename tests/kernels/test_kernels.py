@@ -316,10 +316,15 @@ def test_a_users_variant_of_a_stage_has_no_kernel():
             return images
 
     class Other(CenterCrop):
-        pass
+        def apply(self, images, parameters):
+            return images
+
+    class Named(CenterCrop):
+        """One that says nothing else of pixels."""
 
     assert steps_of((HorizontalFlip(), Blurred())) is None
     assert steps_of((Other(8),)) is None
+    assert [step.kernels for step in steps_of((Named(8),))] == [("crop_flip.crop",)]
 
 
 # A batch's shares and memory

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 
 from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
-from dalirefurb.engine.diagnosis import Verdict
+from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import DalirefurbError
 from dalirefurb.tuning import report
 from dalirefurb.tuning.choice import Verified, choose, rival

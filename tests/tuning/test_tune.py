@@ -19,7 +19,7 @@ from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simp
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
 from dalirefurb.doctor import storage
-from dalirefurb.engine.diagnosis import Verdict
+from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
